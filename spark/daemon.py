@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from pyspark.daemon import manager
 
-from overlay.client.read.offset_ranges import Stretch
+from overlay.client.read.offset_ranges import OffsetRange
 from overlay.client.read.row_filter import RowFilter
 from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import LogPosition
@@ -57,7 +57,7 @@ def load_kernels() -> int:
         data = np.frombuffer(EncodedBatch(body, codec, transactional=True).build(), np.uint8)
         fetched = Fetched(0, data, split(data).batches, NO_ABORTS, 1, 0, LogPosition(1))
         row_filter = RowFilter(ask.request, sequenced=True, form=form)
-        rows += sum(part.rows for part in row_filter.sift(Stretch(("w", 0), 0, 1), fetched, 0))
+        rows += sum(part.rows for part in row_filter.sift(OffsetRange(("w", 0), 0, 1), fetched, 0))
     return rows
 
 

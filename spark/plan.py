@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from overlay.client.connection import Connection
 from overlay.client.read.bounds import NoSequence, ReadBounds
-from overlay.client.read.reader import lay_course
+from overlay.client.read.reader import make_read_plan
 from overlay.errors import OverlayError
 from overlay.index.start_positions import find_offsets_since
 from overlay.index.topic import Index
@@ -94,17 +94,17 @@ class Planner:
     def look(self) -> ReadBounds:
         """Return the current bounds of the log."""
         request = replace(self.ask.request, index=False)
-        return self._run(lambda line: lay_course(line, self._kept.indexes, request))[0]
+        return self._run(lambda line: make_read_plan(line, self._kept.indexes, request))[0]
 
     def look_anew(self, bounds: ReadBounds, sources: Collection[TopicPartition]) -> ReadBounds:
         """Return the bounds with new ends for some partitions, from leaders that know everything
         that is committed.
         """
         ends = self._run(lambda line: line.admin.find_bounds(sources))
-        stretches = tuple(
-            replace(each, stop=ends[each.source][1]) if each.source in ends else each for each in bounds.stretches
+        offset_ranges = tuple(
+            replace(each, stop=ends[each.source][1]) if each.source in ends else each for each in bounds.offset_ranges
         )
-        return replace(bounds, stretches=stretches)
+        return replace(bounds, offset_ranges=offset_ranges)
 
     def find_ids(self) -> dict[str, str]:
         """Return Kafka's ids of the stream's topics, without topics that do not exist."""
@@ -135,11 +135,11 @@ class Planner:
         return self._run(lambda line: _weigh(line, ends))
 
     def _divide(self, narrow: Callable[[ReadBounds], ReadBounds]) -> list[TaskPartition]:
-        bounds, course = self._run(lambda line: lay_course(line, self._kept.indexes, self.ask.request, narrow))
+        bounds, read_plan = self._run(lambda line: make_read_plan(line, self._kept.indexes, self.ask.request, narrow))
         pace, sequenced = self.ask.pace, bounds.sources.is_sequenced
-        shares = divide(course.stretches, pace.task_bytes, pace.min_tasks)
+        shares = divide(read_plan.offset_ranges, pace.task_bytes, pace.min_tasks)
         ledger = bounds.ledger if "sequence" in self.ask.request.columns else None
-        return [TaskPartition(stretches, sequenced=sequenced, ledger=ledger) for stretches in shares]
+        return [TaskPartition(offset_ranges, sequenced=sequenced, ledger=ledger) for offset_ranges in shares]
 
     def _run(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         found: list[T] = []
@@ -171,16 +171,16 @@ def clip(bounds: ReadBounds, ends: Ends, window: PositionWindow) -> ReadBounds:
     sequenced = bounds.sources.is_sequenced
     kept = [
         replace(each, start=start, stop=stop)
-        for each in bounds.stretches
+        for each in bounds.offset_ranges
         if each.source in ends
         for start, stop in [window.clip(each.source, *ends[each.source], sequenced=sequenced)]
     ]
-    return replace(bounds, stretches=tuple(kept))
+    return replace(bounds, offset_ranges=tuple(kept))
 
 
 def find_ends(bounds: ReadBounds, ask: Ask) -> Ends:
     """Return first and next offset of each partition, by the options. Raises DataLoss, NoSequence."""
-    log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
+    log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
     starts = resolve(ask.starting, bounds, log, EARLIEST)
     stops = resolve(ask.ending, bounds, log, LATEST, is_end=True)
     ends = {source: (starts[source], max(starts[source], min(stops[source], log[source][1]))) for source in log}
@@ -236,7 +236,7 @@ def check_loss(bounds: ReadBounds, ends: Ends, fails: bool) -> Ends:
 
     Raises DataLoss if records are missing and `fails` is set.
     """
-    stops = {each.source: each.stop for each in bounds.stretches}
+    stops = {each.source: each.stop for each in bounds.offset_ranges}
     kept = {}
     for source, (start, stop) in ends.items():
         name = f"{source[0]}-{source[1]}"

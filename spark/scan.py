@@ -1,4 +1,4 @@
-"""A task: stretches of the log in, Arrow batches in Spark's types out.
+"""A task: ranges of the log in, Arrow batches in Spark's types out.
 
 Runs in the Python workers of the executors.
 
@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from overlay.client.connection import Connection
 from overlay.client.read.bounds import ReadBounds
-from overlay.client.read.indexes import Course
-from overlay.client.read.offset_ranges import Stretch
+from overlay.client.read.indexes import ReadPlan
+from overlay.client.read.offset_ranges import OffsetRange
 from overlay.client.read.reader import Batches, Progress, Scan
 from overlay.client.read.reading import Reading
 from overlay.client.read.row_filter import RowFilter
@@ -58,15 +58,17 @@ async def _read(line: Connection, ask: Ask, part: TaskPartition, form: SparkForm
     row_filter = RowFilter(request, sequenced=part.sequenced, addressing=addressing, form=form, ledger=part.ledger)
     # one after the other: a task that runs again must return its rows in the same order, because
     # they are numbered by it
-    for stretch in part.stretches:
-        scan = Scan(client, line.admin, row_filter, request, _make_bounds(stretch), Course((stretch,)), progress)
+    for offset_range in part.offset_ranges:
+        scan = Scan(
+            client, line.admin, row_filter, request, _make_bounds(offset_range), ReadPlan((offset_range,)), progress
+        )
         async with aclosing(scan.read()) as batches:
             async for batch in batches:
                 yield batch
 
 
-def _make_bounds(stretch: Stretch) -> ReadBounds:
-    return ReadBounds((stretch,), Sources((stretch.source,), {}))
+def _make_bounds(offset_range: OffsetRange) -> ReadBounds:
+    return ReadBounds((offset_range,), Sources((offset_range.source,), {}))
 
 
 def _check(ask: Ask, progress: Progress) -> None:

@@ -92,7 +92,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the start by the options; by default the end of the log, as in Spark's Kafka source."""
         ids = Planner(self._ask).find_ids()
         bounds = Planner(self._ask).look()
-        log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.stretches}
+        log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
         if self._since is not None:
             return write_position(Planner(self._ask).find_since(self._since, log), ids)
         starts = resolve(Planner(self._ask).renew(self._ask.starting, EARLIEST), bounds, log, LATEST)
@@ -129,7 +129,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in sorted(anew):
             report_loss(topic, CREATED_AGAIN, self._ask.fails_on_loss)
         begun = {source: at for source, at in read_position(start).items() if source[0] not in anew}
-        ends = {each.source: each.stop for each in bounds.stretches}
+        ends = {each.source: each.stop for each in bounds.offset_ranges}
         behind = [source for source, at in begun.items() if at > ends.get(source, at)]
         if behind:
             # a new leader may report less than its log has: look up the ends in the way that waits
@@ -154,7 +154,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _find_ends(self, bounds: ReadBounds) -> Spots:
-        ends = {each.source: each.stop for each in bounds.stretches}
+        ends = {each.source: each.stop for each in bounds.offset_ranges}
         if self._target is None:
             return ends
         return {
@@ -174,11 +174,11 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lag.
         """
         ids = Planner(self._ask).find_ids()
-        return write_position({each.source: each.stop for each in Planner(self._ask).look().stretches}, ids)
+        return write_position({each.source: each.stop for each in Planner(self._ask).look().offset_ranges}, ids)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the current end of the log, where the query will end."""
-        self._target = {each.source: each.stop for each in Planner(self._ask).look().stretches}
+        self._target = {each.source: each.stop for each in Planner(self._ask).look().offset_ranges}
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         """The tasks of a trigger; none when it is empty. Raises DataLoss."""

@@ -38,8 +38,8 @@ def read_tasks(ask: Ask) -> tuple[list[int], int, int]:
     parts = Planner(ask).plan()
     schema = make_schema(ask.request.stream, ask.columns)
     values = [int(value) for part in parts for batch in read(ask, schema, part) for value in batch["value"].to_pylist()]
-    legs = [leg for part in parts for stretch in part.stretches for leg in stretch.legs()]
-    return values, sum(leg.stop - leg.start for leg in legs), len(parts)
+    fetch_ranges = [leg for part in parts for offset_range in part.offset_ranges for leg in offset_range.fetch_ranges()]
+    return values, sum(leg.stop - leg.start for leg in fetch_ranges), len(parts)
 
 
 def test_the_index_says_what_is_read(

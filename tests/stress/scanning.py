@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay.client.read.offset_ranges import Stretch
+from overlay.client.read.offset_ranges import OffsetRange
 from overlay.client.read.question import make_request
 from overlay.client.read.row_filter import RowFilter
 from overlay.field import Field, FieldKind
@@ -46,7 +46,7 @@ def open_reading(sql: str, subjects: str) -> Work:
 
     def work() -> Answer:
         digest = Digest()
-        for part in row_filter.sift(Stretch(SOURCE, 0, RECORDS), fetched, NOW):
+        for part in row_filter.sift(OffsetRange(SOURCE, 0, RECORDS), fetched, NOW):
             digest.add("times", *part.times)
             digest.add("rows", *(batch.to_pydict() for batch in part.batches))
             digest.add("facts", part.position, part.scanned, part.unknown, sorted(part.nulls.items()))

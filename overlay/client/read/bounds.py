@@ -28,7 +28,7 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ShardState
 
-from .offset_ranges import Stretch
+from .offset_ranges import OffsetRange
 from .question import CheckedQuestion
 from .sequences import LedgerOrder
 
@@ -44,7 +44,7 @@ class NoSequence(OverlayError):
 class ReadBounds:
     """What there is to read now, by partition."""
 
-    stretches: tuple[Stretch, ...]
+    offset_ranges: tuple[OffsetRange, ...]
     sources: Sources
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     seen: Mapping[TopicPartition, Glimpse] = field(default_factory=dict)
@@ -57,9 +57,9 @@ class ReadBounds:
         return self.order.ledger if self.order else None
 
     @property
-    def further(self) -> tuple[Stretch, ...]:
+    def further(self) -> tuple[OffsetRange, ...]:
         """The ranges that follow these, without an end."""
-        return tuple(Stretch(each.source, each.stop, floor=each.floor) for each in self.stretches)
+        return tuple(OffsetRange(each.source, each.stop, floor=each.floor) for each in self.offset_ranges)
 
 
 async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mapping[TopicPartition, int]) -> ReadBounds:
@@ -84,8 +84,8 @@ async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mappi
     if request.from_seq is not None and sources.is_sequenced:
         floor = request.from_seq - 1
         starts = {source: min(max(floor, first), end) for source, (first, end) in bounds.items()}
-    stretches = tuple(Stretch(source, starts[source], end, floor) for source, (_, end) in bounds.items())
-    return ReadBounds(stretches, sources, {source: first for source, (first, _) in bounds.items()}, seen)
+    offset_ranges = tuple(OffsetRange(source, starts[source], end, floor) for source, (_, end) in bounds.items())
+    return ReadBounds(offset_ranges, sources, {source: first for source, (first, _) in bounds.items()}, seen)
 
 
 def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOrder | None) -> ReadBounds:
@@ -104,9 +104,9 @@ def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOr
     places = order.ledger.positions_at(request.from_seq)
     return replace(
         bounds,
-        stretches=tuple(
+        offset_ranges=tuple(
             replace(each, start=min(max(each.start, place), each.stop), floor=place)
-            for each in bounds.stretches
+            for each in bounds.offset_ranges
             for place in (places.get(each.source, each.start),)
         ),
     )
@@ -155,17 +155,17 @@ def _count(client: AIOKafkaClient, topic: str) -> int:
     return len(client.cluster.partitions_for_topic(topic) or ())
 
 
-async def begin_at(line: Connection, stretches: Iterable[Stretch], since: int) -> list[Stretch]:
+async def begin_at(line: Connection, offset_ranges: Iterable[OffsetRange], since: int) -> list[OffsetRange]:
     """Return the ranges beginning at the first offset with a time at or after `since` (ms since 1970).
 
     All records before that offset are older, in whatever order the timestamps are.
     """
-    asked = {each.source: each for each in stretches}
+    asked = {each.source: each for each in offset_ranges}
     # negative times have a special meaning in Kafka
     found = await line.admin.find_offsets(asked, OffsetSpec.for_timestamp(max(0, since)))
     # if the first such record was deleted, brokers find none, although later ones may exist
     return [each.begin_at(at) if (at := found[each.source]) >= 0 else _doubt(each) for each in asked.values()]
 
 
-def _doubt(stretch: Stretch) -> Stretch:
-    return stretch if stretch.start > 0 else stretch.begin_at(stretch.stop)
+def _doubt(offset_range: OffsetRange) -> OffsetRange:
+    return offset_range if offset_range.start > 0 else offset_range.begin_at(offset_range.stop)

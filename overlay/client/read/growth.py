@@ -21,7 +21,7 @@ from overlay.logs import get_logger
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ShardState
 
-from .offset_ranges import Stretch
+from .offset_ranges import OffsetRange
 
 log = get_logger(__name__)
 
@@ -39,11 +39,11 @@ class Growth:
     ) -> None:
         self._client, self._admin, self._stream, self._known = client, admin, stream, known
         self._changed = changed
-        self._added: list[Stretch] = []
+        self._added: list[OffsetRange] = []
         self._watch = asyncio.create_task(self._look(), name="growth")
         self._watch.add_done_callback(lambda _: changed.set())
 
-    def take(self) -> list[Stretch]:
+    def take(self) -> list[OffsetRange]:
         """Return the partitions added since the last call, as ranges from their starts.
 
         Raises SourceChanged if a topic was deleted or created again, and CredentialsRefused if the
@@ -73,7 +73,7 @@ class Growth:
             partitions.update(added)
             for source in added:
                 log.warning("a partition was added, and is read from its start", topic=source[0], partition=source[1])
-                self._added.append(Stretch(source, bounds[source][0]))
+                self._added.append(OffsetRange(source, bounds[source][0]))
                 self._changed.set()
 
     def _hears_of_others(self, partitions: set[TopicPartition]) -> bool:

@@ -39,7 +39,7 @@ from overlay.logs import get_logger
 from overlay.waits import finish_in_thread
 
 from .bounds import ReadBounds
-from .offset_ranges import Stretch, find_way
+from .offset_ranges import OffsetRange, size_route
 from .question import CheckedQuestion
 from .sequences import LedgerOrder
 
@@ -53,10 +53,10 @@ SMALL_CHUNKS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ReadPlan:
     """What a reading has to read, according to the index."""
 
-    stretches: tuple[Stretch, ...]
+    offset_ranges: tuple[OffsetRange, ...]
     counted: int = 0
     """Number of matching records that need not be read, because only their number is asked for."""
     searches: Mapping[TopicPartition, LastPerSubject] = field(default_factory=dict)
@@ -88,9 +88,9 @@ class KeptIndex:
         finally:
             self._turn.release()
 
-    async def find_course(
+    async def find_read_plan(
         self, line: Connection, request: CheckedQuestion, conditions: Conditions, bounds: ReadBounds
-    ) -> Course | None:
+    ) -> ReadPlan | None:
         """Return what has to be read within the bounds; None if there is no usable index."""
         try:
             async with self._take_turn():
@@ -98,7 +98,7 @@ class KeptIndex:
                     return None
                 await self._check(line, bounds)
                 counts = is_count(request) and not await self._find_compacted(line)
-                question = request, conditions, bounds.stretches, counts
+                question = request, conditions, bounds.offset_ranges, counts
                 is_small = sum(map(len, self._index.chunks.values())) <= SMALL_CHUNKS
                 return self._plan(*question) if is_small else await finish_in_thread(self._plan, *question)
         except (OverlayError, KafkaError, OSError) as error:
@@ -183,45 +183,47 @@ class KeptIndex:
             await void(client, self._stream.name, source, self._index.of(source), now[source], compacted=compacted)
 
     def _plan(
-        self, request: CheckedQuestion, conditions: Conditions, stretches: Sequence[Stretch], counts: bool
-    ) -> Course:
-        if counts and (course := self._count(request, stretches)) is not None:
-            return course
+        self, request: CheckedQuestion, conditions: Conditions, offset_ranges: Sequence[OffsetRange], counts: bool
+    ) -> ReadPlan:
+        if counts and (read_plan := self._count(request, offset_ranges)) is not None:
+            return read_plan
         if request.last_per_subject:
-            return Course(
-                tuple(stretches), searches={s.source: self._search(request, conditions, s) for s in stretches}
+            return ReadPlan(
+                tuple(offset_ranges), searches={s.source: self._search(request, conditions, s) for s in offset_ranges}
             )
-        return Course(tuple(self._find_way(request, conditions, each) for each in stretches))
+        return ReadPlan(tuple(self._find_sized_route(request, conditions, each) for each in offset_ranges))
 
-    def _search(self, request: CheckedQuestion, conditions: Conditions, stretch: Stretch) -> LastPerSubject:
-        chunks = self._index.of(stretch.source)
+    def _search(self, request: CheckedQuestion, conditions: Conditions, offset_range: OffsetRange) -> LastPerSubject:
+        chunks = self._index.of(offset_range.source)
         may_hold = evaluate(conditions, chunks).levels != Answer.NO
-        return LastPerSubject(chunks, request.patterns, stretch.start, stretch.stop, may_hold)
+        return LastPerSubject(chunks, request.patterns, offset_range.start, offset_range.stop, may_hold)
 
-    def _find_way(self, request: CheckedQuestion, conditions: Conditions, stretch: Stretch) -> Stretch:
-        chunks = self._index.of(stretch.source)
-        if not len(chunks) or stretch.start >= stretch.stop:
-            return stretch
-        route = plan(evaluate(conditions, chunks), chunks, stretch.start, stretch.stop)
-        way, enough = find_way(route, chunks), 0
+    def _find_sized_route(
+        self, request: CheckedQuestion, conditions: Conditions, offset_range: OffsetRange
+    ) -> OffsetRange:
+        chunks = self._index.of(offset_range.source)
+        if not len(chunks) or offset_range.start >= offset_range.stop:
+            return offset_range
+        route = plan(evaluate(conditions, chunks), chunks, offset_range.start, offset_range.stop)
+        sized_route, enough = size_route(route, chunks), 0
         if request.last is not None and conditions == Conditions(subject=conditions.subject):
             enough = find_tail(
-                chunks, simplify(self._stream, request.patterns), stretch.start, stretch.stop, request.last
+                chunks, simplify(self._stream, request.patterns), offset_range.start, offset_range.stop, request.last
             )
-        return replace(stretch, way=way, enough=enough)
+        return replace(offset_range, sized_route=sized_route, enough=enough)
 
-    def _count(self, request: CheckedQuestion, stretches: Sequence[Stretch]) -> Course | None:
+    def _count(self, request: CheckedQuestion, offset_ranges: Sequence[OffsetRange]) -> ReadPlan | None:
         """Return the count of matching records and the ranges to be read as well; None unless the
         index gives an exact count.
         """
-        counted, left, patterns = 0, list[Stretch](), simplify(self._stream, request.patterns)
-        for each in stretches:
+        counted, left, patterns = 0, list[OffsetRange](), simplify(self._stream, request.patterns)
+        for each in offset_ranges:
             pending = count_pending(self._index.of(each.source), patterns, each.start, each.stop)
             if not pending.is_exact:
                 return None
             counted += pending.count
             left += (replace(each, start=span.first_offset, stop=span.next_offset) for span in pending.to_scan)
-        return Course(tuple(left), counted)
+        return ReadPlan(tuple(left), counted)
 
 
 class Indexes:

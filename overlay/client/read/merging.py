@@ -24,10 +24,10 @@ from overlay.errors import SourceChanged
 from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
 from overlay.kafka.log_position import TopicPartition
 
-from .offset_ranges import Stretch
+from .offset_ranges import OffsetRange
+from .range_reading import RangeReading
 from .row_filter import FilteredRows
 from .sequences import LAST, LedgerOrder, find_place
-from .skip_route import Journey
 
 PATIENCE_S = 2.0
 """Seconds for which followed records wait for a sequence."""
@@ -38,9 +38,9 @@ _OVER = LAST + 1
 class Merge:
     """A merge of ranges, one per partition."""
 
-    def __init__(self, order: LedgerOrder, schema: pa.Schema, stretches: Iterable[Stretch]) -> None:
+    def __init__(self, order: LedgerOrder, schema: pa.Schema, offset_ranges: Iterable[OffsetRange]) -> None:
         self._order, self._schema = order, schema
-        self._at = {each.source: each.start for each in stretches}
+        self._at = {each.source: each.start for each in offset_ranges}
         self._held: dict[TopicPartition, deque[tuple[Ints, pa.RecordBatch]]] = {}
         self._loose: list[pa.RecordBatch] = []
         self._partition_fetch: PartitionFetch | None = None
@@ -55,16 +55,16 @@ class Merge:
         """Keep reading the ledger as it grows."""
         self._partition_fetch = await fetcher.open(self._order.topic, 0, self._order.index.position)
 
-    def choose(self, journeys: Sequence[Journey]) -> list[Journey]:
+    def choose(self, readings: Sequence[RangeReading]) -> list[RangeReading]:
         """Return those that have to be read before anything can be returned, however full the
         fetcher is.
         """
         self._read_on()
         first = self._find_next()
-        for journey in journeys:
-            source = journey.stretch.source
-            journey.partition_fetch.urgent = find_place(self._order.ledger, source, self._at[source]) == first
-        return [journey for journey in journeys if journey.partition_fetch.urgent and self._is_sequenced(journey)]
+        for reading in readings:
+            source = reading.offset_range.source
+            reading.partition_fetch.urgent = find_place(self._order.ledger, source, self._at[source]) == first
+        return [reading for reading in readings if reading.partition_fetch.urgent and self._is_sequenced(reading)]
 
     def _read_on(self) -> None:
         match self._partition_fetch.take() if self._partition_fetch else None:
@@ -75,9 +75,9 @@ class Merge:
             case _:
                 raise SourceChanged(f"topic {self._order.topic} is not the one that was read any more. Read anew")
 
-    def _is_sequenced(self, journey: Journey) -> bool:
+    def _is_sequenced(self, reading: RangeReading) -> bool:
         """Return whether what is ready of a partition has sequences, or has waited long enough."""
-        source, ready = journey.stretch.source, journey.partition_fetch.ready
+        source, ready = reading.offset_range.source, reading.partition_fetch.ready
         if self._partition_fetch is None or not isinstance(ready, Fetched):
             return True
         if self._order.ledger.end_of(source) >= ready.next_offset:
@@ -95,9 +95,12 @@ class Merge:
                 self._loose.append(batch.slice(known))
         self._at[source] = part.position
 
-    def keep(self, journeys: Iterable[Journey]) -> None:
+    def keep(self, readings: Iterable[RangeReading]) -> None:
         """Note that no partitions but these have more to read."""
-        self._at = {each.stretch.source: self._at.get(each.stretch.source, each.stretch.start) for each in journeys}
+        self._at = {
+            each.offset_range.source: self._at.get(each.offset_range.source, each.offset_range.start)
+            for each in readings
+        }
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield what is left when nothing more is read."""

@@ -1,9 +1,10 @@
-"""Offset ranges of a partition that a reading covers, and how they are cut into legs.
+"""Offset ranges of a partition that a reading covers, and how they are cut into fetch ranges.
 
-A stretch is a range of offsets in one partition. With a chunk index it has a way: the spans of a
-route (overlay/index/skip/plan.py) that have to be read. Two spans may touch, if the records of one
-have to be tested for less. Spans that touch make one leg, which is fetched without a break. A
-stretch without a way is one leg, and its records are tested for everything.
+An offset range lies in one partition. With a chunk index it has a sized route: the spans of a route
+(overlay/index/skip/plan.py) that have to be read, and their bytes. Two spans may touch, if the
+records of one have to be tested for less. Spans that touch make one fetch range, which is fetched
+without a break. An offset range without a route is one fetch range, and its records are tested for
+everything.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ALL_PARTS = Part.SUBJECT | Part.VALUES | Part.FILTER | Part.WINDOW
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Way:
+class SizedRoute:
     """A route, and the bytes of each of its spans in the log: -1 if a part of the span has no chunk
     header.
     """
@@ -38,32 +39,32 @@ class Way:
         low = int(np.searchsorted(self.route.next_offset, start, side="right"))
         return slice(low, max(low, int(np.searchsorted(self.route.first_offset, stop, side="left"))))
 
-    def keep(self, start: int, stop: int) -> Way:
-        """Return the way without spans outside `start` to `stop`.
+    def keep(self, start: int, stop: int) -> SizedRoute:
+        """Return the route without spans outside `start` to `stop`.
 
         The route's saving still counts the whole route.
         """
         part, route = self.find(start, stop), self.route
         some = route.first_offset[part].copy(), route.next_offset[part].copy(), route.residual[part].copy()
-        return Way(Route(*some, route.saving, route.skips), self.sizes[part].copy())
+        return SizedRoute(Route(*some, route.saving, route.skips), self.sizes[part].copy())
 
 
-def find_way(route: Route, chunks: Chunks) -> Way:
-    """Return the way of a route. `chunks`: those that the route was planned over."""
-    return Way(route, weigh(chunks, route.first_offset, route.next_offset))
+def size_route(route: Route, chunks: Chunks) -> SizedRoute:
+    """Return a route with the bytes of its spans. `chunks`: those that the route was planned over."""
+    return SizedRoute(route, weigh(chunks, route.first_offset, route.next_offset))
 
 
-def cut_out(stretch: Stretch, pieces: Sequence[Piece]) -> Stretch:
-    """Return pieces of a stretch (newest first) as a stretch whose records are tested for everything."""
+def cut_out(offset_range: OffsetRange, pieces: Sequence[Piece]) -> OffsetRange:
+    """Return pieces of a range (newest first) as a range whose records are tested for everything."""
     bounds = np.array(pieces[::-1], np.int64)
     residual = np.full(len(pieces), ALL_PARTS, np.uint8)
     first, after, sizes = (bounds[:, i].copy() for i in range(3))
     route = Route(first, after, residual, Saving(0, 0, 0, 0, 0), True)
-    return replace(stretch, start=int(first[0]), stop=int(after[-1]), way=Way(route, sizes))
+    return replace(offset_range, start=int(first[0]), stop=int(after[-1]), sized_route=SizedRoute(route, sizes))
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class FetchRange:
     """Offsets without a gap: start <= offset < stop. `size`: bytes, None if unknown."""
 
     start: int
@@ -72,7 +73,7 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class OffsetRange:
     """A range of a partition: start <= offset < stop.
 
     Only records at offsets from `floor` on are returned.
@@ -82,25 +83,29 @@ class Stretch:
     start: int
     stop: int = NO_STOP
     floor: int = 0
-    way: Way | None = None
+    sized_route: SizedRoute | None = None
     """The spans that have to be read; None for all of it. Valid up to the end that it was planned for."""
     enough: int = 0
-    """An offset from which on the stretch surely has as many last records as asked for; 0 if unknown."""
+    """An offset from which on the range surely has as many last records as asked for; 0 if unknown."""
 
-    def begin_at(self, offset: int) -> Stretch:
+    def begin_at(self, offset: int) -> OffsetRange:
         """Return the rest from an offset on; all of it if the offset is lower."""
         return replace(self, start=max(self.start, offset))
 
-    def cut(self, start: int, stop: int) -> Stretch:
+    def cut(self, start: int, stop: int) -> OffsetRange:
         """Return the part from `start` to `stop`, with only the spans that it needs."""
         part = replace(self, start=max(self.start, start), stop=min(self.stop, stop))
-        return part if self.way is None else replace(part, way=self.way.keep(part.start, part.stop))
+        return (
+            part
+            if self.sized_route is None
+            else replace(part, sized_route=self.sized_route.keep(part.start, part.stop))
+        )
 
-    def keep_last(self, count: int) -> Stretch:
-        """Return the end of the stretch, with `count` offsets to read if it has as many."""
-        if self.way is None:
+    def keep_last(self, count: int) -> OffsetRange:
+        """Return the end of the range, with `count` offsets to read if it has as many."""
+        if self.sized_route is None:
             return replace(self, start=max(self.start, self.stop - count))
-        first, after, _ = self._clip(self.way)
+        first, after, _ = self._clip(self.sized_route)
         # offsets to read from each span on
         left = np.cumsum((after - first)[::-1])[::-1]
         whole = int(np.searchsorted(-left, -count, side="right"))
@@ -108,14 +113,14 @@ class Stretch:
             return self
         return replace(self, start=int(first[whole - 1] + left[whole - 1] - count))
 
-    def legs(self) -> Iterator[Leg]:
-        """Yield the legs that have to be read, in order."""
+    def fetch_ranges(self) -> Iterator[FetchRange]:
+        """Yield the fetch ranges that have to be read, in order."""
         if self.start >= self.stop:
             return
-        if self.way is None:
-            yield Leg(self.start, self.stop)
+        if self.sized_route is None:
+            yield FetchRange(self.start, self.stop)
             return
-        first, after, sizes = self._clip(self.way)
+        first, after, sizes = self._clip(self.sized_route)
         if not first.size:
             return
         begins = np.flatnonzero(np.concatenate([[True], first[1:] > after[:-1]]))
@@ -123,22 +128,22 @@ class Stretch:
         weights = np.add.reduceat(sizes, begins)
         known = np.minimum.reduceat(sizes, begins) >= 0
         for begin, end, weight, is_known in zip(begins, ends, weights, known, strict=True):
-            yield Leg(int(first[begin]), int(after[end]), int(weight) if is_known else None)
+            yield FetchRange(int(first[begin]), int(after[end]), int(weight) if is_known else None)
 
     def find_residual(self, first: int, after: int) -> Part:
         """Return the parts of the question that records with first <= offset < after have to be
         tested for.
         """
-        if self.way is None:
+        if self.sized_route is None:
             return ALL_PARTS
-        route = self.way.route
+        route = self.sized_route.route
         low = int(np.searchsorted(route.next_offset, first, side="right"))
         high = int(np.searchsorted(route.first_offset, after, side="left"))
         return Part(int(np.bitwise_or.reduce(route.residual[low:high], initial=0))) if low < high else ALL_PARTS
 
-    def _clip(self, way: Way) -> tuple[Ints, Ints, Ints]:
-        """Return first and next offsets of the spans within the stretch, and their sizes in bytes."""
-        route = way.route
-        spans = way.find(self.start, self.stop)
+    def _clip(self, sized_route: SizedRoute) -> tuple[Ints, Ints, Ints]:
+        """Return first and next offsets of the spans within the range, and their sizes in bytes."""
+        route = sized_route.route
+        spans = sized_route.find(self.start, self.stop)
         first = np.maximum(route.first_offset[spans], self.start)
-        return first, np.minimum(route.next_offset[spans], self.stop), way.sizes[spans]
+        return first, np.minimum(route.next_offset[spans], self.stop), sized_route.sizes[spans]

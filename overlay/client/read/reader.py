@@ -3,8 +3,8 @@
 Nothing is read ahead of the caller except what the fetcher holds, and the fetcher stops at a limit
 of bytes. So a slow caller costs no memory, and once the generator is closed nothing is left behind.
 
-If a chunk index allows gaps, a partition is read in legs (offset_ranges.py), each by a partition
-fetch of its own. Later legs are fetched while one is processed (skip_route.py), but their records
+If a chunk index allows gaps, a partition is read in fetch ranges (offset_ranges.py), each by a partition
+fetch of its own. Later fetch ranges are fetched while one is processed (skip_route.py), but their records
 are returned in order.
 
 The last N records that pass are found by reading backwards in growing spans, each span forwards,
@@ -49,13 +49,13 @@ from overlay.waits import finish_in_thread, is_set_within
 from .bounds import ReadBounds, begin_at, begin_in_order, find_bounds
 from .columns import make_empty_rows
 from .growth import Growth
-from .indexes import Course, Indexes, derive_conditions
+from .indexes import Indexes, ReadPlan, derive_conditions
 from .merging import Merge
 from .newest import Newest, merge_newest
-from .offset_ranges import Stretch, cut_out
+from .offset_ranges import OffsetRange, cut_out
 from .question import CheckedQuestion
+from .range_reading import RangeReading, go_on
 from .row_filter import FilteredRows, RowFilter
-from .skip_route import Journey, go_on
 
 log = get_logger(__name__)
 
@@ -113,10 +113,10 @@ async def read_batches(line: Connection, indexes: Indexes, request: CheckedQuest
     Raises what `find_bounds` raises, CorruptBatch unless the stream's file says to skip,
     SourceChanged, SourceUnavailable.
     """
-    bounds, course = await lay_course(line, indexes, request)
+    bounds, read_plan = await make_read_plan(line, indexes, request)
     addressing = line.find_addressing(request.stream) if request.is_named else None
     row_filter = RowFilter(request, sequenced=bounds.sources.is_sequenced, addressing=addressing, ledger=bounds.ledger)
-    scan = Scan(await line.open(), line.admin, row_filter, request, bounds, course, progress)
+    scan = Scan(await line.open(), line.admin, row_filter, request, bounds, read_plan, progress)
     left = request.limit
     async with aclosing(scan.read()) as batches:
         while left != 0 and (batch := await anext(batches, None)) is not None:
@@ -127,12 +127,12 @@ async def read_batches(line: Connection, indexes: Indexes, request: CheckedQuest
             yield batch
 
 
-async def lay_course(
+async def make_read_plan(
     line: Connection,
     indexes: Indexes,
     request: CheckedQuestion,
     narrow: Callable[[ReadBounds], ReadBounds] | None = None,
-) -> tuple[ReadBounds, Course]:
+) -> tuple[ReadBounds, ReadPlan]:
     """Return what Kafka has, and what of it has to be read. `narrow` may reduce the bounds.
 
     Raises what `find_bounds` and `narrow` raise.
@@ -146,19 +146,19 @@ async def lay_course(
         bounds = begin_in_order(bounds, request, await kept.find_order(line, bounds) if kept else None)
     if narrow is not None:
         bounds = narrow(bounds)
-    course = await index.find_course(line, request, conditions, bounds) if index else None
-    return bounds, await _begin(line, request, course or Course(bounds.stretches))
+    read_plan = await index.find_read_plan(line, request, conditions, bounds) if index else None
+    return bounds, await _begin(line, request, read_plan or ReadPlan(bounds.offset_ranges))
 
 
-async def _begin(line: Connection, request: CheckedQuestion, course: Course) -> Course:
-    """Return the course with start offsets for `since` looked up at Kafka, for ranges that the
+async def _begin(line: Connection, request: CheckedQuestion, read_plan: ReadPlan) -> ReadPlan:
+    """Return the plan with start offsets for `since` looked up at Kafka, for ranges that the
     index knows nothing about.
     """
-    blind = [each for each in course.stretches if each.way is None]
+    blind = [each for each in read_plan.offset_ranges if each.sized_route is None]
     if request.since is None or not blind:
-        return course
+        return read_plan
     begun = {each.source: each for each in await begin_at(line, blind, request.since)}
-    return replace(course, stretches=tuple(begun.get(each.source, each) for each in course.stretches))
+    return replace(read_plan, offset_ranges=tuple(begun.get(each.source, each) for each in read_plan.offset_ranges))
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class Scan:
     row_filter: RowFilter
     request: CheckedQuestion
     bounds: ReadBounds
-    course: Course
+    read_plan: ReadPlan
     progress: Progress
 
     async def read(self) -> Batches:
@@ -179,22 +179,26 @@ class Scan:
         Batches of several partitions are merged by sequence if the stream has a ledger, otherwise
         interleaved as they come.
         """
-        stretches, further = self.course.stretches, self.bounds.further if self.request.follow else ()
-        for batch in self._count(self.course.counted):
+        offset_ranges, further = self.read_plan.offset_ranges, self.bounds.further if self.request.follow else ()
+        for batch in self._count(self.read_plan.counted):
             yield batch
         # the last records, the last of each subject, or a range that is followed from its start
         if self.request.last is not None:
-            for batch in await self._find_last(stretches, self.request.last):
+            for batch in await self._find_last(offset_ranges, self.request.last):
                 yield batch
-            stretches = ()
+            offset_ranges = ()
         elif self.request.last_per_subject:
-            for batch in await self._find_lasts(stretches):
+            for batch in await self._find_lasts(offset_ranges):
                 yield batch
-            stretches = ()
-        elif self.request.follow and self.bounds.order is None and all(each.way is None for each in stretches):
-            further = tuple(replace(each, stop=NO_STOP) for each in stretches)
-            stretches = ()
-        for some in (stretches, further):
+            offset_ranges = ()
+        elif (
+            self.request.follow
+            and self.bounds.order is None
+            and all(each.sized_route is None for each in offset_ranges)
+        ):
+            further = tuple(replace(each, stop=NO_STOP) for each in offset_ranges)
+            offset_ranges = ()
+        for some in (offset_ranges, further):
             merge = self._make_merge(some)
             async with aclosing(self._read_parts(some, merge)) as parts:
                 async for source, part in parts:
@@ -208,10 +212,10 @@ class Scan:
             for batch in merge.finish() if merge else ():
                 yield batch
 
-    def _make_merge(self, stretches: Sequence[Stretch]) -> Merge | None:
+    def _make_merge(self, offset_ranges: Sequence[OffsetRange]) -> Merge | None:
         """Return the merge of several partitions; None if the stream has no ledger."""
         order = self.bounds.order
-        return Merge(order, self.row_filter.schema, stretches) if order and stretches else None
+        return Merge(order, self.row_filter.schema, offset_ranges) if order and offset_ranges else None
 
     def _count(self, records: int) -> Iterator[pa.RecordBatch]:
         """Yield batches without columns for records that only have to be counted."""
@@ -220,10 +224,10 @@ class Scan:
             yield make_empty_rows(min(records, COUNT_ROWS))
             records -= COUNT_ROWS
 
-    async def _find_last(self, stretches: Sequence[Stretch], count: int) -> list[pa.RecordBatch]:
+    async def _find_last(self, offset_ranges: Sequence[OffsetRange], count: int) -> list[pa.RecordBatch]:
         """Return the last `count` records that pass, over all ranges."""
-        kept: dict[TopicPartition, deque[FilteredRows]] = {each.source: deque() for each in stretches}
-        window, left = max(WINDOW, count), list(stretches)
+        kept: dict[TopicPartition, deque[FilteredRows]] = {each.source: deque() for each in offset_ranges}
+        window, left = max(WINDOW, count), list(offset_ranges)
         while left := [each for each in left if each.start < each.stop and _count(kept[each.source]) < count]:
             spans = [each.begin_at(each.enough) if each.enough else each.keep_last(window) for each in left]
             found: dict[TopicPartition, deque[FilteredRows]] = {each.source: deque() for each in left}
@@ -238,19 +242,19 @@ class Scan:
             window *= 2
         return await finish_in_thread(merge_last, self.row_filter.schema, list(kept.values()), count)
 
-    async def _find_lasts(self, stretches: Sequence[Stretch]) -> list[pa.RecordBatch]:
+    async def _find_lasts(self, offset_ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch]:
         """Return the last record of each subject that passes.
 
         In each partition the newest records are read first, until every subject is found.
         """
         none = Chunks(find_scope(self.request.stream))
         searches = {
-            each: self.course.searches.get(each.source)
+            each: self.read_plan.searches.get(each.source)
             or LastPerSubject(none, self.request.patterns, each.start, each.stop)
-            for each in stretches
+            for each in offset_ranges
         }
-        kept = {each.source: Newest() for each in stretches}
-        total, read = sum(map(_count_offsets, stretches)), 0
+        kept = {each.source: Newest() for each in offset_ranges}
+        total, read = sum(map(_count_offsets, offset_ranges)), 0
         while rounds := [(each, pieces) for each, search in searches.items() if (pieces := search.next())]:
             read += sum(piece.next_offset - piece.first_offset for _, pieces in rounds for piece in pieces)
             async with aclosing(self._read_parts([cut_out(each, pieces) for each, pieces in rounds])) as parts:
@@ -264,13 +268,13 @@ class Scan:
         return await finish_in_thread(merge_newest, self.row_filter.schema, list(kept.values()))
 
     async def _read_parts(
-        self, stretches: Sequence[Stretch], merge: Merge | None = None
+        self, offset_ranges: Sequence[OffsetRange], merge: Merge | None = None
     ) -> AsyncGenerator[tuple[TopicPartition, FilteredRows], None]:
         """Yield the filtered parts of the ranges with their partitions, as they come."""
-        stretches = [each for each in stretches if each.start < each.stop]
-        endless = any(each.stop == NO_STOP for each in stretches)
-        self.progress.total = None if endless else (self.progress.total or 0) + sum(map(_count_offsets, stretches))
-        if not stretches:
+        offset_ranges = [each for each in offset_ranges if each.start < each.stop]
+        endless = any(each.stop == NO_STOP for each in offset_ranges)
+        self.progress.total = None if endless else (self.progress.total or 0) + sum(map(_count_offsets, offset_ranges))
+        if not offset_ranges:
             return
         async with AsyncExitStack() as stack:
             fetcher = Fetcher(self.client, requests=1 if endless else REQUESTS)
@@ -278,68 +282,68 @@ class Scan:
             growth = self._watch_growth(fetcher.changed) if endless else None
             if growth is not None:
                 stack.push_async_callback(growth.close)
-            journeys = [Journey(fetcher, each) for each in stretches]
-            self._pass_over(journeys)
+            range_readings = [RangeReading(fetcher, each) for each in offset_ranges]
+            self._pass_over(range_readings)
             if merge is not None and endless:
                 await merge.follow(fetcher)
-            while journeys := [each for each in journeys if not each.is_over]:
+            while range_readings := [each for each in range_readings if not each.is_over]:
                 fetcher.changed.clear()
                 for added in growth.take() if growth else ():
-                    journeys.append(Journey(fetcher, added))
+                    range_readings.append(RangeReading(fetcher, added))
                     self.row_filter.sequenced = False  # several partitions have no common order
-                await go_on(journeys)
+                await go_on(range_readings)
                 if merge is not None:
-                    merge.keep(journeys)
-                wanted = merge.choose(journeys) if merge else journeys
-                ready = [journey for journey in wanted if journey.partition_fetch.ready is not None]
-                for journey in ready:
-                    async with aclosing(self._take(journey)) as parts:
+                    merge.keep(range_readings)
+                wanted = merge.choose(range_readings) if merge else range_readings
+                ready = [range_reading for range_reading in wanted if range_reading.partition_fetch.ready is not None]
+                for range_reading in ready:
+                    async with aclosing(self._take(range_reading)) as parts:
                         async for part in parts:
-                            yield journey.stretch.source, part
-                    journey.leave()
+                            yield range_reading.offset_range.source, part
+                    range_reading.leave()
                 if not ready:
                     await _wait(fetcher, None if endless else PATIENCE_S, merge.patience_s if merge else None)
 
-    def _pass_over(self, journeys: Iterable[Journey]) -> None:
+    def _pass_over(self, range_readings: Iterable[RangeReading]) -> None:
         """Count the offsets that the index skips."""
-        for each in journeys:
-            if each.stretch.way is not None:
-                unread = _count_offsets(each.stretch) - each.offsets
+        for each in range_readings:
+            if each.offset_range.sized_route is not None:
+                unread = _count_offsets(each.offset_range) - each.offsets
                 self.progress.unread += unread
                 self.progress.done += unread
 
     def _watch_growth(self, changed: asyncio.Event) -> Growth:
         return Growth(self.client, self.admin, self.request.stream, self.bounds.sources, changed)
 
-    async def _take(self, journey: Journey) -> AsyncGenerator[FilteredRows, None]:
-        """Yield the filtered parts of what a journey has ready.
+    async def _take(self, range_reading: RangeReading) -> AsyncGenerator[FilteredRows, None]:
+        """Yield the filtered parts of what a reading has ready.
 
         Afterwards its partition fetch is at the next position to read.
         """
-        taken, gaps = journey.take()
-        partition_fetch, stretch = journey.partition_fetch, journey.stretch
+        taken, gaps = range_reading.take()
+        partition_fetch, offset_range = range_reading.partition_fetch, range_reading.offset_range
         self.progress.done -= gaps
         # fetched data; or the position is gone, the log has changed, or access is denied
         match taken:
             case Fetched() as fetched:
                 position, parts = (
                     fetched.position,
-                    self.row_filter.sift(stretch, fetched, now_ms(), partition_fetch.stop),
+                    self.row_filter.sift(offset_range, fetched, now_ms(), partition_fetch.stop),
                 )
                 part, is_small = None, fetched.data.size <= SMALL_BYTES
                 while (part is None or not part.is_last) and (part := await _next(parts, is_small)):
                     self._note(part, part.position - position)
                     position = part.position
                     yield part
-                    self._check(part, stretch.source)
+                    self._check(part, offset_range.source)
                 reached = min(max(position, fetched.next_offset), partition_fetch.stop)
                 self.progress.done += reached - position
                 if position > partition_fetch.position:
                     partition_fetch.seek(position)
             case Lost():
-                await self._recover(partition_fetch, stretch)
+                await self._recover(partition_fetch, offset_range)
             case Changed() | Denied() as found:
-                raise refuse(found, stretch.source, ADVICE)
+                raise refuse(found, offset_range.source, ADVICE)
 
     def _note(self, part: FilteredRows, offsets: int) -> None:
         self.progress.done += offsets
@@ -361,13 +365,13 @@ class Scan:
         self.progress.skipped += 1
         log.error("batch skipped", topic=source[0], partition=source[1], offset=error.offset, why=error.reason)
 
-    async def _recover(self, partition_fetch: PartitionFetch, stretch: Stretch) -> None:
+    async def _recover(self, partition_fetch: PartitionFetch, offset_range: OffsetRange) -> None:
         """Continue at the log's start if the position is not in the log any more.
 
         Raises SourceChanged if it is another log.
         """
-        topic, partition = stretch.source
-        first = await find_start(self.admin, stretch.source, partition_fetch.position, ADVICE)
+        topic, partition = offset_range.source
+        first = await find_start(self.admin, offset_range.source, partition_fetch.position, ADVICE)
         lost = max(0, min(first, partition_fetch.stop) - partition_fetch.position)
         if lost:
             self.progress.lost += lost
@@ -385,8 +389,8 @@ async def _wait(fetcher: Fetcher, patience_s: float | None, most_s: float | None
         raise SourceUnavailable(f"Kafka has answered nothing for {patience_s:.0f} s. Try again")
 
 
-def _count_offsets(stretch: Stretch) -> int:
-    return stretch.stop - stretch.start
+def _count_offsets(offset_range: OffsetRange) -> int:
+    return offset_range.stop - offset_range.start
 
 
 def _count(parts: Iterable[FilteredRows]) -> int:

@@ -28,7 +28,7 @@ from overlay.scan.columns import NO_TIMESTAMP
 from overlay.subject.dictionary import Dictionary
 
 from .columns import EnvelopeBuilder, Form
-from .offset_ranges import Stretch
+from .offset_ranges import OffsetRange
 from .question import CheckedQuestion
 from .sequences import find_places
 
@@ -99,23 +99,25 @@ class RowFilter:
             self._by_subject |= Test.VALUES
         self._audiences: dict[Dictionary, Audience] = {}
 
-    def sift(self, stretch: Stretch, fetched: Fetched, now: int, stop: int | None = None) -> Iterator[FilteredRows]:
+    def sift(
+        self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
+    ) -> Iterator[FilteredRows]:
         """Yield the records of a fetch that pass, in parts.
 
         `now`: ms since 1970, for filters that use the current time.
 
-        Only records of the stretch are returned, and only those below `stop` if the leg ends
+        Only records of the range are returned, and only those below `stop` if the fetch range ends
         earlier. A part with `broken` is followed by the records after the batch that cannot be
         read.
         """
-        position = max(fetched.position, stretch.floor)
+        position = max(fetched.position, offset_range.floor)
         part, slices, size = FilteredRows(fetched.position), 0, 0
         pieces = self._addressing.read(
-            *stretch.source,
+            *offset_range.source,
             fetched.data,
             position,
             more=self._fields,
-            stop=stretch.stop if stop is None else stop,
+            stop=offset_range.stop if stop is None else stop,
             aborted=fetched.aborted,
         )
         for piece in pieces:
@@ -126,15 +128,15 @@ class RowFilter:
             if isinstance(piece, Malformed):
                 part.broken, part.position = piece, piece.next_offset
             else:
-                size += self._add(part, piece, self._find_tests(stretch, piece), now)
+                size += self._add(part, piece, self._find_tests(offset_range, piece), now)
         if slices:
             part.is_last = True
             yield self._join(part)
 
-    def _find_tests(self, stretch: Stretch, piece: Addressed) -> Test:
+    def _find_tests(self, offset_range: OffsetRange, piece: Addressed) -> Test:
         """Return what the records of a slice have to be tested for; a slice may cover several chunks."""
         offsets = piece.records.offset
-        return stretch.find_residual(int(offsets[0]), int(offsets[-1]) + 1) if offsets.size else NO_PART
+        return offset_range.find_residual(int(offsets[0]), int(offsets[-1]) + 1) if offsets.size else NO_PART
 
     def _add(self, part: FilteredRows, piece: Addressed, tests: Test, now: int) -> int:
         """Add the rows of a slice that pass to the part, and return their bytes."""

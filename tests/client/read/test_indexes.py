@@ -239,7 +239,7 @@ def test_the_last_of_each_subject_is_found_near_the_end(logs: Logs) -> None:
 
 def test_the_last_records_are_found_by_counts(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """One round of reading, where headers count what they hold: no window is guessed."""
-    monkeypatch.setattr("overlay.client.read.offset_ranges.Stretch.keep_last", None)
+    monkeypatch.setattr("overlay.client.read.offset_ranges.OffsetRange.keep_last", None)
     wanted = read_offsets(logs.client.read("S0", subjects="t.rome", columns=WHERE, index=False))
     found = read_offsets(logs.client.read("S0", subjects="t.rome", columns=WHERE, last=70))
     if logs.partitions == 1:

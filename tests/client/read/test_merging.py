@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.client.read.merging import Merge
-from overlay.client.read.offset_ranges import Stretch
+from overlay.client.read.offset_ranges import OffsetRange
+from overlay.client.read.range_reading import RangeReading
 from overlay.client.read.row_filter import FilteredRows
 from overlay.client.read.sequences import LAST, LedgerOrder, find_places
-from overlay.client.read.skip_route import Journey
 from overlay.config.stream import StreamConfig
 from overlay.index.ledger.allocate import allocate
 from overlay.index.topic import Index
@@ -45,8 +45,11 @@ def make_part(order: LedgerOrder, source: TopicPartition, offsets: list[int], po
     return part
 
 
-def make_journey(stretch: Stretch) -> Journey:
-    return cast(Journey, SimpleNamespace(stretch=stretch, partition_fetch=SimpleNamespace(urgent=False, ready=None)))
+def make_range_reading(offset_range: OffsetRange) -> RangeReading:
+    return cast(
+        RangeReading,
+        SimpleNamespace(offset_range=offset_range, partition_fetch=SimpleNamespace(urgent=False, ready=None)),
+    )
 
 
 @given(
@@ -63,20 +66,20 @@ def test_one_order(
     ends = {source: order.ledger.end_of(source) + beyond[source] for source in SOURCES}
     passing = {s: [o for o in range(end) if data.draw(st.booleans())] for s, end in ends.items()}
     at = {source: 0 for source in SOURCES if ends[source]}
-    journeys = {source: make_journey(Stretch(source, 0, ends[source])) for source in at}
-    merge = Merge(order, SCHEMA, [journey.stretch for journey in journeys.values()])
+    range_readings = {source: make_range_reading(OffsetRange(source, 0, ends[source])) for source in at}
+    merge = Merge(order, SCHEMA, [range_reading.offset_range for range_reading in range_readings.values()])
     found: list[int] = []
-    while journeys:
-        merge.keep(journeys.values())
-        for journey in merge.choose(list(journeys.values())):
-            source = journey.stretch.source
+    while range_readings:
+        merge.keep(range_readings.values())
+        for range_reading in merge.choose(list(range_readings.values())):
+            source = range_reading.offset_range.source
             stop = data.draw(st.integers(at[source] + 1, ends[source]))
             rows = [offset for offset in passing[source] if at[source] <= offset < stop]
             merge.add(source, make_part(order, source, rows, stop))
             at[source] = stop
             found += [place for batch in merge.take() for place in batch["place"].to_pylist()]
             if stop == ends[source]:
-                del journeys[source]
+                del range_readings[source]
     found += [place for batch in merge.finish() for place in batch["place"].to_pylist()]
     wanted = [find_places(order.ledger, s, np.array(rows))[1].tolist() for s, rows in passing.items() if rows]
     assert found == sorted(place for places in wanted for place in places)

@@ -17,12 +17,12 @@ from confluent_kafka import Producer
 import overlay
 from overlay.client import SCHEMA, Progress
 from overlay.client.read.bounds import NoSequence, ReadBounds
-from overlay.client.read.indexes import Course
-from overlay.client.read.offset_ranges import Stretch
+from overlay.client.read.indexes import ReadPlan
+from overlay.client.read.offset_ranges import OffsetRange
 from overlay.client.read.question import make_request
+from overlay.client.read.range_reading import RangeReading
 from overlay.client.read.reader import Scan
 from overlay.client.read.row_filter import RowFilter
-from overlay.client.read.skip_route import Journey
 from overlay.client.read.topic import describe_topic
 from overlay.config.stream import OnCorrupt
 from overlay.errors import CorruptBatch, SourceUnavailable
@@ -336,14 +336,14 @@ async def test_a_batch_that_cannot_be_read(policy: OnCorrupt) -> None:
         Fetched(0, data, split(data).batches, NO_ABORTS, 6, 0, LogPosition(6)),
         6,
     )
-    journey = Journey(fetcher, Stretch(("t", 0), 0, 6))
-    journey._partition_fetches.append((partition_fetch, journey._legs.popleft()))
+    range_reading = RangeReading(fetcher, OffsetRange(("t", 0), 0, 6))
+    range_reading._partition_fetches.append((partition_fetch, range_reading._fetch_ranges.popleft()))
     bounds = ReadBounds((), Sources((), {}))
-    scan = Scan(None, None, RowFilter(request, sequenced=True), request, bounds, Course(()), Progress())  # type: ignore[arg-type]
+    scan = Scan(None, None, RowFilter(request, sequenced=True), request, bounds, ReadPlan(()), Progress())  # type: ignore[arg-type]
     found: list[int] = []
     try:
         with pytest.raises(CorruptBatch, match="t-0@3: the CRC") if policy is OnCorrupt.STOP else _nothing():
-            async for part in scan._take(journey):
+            async for part in scan._take(range_reading):
                 found += itertools.chain(*(batch["offset"].to_pylist() for batch in part.batches))
     finally:
         await fetcher.close()

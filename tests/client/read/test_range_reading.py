@@ -1,4 +1,4 @@
-"""The way through a stretch: what is fetched ahead, and what is worked on as one."""
+"""The way through a range: what is fetched ahead, and what is worked on as one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overlay.client.read.offset_ranges import Stretch, Way
-from overlay.client.read.skip_route import AHEAD_BYTES, AHEAD_LANES, Journey, go_on
+from overlay.client.read.offset_ranges import OffsetRange, SizedRoute
+from overlay.client.read.range_reading import AHEAD_BYTES, AHEAD_FETCHES, RangeReading, go_on
 from overlay.index.skip.plan import Route, Saving
 from overlay.kafka.fetcher import READY_BYTES, Fetched, Lost, PartitionFetch
 from overlay.kafka.log_position import LogPosition
@@ -41,12 +41,12 @@ class Lanes:
         pass
 
 
-def make_journey(partition_fetches: Lanes, *legs: tuple[int, int, int]) -> Journey:
-    """Legs of start, stop and size."""
-    first, after, sizes = np.array(legs, np.int64).T
-    route = Route(first, after, np.zeros(len(legs), np.uint8), Saving(0, 0, 0, 0, 0), True)
+def make_range_reading(partition_fetches: Lanes, *fetch_ranges: tuple[int, int, int]) -> RangeReading:
+    """Fetch ranges of start, stop and size."""
+    first, after, sizes = np.array(fetch_ranges, np.int64).T
+    route = Route(first, after, np.zeros(len(fetch_ranges), np.uint8), Saving(0, 0, 0, 0, 0), True)
     fetcher: Any = partition_fetches
-    return Journey(fetcher, Stretch(SOURCE, 0, int(after[-1]), way=Way(route, sizes)))
+    return RangeReading(fetcher, OffsetRange(SOURCE, 0, int(after[-1]), sized_route=SizedRoute(route, sizes)))
 
 
 def fill(partition_fetch: PartitionFetch, first: int, after: int, *, aborted: Any = NO_ABORTS) -> None:
@@ -69,26 +69,26 @@ def partition_fetches() -> Iterator[Lanes]:
     yield Lanes()
 
 
-async def test_small_legs_that_are_there_are_joined(partition_fetches: Lanes) -> None:
-    journey = make_journey(partition_fetches, (0, 3, 100), (5, 8, 100), (20, 24, 100), (40, 44, 100))
-    await go_on([journey])
+async def test_small_fetch_ranges_that_are_there_are_joined(partition_fetches: Lanes) -> None:
+    range_reading = make_range_reading(partition_fetches, (0, 3, 100), (5, 8, 100), (20, 24, 100), (40, 44, 100))
+    await go_on([range_reading])
     for partition_fetch, (first, after) in zip(
         partition_fetches.open_partition_fetches, ((0, 3), (5, 8), (20, 24)), strict=False
     ):
         fill(partition_fetch, first, after)
-    taken, gaps = journey.take()
+    taken, gaps = range_reading.take()
     assert read_offsets(taken) == [0, 1, 2, 5, 6, 7, 20, 21, 22, 23] and gaps == 2 + 12
-    assert (journey.partition_fetch.stop, taken.position, taken.next_offset) == (24, 0, 24)  # type: ignore[union-attr]
-    journey.leave()
+    assert (range_reading.partition_fetch.stop, taken.position, taken.next_offset) == (24, 0, 24)  # type: ignore[union-attr]
+    range_reading.leave()
     assert (
-        journey.partition_fetch.position == 40
+        range_reading.partition_fetch.position == 40
         and len(partition_fetches.open_partition_fetches) == 1
-        and not journey.is_over
+        and not range_reading.is_over
     )
-    fill(journey.partition_fetch, 40, 44)
-    assert read_offsets(journey.take()[0]) == [40, 41, 42, 43]
-    journey.leave()
-    assert journey.is_over
+    fill(range_reading.partition_fetch, 40, 44)
+    assert read_offsets(range_reading.take()[0]) == [40, 41, 42, 43]
+    range_reading.leave()
+    assert range_reading.is_over
 
 
 ABORTED = np.array([(7, 0)], np.int64)
@@ -96,8 +96,8 @@ ABORTED = np.array([(7, 0)], np.int64)
 
 @pytest.mark.parametrize("what", ["aborted", "not whole", "more than the leg", "large", "lost"])
 async def test_others_are_not(partition_fetches: Lanes, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    journey = make_journey(partition_fetches, (0, 3, 100), (5, 8, 100))
-    await go_on([journey])
+    range_reading = make_range_reading(partition_fetches, (0, 3, 100), (5, 8, 100))
+    await go_on([range_reading])
     first, second = partition_fetches.open_partition_fetches
     fill(first, 0, 3)
     match what:
@@ -110,28 +110,28 @@ async def test_others_are_not(partition_fetches: Lanes, what: str, monkeypatch: 
         case "large":
             fill(second, 5, 8)
             assert isinstance(first.ready, Fetched)
-            monkeypatch.setattr("overlay.client.read.skip_route.SMALL_BYTES", first.ready.data.size - 1)
+            monkeypatch.setattr("overlay.client.read.range_reading.SMALL_BYTES", first.ready.data.size - 1)
         case "lost":
             second.ready = Lost(5)
-    taken, gaps = journey.take()
+    taken, gaps = range_reading.take()
     assert read_offsets(taken) == [0, 1, 2] and gaps == 0
-    journey.leave()
-    assert journey.partition_fetch is second and second.ready is not None
+    range_reading.leave()
+    assert range_reading.partition_fetch is second and second.ready is not None
 
 
-async def test_what_is_fetched_ahead_is_bounded_over_all_journeys(partition_fetches: Lanes) -> None:
+async def test_what_is_fetched_ahead_is_bounded_over_all_range_readings(partition_fetches: Lanes) -> None:
     small = [(at, at + 1, 1_000) for at in range(0, 200, 2)]
-    journeys = [make_journey(partition_fetches, *small) for _ in range(5)]
-    await go_on(journeys)
-    assert len(partition_fetches.open_partition_fetches) == 5 + AHEAD_LANES
-    await go_on(journeys)
-    assert len(partition_fetches.open_partition_fetches) == 5 + AHEAD_LANES
+    range_readings = [make_range_reading(partition_fetches, *small) for _ in range(5)]
+    await go_on(range_readings)
+    assert len(partition_fetches.open_partition_fetches) == 5 + AHEAD_FETCHES
+    await go_on(range_readings)
+    assert len(partition_fetches.open_partition_fetches) == 5 + AHEAD_FETCHES
 
 
 @pytest.mark.parametrize(("size", "ahead"), [(-1, 0), (AHEAD_BYTES + 1, 0), (AHEAD_BYTES, 1), (AHEAD_BYTES // 3, 3)])
-async def test_large_and_unknown_legs_are_not(partition_fetches: Lanes, size: int, ahead: int) -> None:
-    journey = make_journey(partition_fetches, *((at, at + 1, size) for at in range(0, 20, 2)))
-    await go_on([journey])
+async def test_large_and_unknown_fetch_ranges_are_not(partition_fetches: Lanes, size: int, ahead: int) -> None:
+    range_reading = make_range_reading(partition_fetches, *((at, at + 1, size) for at in range(0, 20, 2)))
+    await go_on([range_reading])
     assert len(partition_fetches.open_partition_fetches) == 1 + ahead
 
 

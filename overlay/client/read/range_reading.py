@@ -1,13 +1,14 @@
-"""The journey of a reading through a stretch, leg by leg, each leg with a partition fetch of its own.
+"""The reading of one offset range: its fetch ranges one after the other, each with a partition fetch
+of its own.
 
-The first partition fetch of a journey is the one whose records come next. The legs behind it are
-fetched ahead, so that reading many small legs does not mean waiting for many answers. What is
-fetched ahead is bounded over all journeys together, by number and by bytes, which chunk headers
-tell. A leg that is large, or whose bytes are unknown, is not fetched ahead; it is enough to keep
-fetches going by itself. So what is ready behind the first partition fetches stays far below the
-bytes at which a fetcher stops. The first partition fetches always get what they need.
+The records of the first partition fetch come next. The fetch ranges behind it are fetched ahead, so
+that reading many small ones does not mean waiting for many answers. What is fetched ahead is
+bounded over all range readings together, by number and by bytes, which chunk headers tell. A fetch
+range that is large, or whose bytes are unknown, is not fetched ahead; it is enough to keep fetches
+going by itself. So what is ready behind the first partition fetches stays far below the bytes at
+which a fetcher stops. The first partition fetches always get what they need.
 
-Processing a fetch has a cost that does not depend on its size. So small legs that were fetched
+Processing a fetch has a cost that does not depend on its size. So small fetch ranges that were fetched
 whole are processed as one. For the decoder, the space between them is a gap like those that
 compaction leaves. This is valid only if no transaction was aborted. Otherwise the end of an aborted
 transaction could be in the gap, and later records of its producer would be taken for aborted.
@@ -24,30 +25,30 @@ import numpy as np
 from overlay.kafka.fetcher import READY_BYTES, Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.scan.header import split
 
-from .offset_ranges import Leg, Stretch
+from .offset_ranges import FetchRange, OffsetRange
 
-AHEAD_LANES = 8
+AHEAD_FETCHES = 8
 AHEAD_BYTES = READY_BYTES // 3
 SMALL_BYTES = 64 << 10
 
 
-class Journey:
-    """The reading of one stretch.
+class RangeReading:
+    """The reading of one offset range.
 
-    `go_on` opens its partition fetches; there is at least one until the journey is over.
+    `go_on` opens its partition fetches; there is at least one until the reading is over.
     """
 
-    def __init__(self, fetcher: Fetcher, stretch: Stretch) -> None:
-        self.stretch = stretch
+    def __init__(self, fetcher: Fetcher, offset_range: OffsetRange) -> None:
+        self.offset_range = offset_range
         self._fetcher = fetcher
-        self._legs: deque[Leg] = deque(stretch.legs())
-        self._partition_fetches: deque[tuple[PartitionFetch, Leg]] = deque()
-        self.offsets = sum(leg.stop - leg.start for leg in self._legs)
+        self._fetch_ranges: deque[FetchRange] = deque(offset_range.fetch_ranges())
+        self._partition_fetches: deque[tuple[PartitionFetch, FetchRange]] = deque()
+        self.offsets = sum(fetch_range.stop - fetch_range.start for fetch_range in self._fetch_ranges)
         """Number of offsets to read."""
 
     @property
     def is_over(self) -> bool:
-        return not self._partition_fetches and not self._legs
+        return not self._partition_fetches and not self._fetch_ranges
 
     @property
     def partition_fetch(self) -> PartitionFetch:
@@ -56,17 +57,17 @@ class Journey:
 
     @property
     def ahead(self) -> Sequence[int]:
-        """Bytes of the legs that are fetched ahead."""
-        return [leg.size or 0 for _, leg in list(self._partition_fetches)[1:]]
+        """Bytes of the fetch ranges that are fetched ahead."""
+        return [fetch_range.size or 0 for _, fetch_range in list(self._partition_fetches)[1:]]
 
     @property
     def next_size(self) -> int | None:
-        """Bytes of the next leg to open; None if there is none, or if they are unknown."""
-        return self._legs[0].size if self._legs else None
+        """Bytes of the next fetch range to open; None if there is none, or if they are unknown."""
+        return self._fetch_ranges[0].size if self._fetch_ranges else None
 
     def take(self) -> tuple[Fetched | Lost | Changed | Denied | None, int]:
-        """Return what has been fetched, and how many offsets in it are gaps between legs."""
-        taken, (partition_fetch, leg) = self.partition_fetch.take(), self._partition_fetches[0]
+        """Return what has been fetched, and how many offsets in it are gaps between fetch ranges."""
+        taken, (partition_fetch, fetch_range) = self.partition_fetch.take(), self._partition_fetches[0]
         if not isinstance(taken, Fetched) or not _is_small_and_whole(taken, partition_fetch):
             return taken, 0
         parts, gaps = [taken], 0
@@ -74,19 +75,18 @@ class Journey:
             self._partition_fetches[1][0].ready, self._partition_fetches[1][0]
         ):
             self.leave()
-            gaps += self._partition_fetches[0][1].start - leg.stop
-            following, (_, leg) = self.partition_fetch.take(), self._partition_fetches[0]
+            gaps += self._partition_fetches[0][1].start - fetch_range.stop
+            following, (_, fetch_range) = self.partition_fetch.take(), self._partition_fetches[0]
             assert isinstance(following, Fetched)
             parts.append(following)
         return (_join(parts) if len(parts) > 1 else taken), gaps
 
     async def open(self) -> None:
-        """Open a partition fetch for the next leg, if there is one."""
-        if self._legs:
-            leg = self._legs.popleft()
-            self._partition_fetches.append(
-                (await self._fetcher.open(*self.stretch.source, leg.start, leg.stop, leg.size), leg)
-            )
+        """Open a partition fetch for the next fetch range, if there is one."""
+        if self._fetch_ranges:
+            part = self._fetch_ranges.popleft()
+            opened = await self._fetcher.open(*self.offset_range.source, part.start, part.stop, part.size)
+            self._partition_fetches.append((opened, part))
 
     def leave(self) -> None:
         """Close the first partition fetch if it is at its end."""
@@ -96,25 +96,25 @@ class Journey:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the journey has no open partition fetch."""
+        """Whether the reading has no open partition fetch."""
         return not self._partition_fetches
 
 
-async def go_on(journeys: Sequence[Journey]) -> None:
+async def go_on(range_readings: Sequence[RangeReading]) -> None:
     """Open partition fetches for what is to be read now, and for what may be fetched ahead."""
-    for each in journeys:
+    for each in range_readings:
         if each.is_waiting:
             await each.open()
-    ahead = [size for each in journeys for size in each.ahead]
-    partition_fetches, room = AHEAD_LANES - len(ahead), AHEAD_BYTES - sum(ahead)
-    for each in journeys:
+    ahead = [size for each in range_readings for size in each.ahead]
+    partition_fetches, room = AHEAD_FETCHES - len(ahead), AHEAD_BYTES - sum(ahead)
+    for each in range_readings:
         while partition_fetches > 0 and (size := each.next_size) is not None and size <= room:
             await each.open()
             partition_fetches, room = partition_fetches - 1, room - size
 
 
 def _is_small_and_whole(taken: Fetched | Lost | Changed | Denied | None, partition_fetch: PartitionFetch) -> bool:
-    """Return whether a fetch is all of a small leg and no more, without aborted transactions."""
+    """Return whether a fetch is all of a small fetch range and no more, without aborted transactions."""
     if not isinstance(taken, Fetched) or taken.data.size > SMALL_BYTES or taken.aborted.size or not taken.batches.size:
         return False
     is_whole = partition_fetch.position >= partition_fetch.stop > int(taken.batches[-1]["last_offset"])
