@@ -29,6 +29,8 @@ from .world import World
 
 TROUBLES = (KafkaError, OSError, AssertionError)
 """What clients raise if Kafka fails them; the last is aiokafka's when a producer was fenced. OSError takes in timeouts."""
+STOP_TROUBLES = (*TROUBLES, asyncio.CancelledError)
+"""What clients raise when they are stopped. aiokafka cancels its fetches, and may raise the CancelledError of one of them."""
 CONTROL = "overlay.control"
 VALID_S = 300
 """How long a request counts, in seconds."""
@@ -84,7 +86,7 @@ async def started(run: Run, client: Any) -> AsyncIterator[Any]:
         try:
             async with asyncio.timeout(STOP_S):
                 await client.stop()
-        except TROUBLES as error:
+        except STOP_TROUBLES as error:
             run.world.tell(f"a client does not stop: {error!r}")
 
 

@@ -132,6 +132,32 @@ OWNERSHIP = (
         waits_for="an index that is ahead of the ledger",
     ),
     Mutant(
+        "requests-decided-by-a-former-owner",
+        """Decide requests without asking the group whether the shard is still assigned to this worker. One whose heartbeats
+        hang fences the owner's journal, and answers for a shard that it does not serve.""",
+        (
+            Change(
+                "overlay.control.serve",
+                "        if not await self.host.is_owner(shard):\n",
+                "        if False:\n",
+            ),
+        ),
+        history="test_former_owners.py::test_a_worker_whose_heartbeats_hang_fences_no_journal",
+    ),
+    Mutant(
+        "states-dropped-by-a-former-owner",
+        """Drop the state of a deleted consumer without asking the group whether the shard is still assigned to this worker.
+        Its new owner may serve another consumer by the same name.""",
+        (
+            Change(
+                "overlay.worker.shard_manager",
+                "            if await self.membership.confirm(number) is None:\n",
+                "            if False:\n",
+            ),
+        ),
+        history="test_former_owners.py::test_a_worker_that_slept_while_it_dropped_a_state_leaves_the_state_of_a_namesake_alone",
+    ),
+    Mutant(
         "shards-taken-that-were-given-up",
         """Start the shards of a rebalance once the control topic is read, also if they were given up meanwhile. Nothing stops
         them again.""",
