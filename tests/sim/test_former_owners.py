@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from overlay.config import Loaded
@@ -56,7 +57,7 @@ def test_a_worker_whose_heartbeats_hang_fences_no_journal() -> None:
     world = World(1, brokers=1)
     opened: list[str] = []
 
-    def note(answer: Answer, handle: Any) -> None:
+    def note(answer: Answer, handle: Callable[[Answer], None]) -> None:
         if str(answer.request.transactional_id).startswith("overlay.control"):
             opened.append(answer.request.transactional_id)
         handle(answer)

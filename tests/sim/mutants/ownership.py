@@ -111,7 +111,7 @@ OWNERSHIP = (
         """Give up a shard whose state is trimmed while it is read, instead of reading it again.""",
         (Change("overlay.state.takeover", "READS = 5\n", "READS = 1\n"),),
         mend="9e17ff8",
-        waits_for="a history in which that is not made good by the next attempt to take the shard",
+        history="test_trimmed_states.py::test_a_state_that_is_trimmed_while_it_is_read_is_read_again_at_once",
     ),
     Mutant(
         "head-held-for-nothing",
