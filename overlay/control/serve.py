@@ -38,7 +38,7 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from overlay.waits import Backoff, unless, until
+from overlay.waits import Backoff, is_set_within, unless, until
 
 from . import decide as rules
 from .brokertime import Age
@@ -75,6 +75,10 @@ class Host(rules.Host, Protocol):
 
         With an empty consumer name, return the shard of the stream; with both empty, shard 0.
         """
+
+    async def is_owner(self, shard: int) -> bool:
+        """Return whether the group of workers still assigns the shard to this worker. May ask
+        Kafka."""
 
     def tend(self) -> Collection[ConsumerId]:
         """Pause and resume consumers as their configs ask. Return the worker's consumers that
@@ -163,6 +167,11 @@ class Registrar:
                 try:
                     await self._turn()
                     backoff.reset()
+                except Fenced as error:
+                    # no error of Kafka: the group soon tells whose the shard is, or that it is ours
+                    log.warning("requests wait", reason=str(error))
+                    await self._drop_journals()
+                    await is_set_within(stop, REST_S[0])
                 except (OverlayError, KafkaError) as error:
                     log.warning("requests wait", reason=str(error))
                     await self._drop_journals()
@@ -514,18 +523,37 @@ class Registrar:
 
     async def _open_journal(self, shard: int) -> None:
         """Open the shard's journal, which fences the former owner, and have decisions wait until
-        all that owner wrote was read."""
+        all that owner wrote was read.
+
+        The shard may have been given to another worker without our knowledge. So the group is asked
+        before the journal fences anybody, and again afterwards. Raises Fenced if the shard is not
+        ours.
+        """
         if shard in self._journals:
             return
+        await self._confirm(shard)
         journal = Journal(self.kafka, self.prefix, shard)
         if not await unless(self._stop, journal.start()):
             raise SourceUnavailable("the worker is about to end")
+        try:
+            await self._confirm(shard)
+        except BaseException:
+            await journal.close()
+            raise
         self._journals[shard] = journal
         self._hold = max(self._hold, await self._tail.find_end())
 
+    async def _confirm(self, shard: int) -> None:
+        """Raise Fenced unless the group of workers confirms that the shard is ours."""
+        if not await self.host.is_owner(shard):
+            raise Fenced(
+                f"the group of workers does not confirm that shard {shard} is ours: requests are left to its owner"
+            )
+
     async def _knows_all(self, shard: int) -> bool:
         """Return whether the registry contains everything that was written about a shard. Former
-        owners are fenced first."""
+        owners are fenced first. Raises Fenced if the shard is not ours."""
+        await self._confirm(shard)
         if shard not in self._journals:
             async with self._writing:
                 await self._open_journal(shard)

@@ -37,6 +37,10 @@ Change = Callable[[ShardState], Delta]
 """Returns what to write, given the state as its owner finds it. An empty delta leaves the shard
 alone."""
 
+Confirm = Callable[[ShardState], Awaitable[int | None]]
+"""Returns the generation to write with, once the shard is taken over (`take_over`). If it returns
+None, the change is tried again; an OverlayError of its own ends the attempts."""
+
 Work = Callable[[Transactions, ShardState], Awaitable[None]]
 """What to do as the owner of a shard, with its transactions and its state."""
 
@@ -53,8 +57,14 @@ async def read_states(client: AIOKafkaClient, admin: Admin, prefix: str) -> list
     return [(await read_state(client, admin, topic, shard))[0] for shard in range(shards)]
 
 
-async def amend(service: ServiceConfig, admin: Admin, change: Change) -> list[int]:
+async def _keep_generation(state: ShardState) -> int:
+    return state.generation
+
+
+async def amend(service: ServiceConfig, admin: Admin, change: Change, confirm: Confirm = _keep_generation) -> list[int]:
     """Apply `change` to each shard it concerns, in one transaction each. Return these shards.
+
+    `confirm`: whether the change is still to be made; an operator's change always is.
 
     Raises Fenced if the owners keep taking a shard back, SourceUnavailable if Kafka does not
     answer. Shards that were changed before stay changed.
@@ -64,14 +74,14 @@ async def amend(service: ServiceConfig, admin: Admin, change: Change) -> list[in
         states = await read_states(client, admin, service.topics.prefix)
         concerned = [shard for shard, state in enumerate(states) if change(state)]
         for shard in concerned:
-            await _amend_shard(service, client, admin, shard, change)
+            await _amend_shard(service, client, admin, shard, change, confirm)
         return concerned
     finally:
         await client.close()
 
 
 async def _amend_shard(
-    service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, change: Change
+    service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, change: Change, confirm: Confirm
 ) -> None:
     """Apply `change` to one shard. Raises Fenced, SourceUnavailable."""
 
@@ -80,10 +90,17 @@ async def _amend_shard(
         await transactions.begin()
         await transactions.finish(encode(delta))
 
-    await own_shard(service, client, admin, shard, write)
+    await own_shard(service, client, admin, shard, write, confirm)
 
 
-async def own_shard(service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, work: Work) -> None:
+async def own_shard(
+    service: ServiceConfig,
+    client: AIOKafkaClient,
+    admin: Admin,
+    shard: int,
+    work: Work,
+    confirm: Confirm = _keep_generation,
+) -> None:
     """Do `work` as the owner of a shard. Try again if the service takes the shard back meanwhile.
 
     `work` may run again although it has succeeded, so it has to look at the state first. Raises
@@ -97,15 +114,11 @@ async def own_shard(service: ServiceConfig, client: AIOKafkaClient, admin: Admin
     ):
         with attempt:
             prefix = service.topics.prefix
-            transactions, state = await take_over(service.kafka, client, admin, prefix, shard, _keep_generation)
+            transactions, state = await take_over(service.kafka, client, admin, prefix, shard, confirm)
             try:
                 await work(transactions, state)
             finally:
                 await transactions.close()
-
-
-async def _keep_generation(state: ShardState) -> int:
-    return state.generation
 
 
 def reset_stream(

@@ -16,6 +16,7 @@ forgets a group that was empty for a while, and then counts from 1 again.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import TopicPartition
 
+from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.connection import Properties, for_aiokafka
 from overlay.kafka.own_topics import workers_group
@@ -36,6 +38,10 @@ SESSION_MS = 6_000
 HEARTBEAT_MS = 1_500
 POLL_S = 1.0
 LEAVE_S = 5.0
+CONFIRM_S = SESSION_MS / 1000
+"""Seconds that the coordinator has to confirm an assignment. A worker that it has not heard for so long is no member."""
+LEASE_S = CONFIRM_S / 2
+"""Seconds for which a confirmation counts: the coordinator removes no member before the session timeout."""
 METADATA_MS = 5_000
 """How old the state topic's metadata may be. The member that leads the group deals out the partitions that it knows; where its
 first question for them was lost, no worker is given a shard until it asks again."""
@@ -54,6 +60,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def __init__(self, kafka: Properties, prefix: str, topic: str) -> None:
         self.owned: set[int] = set()
+        self._confirmed_at = -math.inf
+        """When the last heartbeat was sent that confirmed the present assignment, monotonic seconds."""
         self._topic = topic
         self._take: Take | None = None
         self._release: Release | None = None
@@ -120,6 +128,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         """Release all shards before a rebalance, so that everything is committed when the next
         owners read the state."""
         self.owned = set()
+        self._confirmed_at = -math.inf
         if self._release is not None:
             await self._release()
 
@@ -133,10 +142,28 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             await self._take(self.owned)
 
     async def confirm(self, shard: int) -> int | None:
-        """Ask the coordinator whether the shard is assigned to us now. Return the generation if it
-        is, None if not."""
-        held = shard in self.owned and await self._coordinator._do_heartbeat()
-        return int(self._coordinator.generation) if held and shard in self.owned else None
+        """Ask the coordinator whether the shard is assigned to us now, and has been since it was
+        assigned. Return the generation if it is, None if not, or if there is no answer within
+        CONFIRM_S."""
+        if shard not in self.owned:
+            return None
+        asked_at = monotonic()
+        try:
+            async with asyncio.timeout(CONFIRM_S):
+                is_member = await self._coordinator._do_heartbeat()
+        except TimeoutError:
+            return None
+        if not is_member or shard not in self.owned:
+            return None
+        self._confirmed_at = asked_at
+        return int(self._coordinator.generation)
+
+    async def is_owner(self, shard: int) -> bool:
+        """Return whether the shard is assigned to us. The coordinator is asked if it has not
+        confirmed our shards within LEASE_S."""
+        if shard in self.owned and monotonic() < self._confirmed_at + LEASE_S:
+            return True
+        return await self.confirm(shard) is not None
 
     async def await_ownership(self, shard: int) -> int:
         """Wait until the shard is assigned to us, and return the generation."""

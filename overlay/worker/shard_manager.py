@@ -27,7 +27,7 @@ from overlay.kafka.own_topics import shard_of
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.amend import amend, forget_consumer
-from overlay.state.shard_state import ConsumerId
+from overlay.state.shard_state import ConsumerId, ShardState
 
 from .acks.dispatch_loop import DispatchLoop
 from .membership import Membership
@@ -117,6 +117,11 @@ class ShardManager:
         number = shard_of(tuple(name for name in about if name), self.count) if any(about) else 0
         return number if number in self.owned else None
 
+    async def is_owner(self, shard: int) -> bool:
+        """Return whether the group of workers still assigns the shard to this worker, as far as is
+        known for the next seconds."""
+        return await self.membership.is_owner(shard)
+
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
         to shards of ours.
@@ -139,7 +144,7 @@ class ShardManager:
                             dispatch_loop.order(id, Deleted())
                     await self._stop([number])
                     try:
-                        failures += await self._forget(gone)
+                        failures += await self._forget(number, gone)
                     finally:
                         self._start(number)
                 elif (shard := self.shards.get(number)) is not None:
@@ -157,13 +162,24 @@ class ShardManager:
         self.series.close_indexes(self.loaded.streams.keys() - {name for part in parts for name in part.keeps})
         self.series.close_readings(self.loaded.streams.keys() - {name for part in parts for name in part.streams})
 
-    async def _forget(self, gone: Iterable[ConsumerId]) -> list[OverlayError]:
-        """Drop the state of consumers. Return the errors of those whose state could not be
-        dropped."""
-        failures = []
+    async def _forget(self, number: int, gone: Iterable[ConsumerId]) -> list[OverlayError]:
+        """Drop the state of a shard's consumers. Return the errors of those whose state could not
+        be dropped.
+
+        A new owner of the shard may have dropped it already, and may serve another consumer by the
+        same name. So nothing is dropped unless the shard is still ours.
+        """
+
+        async def confirm(state: ShardState) -> int:
+            if await self.membership.confirm(number) is None:
+                raise OverlayError(f"shard {number} is not ours any more: its owner drops what was deleted")
+            return state.generation
+
+        failures: list[OverlayError] = []
         for id in gone:
+            forget = functools.partial(forget_consumer, consumer=id)
             try:
-                await amend(self.loaded.service, self.admin, functools.partial(forget_consumer, consumer=id))
+                await amend(self.loaded.service, self.admin, forget, confirm)
             except OverlayError as error:
                 failures.append(error)
         return failures

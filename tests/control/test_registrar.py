@@ -33,6 +33,9 @@ class Owner(Worker):
     def find_shard(self, about: tuple[str, str]) -> int | None:
         return 0
 
+    async def is_owner(self, shard: int) -> bool:
+        return True
+
     def tend(self) -> Collection[tuple[str, str]]:
         return ()
 

@@ -29,6 +29,8 @@ from .world import World
 
 TROUBLES = (KafkaError, OSError, AssertionError)
 """What clients raise if Kafka fails them; the last is aiokafka's when a producer was fenced. OSError takes in timeouts."""
+STOP_TROUBLES = (*TROUBLES, asyncio.CancelledError)
+"""What clients raise when they are stopped. aiokafka cancels its fetches, and may raise the CancelledError of one of them."""
 CONTROL = "overlay.control"
 VALID_S = 300
 """How long a request counts, in seconds."""
@@ -84,7 +86,7 @@ async def started(run: Run, client: Any) -> AsyncIterator[Any]:
         try:
             async with asyncio.timeout(STOP_S):
                 await client.stop()
-        except TROUBLES as error:
+        except STOP_TROUBLES as error:
             run.world.tell(f"a client does not stop: {error!r}")
 
 
@@ -148,6 +150,8 @@ class _Taking:
         self._run, self._consumer = run, consumer
         self._chance = run.draw_chance()
         self._late: set[asyncio.Task[None]] = set()
+        self._sent: list[asyncio.Future[Any]] = []
+        """Acks under way."""
 
     async def live(self) -> None:
         """Take and ack for ever."""
@@ -259,7 +263,10 @@ class _Taking:
                 numbers.append(max(numbers) + FAR)
             body = json.dumps({"consumer_seq": _join(numbers)}).encode()
             await self._send(producer, head, b"+ACK " + body, wants_answer=self._chance.random() < 0.5)
+        sent, self._sent = self._sent, []
         await producer.flush()
+        for ack in sent:
+            await ack  # a producer whose numbers a broker does not know any more is of no use
 
     async def _say(self, producer: AIOKafkaProducer, token: bytes, deed: Deed) -> None:
         chance = self._chance
@@ -299,7 +306,9 @@ class _Taking:
             correlation = b"ack-%d" % next(self._run.correlations)
             headers += [("Overlay-Reply-Topic", REPLIES.encode()), ("Overlay-Correlation-Id", correlation)]
         partitions = sorted(await producer.partitions_for(ACKS))
-        await producer.send(ACKS, body, key=key, headers=headers, partition=self._chance.choice(partitions))
+        sent = await producer.send(ACKS, body, key=key, headers=headers, partition=self._chance.choice(partitions))
+        sent.add_done_callback(_retrieve)
+        self._sent.append(sent)
 
 
 def write_request(op: str, **fields: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -25,22 +26,33 @@ STOP_S = 60.0
 
 @functools.cache
 def warm_up() -> None:
-    """Load the kernels, which the first history of a Python process waits for."""
+    """Load the kernels, which the first history of a Python process waits for.
+
+    What is loaded stays until the process ends, so the garbage collector need not look at it after each history.
+    """
     load_kernels()
+    gc.collect()
+    gc.freeze()
 
 
 def read_config(
     service: Mapping[str, Any], streams: Iterable[Mapping[str, Any]], consumers: Iterable[Mapping[str, Any]]
 ) -> Loaded:
     """Return a config folder with these contents, as the service reads it. Raises AssertionError if it has problems."""
+    files = [("overlay.yaml", service)]
+    files += [(f"streams/{each['name']}.yaml", each) for each in streams]
+    files += [(f"consumers/{each['stream']}-{each['durable_name']}.yaml", each) for each in consumers]
+    return _load(tuple((name, json.dumps(content)) for name, content in files))
+
+
+@functools.lru_cache(maxsize=100)  # workers and histories read the same folder again and again
+def _load(files: tuple[tuple[str, str], ...]) -> Loaded:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "overlay.yaml").write_text(json.dumps(service))
-        for part, objects, key in (("streams", streams, "name"), ("consumers", consumers, "durable_name")):
+        for part in ("streams", "consumers"):
             (folder / part).mkdir()
-            for each in objects:
-                stem = "-".join([*([each["stream"]] if "stream" in each else []), each[key]])
-                (folder / part / f"{stem}.yaml").write_text(json.dumps(each))
+        for path, content in files:
+            (folder / path).write_text(content)
         loaded = load(folder, environment={})
     assert not loaded.problems, loaded.problems
     return loaded

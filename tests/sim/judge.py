@@ -23,7 +23,7 @@ The promises, for each consumer:
 
 Deliveries to those who pull may be lost or sent twice on their way, so they have no order and no holes are looked for.
 `at_least_once` may deliver again what it delivered before a failure: only the first appearance of a record is in order.
-Times are the cluster's, but for topics that the service creates: those are the workers'.
+Times are the cluster's, but for topics that the service creates: those are the workers', unless the cluster stamps all.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class Judge:
             unsettled -= {each.token.sequence for each in deliveries if each.value not in wanted}
         self._blame(consumer, "settled without an ack", unsettled)
         # topics that the service creates have the workers' times, which say nothing once a clock has jumped
-        is_timed = not self._run.plan.has_jumps
+        is_timed = self._run.plan.tells_times
         timed = deliveries if consumer.is_pulled or is_timed else []
         again = set(self._find_answered(timed, said, letters if is_timed else {}, self._asked))
         self._blame(consumer, "came again after the answer to its ack", again)

@@ -1,5 +1,5 @@
-"""What happens to a source's log that stops its stream: its end is lost, or the topic is created again. An operator resets the
-stream to the start after each of them, as `overlay stream reset` does.
+"""Logs that lose their end, or are created again. The loss of a source stops its stream, and an operator resets the stream to
+the start, as `overlay stream reset` does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from overlay.view.stored import read_memory
 
 from .applications import Run
 from .kafka.topics import Partition
-from .plan import SOURCE, STREAM, Kind
+from .plan import ACKS, SOURCE, STREAM, Kind
 
 RESET_AFTER_S = 30.0
 """Longest time from a loss to the reset. The log may have grown past the readers' positions by then, or not."""
@@ -26,7 +26,7 @@ PATIENCE_S = 240.0
 
 
 class LogLosses:
-    """Losses of the source. `acts` says how each kind of mishap is carried out."""
+    """Losses of the source and of acks. `acts` says how each kind of mishap is carried out."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._world = run, run.world
@@ -35,20 +35,31 @@ class LogLosses:
         self.acts: Mapping[Kind, Callable[[random.Random], Awaitable[None]]] = {
             Kind.CUT: self._cut,
             Kind.RENEW: self._renew,
+            Kind.CUT_ACKS: self._cut_acks,
         }
 
     async def _cut(self, chance: random.Random) -> None:
-        """Have a broker lead a partition that lacks its last records."""
+        """Cut the source, and reset the stream."""
         async with self._lock:
-            partition = chance.choice(self._world.cluster.topics[SOURCE].partitions)
-            heir = self._find_heir(partition)
-            if heir is None:
-                return
-            self._run.archive.keep_whole(SOURCE)
-            lost = chance.randint(1, MOST_LOST)
-            with self._world.at_cluster(f"{SOURCE}-{partition.index} loses its last {lost} offsets") as cluster:
-                cluster.move_leader(SOURCE, partition.index, heir, unclean=True, lose=lost)
-            await self._reset(chance)
+            if self._lose_end(SOURCE, chance):
+                await self._reset(chance)
+
+    async def _cut_acks(self, chance: random.Random) -> None:
+        """Cut the ack topic. The service goes on by itself."""
+        if ACKS in self._world.cluster.topics:
+            self._lose_end(ACKS, chance)
+
+    def _lose_end(self, topic: str, chance: random.Random) -> bool:
+        """Have a broker lead a partition that lacks its last records. Return False if no broker can lead it."""
+        partition = chance.choice(self._world.cluster.topics[topic].partitions)
+        heir = self._find_heir(partition)
+        if heir is None:
+            return False
+        self._run.archive.keep_whole(topic)
+        lost = chance.randint(1, MOST_LOST)
+        with self._world.at_cluster(f"{topic}-{partition.index} loses its last {lost} offsets") as cluster:
+            cluster.move_leader(topic, partition.index, heir, unclean=True, lose=lost)
+        return True
 
     def _find_heir(self, partition: Partition) -> int | None:
         """Return a broker that may lead a partition, if possible another one than now."""

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from .applications import Reader, Run
 from .host import STOP_S, Worker
-from .kafka.codes import Code
 from .network import WORLD
 from .plan import Kind, Mishap
 from .process import Process, State
@@ -25,8 +24,6 @@ DECISIVE = {
     "_Request",  # the product's own ProduceRequest
 }
 """Requests of takeovers, transactions and the group: what changes hands while they are under way is worth a look."""
-LEFT_OUT_S = 25.0
-"""After so long without its output a consumer is left out: two transactions in a row have waited 10 s for it."""
 JUMP_S, BOUND_JUMP_S = 3_600.0, 60.0
 """By how much a worker's clock may jump, and where clocks count: deadlines and pauses wait for the clock that set them."""
 
@@ -55,7 +52,6 @@ class Mishaps:
             Kind.JUMP: self._jump,
             Kind.LEAVE: self._leave,
             Kind.STALL: self._stall,
-            Kind.WITHHOLD: self._withhold,
             Kind.SLEEP: self._sleep,
             **changes,
         }
@@ -177,18 +173,6 @@ class Mishaps:
         await asyncio.sleep(chance.choice((1.0, 8.0, 30.0)) * chance.random())
         self._world.tell(f"the network is whole again for {sorted(chosen)}")
         self._world.faults.parted -= chosen
-
-    async def _withhold(self, chance: random.Random) -> None:
-        """Have the leaders of an output take no batches, as if another broker were about to lead it: for a moment, or for so
-        long that its consumer is left out."""
-        topic = chance.choice(self._run.plan.consumers).output
-        if topic not in self._world.cluster.topics:
-            return
-        with self._world.at_cluster(f"{topic} takes nothing") as cluster:
-            cluster.refuse_produce(topic, Code.NOT_LEADER_OR_FOLLOWER)
-        await asyncio.sleep(chance.choice((0.0, LEFT_OUT_S)) + 5 * chance.random())
-        with self._world.at_cluster(f"{topic} takes batches again") as cluster:
-            cluster.refuse_produce(topic, Code.NONE)
 
     async def _jump(self, chance: random.Random) -> None:
         """Set a worker's wall clock."""

@@ -33,7 +33,6 @@ class Kind(Enum):
     JUMP = "set a worker's clock"
     LEAVE = "kill a reader"
     STALL = "freeze a reader"
-    WITHHOLD = "have an output take nothing for now"
     SLEEP = "freeze a worker for minutes or hours"
     REFUSE = "refuse records for a topic"
     NO_LEADER = "take the leader away from a partition"
@@ -44,6 +43,7 @@ class Kind(Enum):
     COMPACT = "compact the service's own topics"
     RECREATE = "delete a topic, and perhaps create it again"
     CUT = "lose the end of the source"
+    CUT_ACKS = "lose the end of the ack topic"
     RENEW = "delete the source and create it again"
     EDIT = "change a consumer's file"
     REMOVE = "remove a consumer's file for a while"
@@ -189,9 +189,14 @@ class Plan:
         return any(each.kind is Kind.JUMP for each in self.mishaps)
 
     @property
+    def tells_times(self) -> bool:
+        """Whether the timestamps of deliveries can be compared with those of acks and answers."""
+        return self.settings.stamps or not self.has_jumps
+
+    @property
     def loses_acks(self) -> bool:
         """Whether acks may go before the service has read them."""
-        return any(each.kind in (Kind.FORGET, Kind.RECREATE) for each in self.mishaps)
+        return any(each.kind in (Kind.FORGET, Kind.RECREATE, Kind.CUT_ACKS) for each in self.mishaps)
 
     @property
     def has_requests(self) -> bool:
@@ -225,7 +230,6 @@ class Plan:
             Kind.STALL: rate(2) if has_readers else 0.0,
         }
         lost = extra.choice((0.0, 0.0, 0.0, 0.0, LOST_ANSWERS))
-        withheld = _draw_mishaps(extra, {Kind.WITHHOLD: extra.choice((0.0, 0.0, 0.0, 2.0))})
         workers = extra.choice((2, 2, 2, 2, 3, 4))
         slept = _draw_mishaps(extra, {Kind.SLEEP: 1.0 if extra.random() < 0.04 else 0.0})[:1]
         change_rates = _draw_change_rates(changes)
@@ -249,7 +253,7 @@ class Plan:
                 latency_s=latency_s,
             ),
             consumers=consumers,
-            mishaps=_merge(_draw_mishaps(chance, rates), withheld, slept, _draw_mishaps(changes, change_rates)),
+            mishaps=_merge(_draw_mishaps(chance, rates), slept, _draw_mishaps(changes, change_rates)),
             traps=rate(0.05),
             # the judge of what operators create does not know of resets
             orders=_draw_orders(chance)[: 0 if is_reset else None],
@@ -261,6 +265,7 @@ class Plan:
                 metadata_s=chance.choice((0.0, 0.0, 0.05, 1.0)),
                 # not slower: small limits may have a transaction for each message
                 marker_s=chance.choice((0.01, 0.01, 0.02, 0.05)),
+                stamps=changes.random() < 0.5,
             ),
             begins_s=chance.choice((10.0, 10.0, 0.5)),
         )
@@ -288,7 +293,7 @@ def _draw_change_rates(chance: random.Random) -> dict[Kind, float]:
         return chance.random() * most if chance.random() < share else 0.0
 
     return {
-        Kind.REFUSE: rate(0.2, 3),
+        Kind.REFUSE: rate(0.4, 3),
         Kind.NO_LEADER: rate(0.15, 2),
         Kind.TIGHTEN: rate(0.2, 3),
         Kind.GROW: rate(0.2, 3),
@@ -298,6 +303,7 @@ def _draw_change_rates(chance: random.Random) -> dict[Kind, float]:
         Kind.RECREATE: rate(0.15, 3),
         Kind.CUT: rate(0.12, 2),
         Kind.RENEW: rate(0.06, 2),
+        Kind.CUT_ACKS: rate(0.1, 2),
         Kind.EDIT: rate(0.2, 4),
         Kind.REMOVE: rate(0.2, 3),
         Kind.ADD: rate(0.1, 3),

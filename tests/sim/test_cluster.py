@@ -258,6 +258,25 @@ def test_a_transaction_ends_in_its_own_time(client: Client) -> None:
     assert client.ask(heir, add).response.errors[0][1][0][1] == 0
 
 
+def test_a_marker_that_is_lost_with_its_leader_is_written_by_the_next_one(client: Client) -> None:
+    cluster = client.cluster
+    coordinator = cluster.coordinator("tx", 1)
+    started = client.ask(coordinator, InitProducerIdRequest("tx", 60_000)).response
+    producer = started.producer_id, started.producer_epoch
+    client.ask(coordinator, AddPartitionsToTxnRequest("tx", *producer, [(TOPIC, [0])]))
+    batch = make_batch(2, int(cluster.wall_ms), **of_producer(producer, 0, transactional=True))
+    client.ask(0, ProduceRequest("tx", -1, 1_000, [(TOPIC, [(0, batch)])]))
+    cluster.settings.replication_s = 1.0
+    client.ask(coordinator, EndTxnRequest("tx", *producer, True))
+    client.pass_time(0.5)
+    log = cluster.topics[TOPIC].partitions[0].log
+    assert (log.last_stable, log.end) == (2, 3)
+    cluster.move_leader(TOPIC, 0)
+    assert log.end == 2
+    client.pass_time(3.0)
+    assert (log.last_stable, log.end) == (3, 3)
+
+
 def test_a_topic_that_was_created_again_has_another_id(client: Client) -> None:
     old = client.cluster.topics[TOPIC]
     client.produce(3)

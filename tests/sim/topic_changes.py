@@ -15,8 +15,11 @@ from .kafka.topics import Partition
 from .plan import ACKS, SOURCE, STREAM, Kind
 from .reading import Found, read_topic
 
-REFUSAL_S = (1.0, 10.0, 40.0)
-"""Longest times for which a topic refuses: the service gives a batch up that is not taken within 20 s."""
+REFUSAL_S = ((0.0, 1.0), (0.0, 10.0), (10.0, 40.0))
+"""Least and longest times for which a topic refuses. A consumer is left out after 20 s: two transactions in a row have
+waited 10 s for its output."""
+REFUSALS = (Code.TOPIC_AUTHORIZATION_FAILED, Code.KAFKA_STORAGE_ERROR, Code.NOT_LEADER_OR_FOLLOWER)
+"""For want of rights or of a disk, or as if another broker were about to lead."""
 TIGHT_BYTES = (300, 500, 700, 2_000)
 """Limits on the size of a batch: some are too small for a single delivery, the largest for several."""
 MAX_BYTES = "max.message.bytes"
@@ -52,11 +55,12 @@ class TopicChanges:
         return [name for name in names if name in self._world.cluster.topics]
 
     async def _refuse(self, chance: random.Random) -> None:
-        """Let a topic take no records, for want of rights or of a disk."""
+        """Let an output, a dead-letter topic or a topic of answers to pulls take no records."""
         names = self._list_outputs(with_letters=True)
+        names += [consumer.output for consumer in self._run.plan.consumers if consumer.is_pulled]
         if not names:
             return
-        name, code = chance.choice(names), chance.choice((Code.TOPIC_AUTHORIZATION_FAILED, Code.KAFKA_STORAGE_ERROR))
+        name, code = chance.choice(names), chance.choice(REFUSALS)
         with self._world.at_cluster(f"{name} refuses with {code.name}") as cluster:
             cluster.refuse_produce(name, code)
         await self._sleep(chance)
@@ -159,7 +163,7 @@ class TopicChanges:
                 cluster.create_topic(name, count, config)
 
     async def _sleep(self, chance: random.Random) -> None:
-        await asyncio.sleep(chance.choice(REFUSAL_S) * chance.random())
+        await asyncio.sleep(chance.uniform(*chance.choice(REFUSAL_S)))
 
 
 def _find_newest_round(index: Sequence[Found]) -> int | None:

@@ -211,6 +211,7 @@ class DispatchLoop:
             recalled = await self.refetch.read(work, jobs)
             work = await jobs.run(self.dispatcher.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
         self.machine_facts.end_step(work.facts)
+        self._let_go({*work.records, *(offer.consumer for offer in offers)})
         refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, OutputBatch))])
         self._count(heard, work)
         # one commit unit for all: output, machine states, and how far acks have been read
@@ -221,7 +222,21 @@ class DispatchLoop:
             plain = [(c, outgoing) for c, outgoing in work.batches if not outgoing.batch.is_transactional]
             sending = asyncio.create_task(self._send_plain(plain)) if plain else None
             await self.commits.put(self._make_unit(work, Delta(acks=acks), caught_up, sending))
+        else:
+            self.on_progress()
         return True
+
+    def _let_go(self, consumers: Iterable[ConsumerId]) -> None:
+        """Drop what these consumers have delivered from what they hold.
+
+        After a takeover a machine may be offered only messages that it has delivered before. It
+        then has nothing to say, and what it was offered must not count as undelivered: the consumer
+        would stay parked.
+        """
+        for consumer in consumers:
+            if held := self._held.get(consumer):
+                held.let_go(self.machine_facts.facts[consumer].position)
+                self.cursors.hold(consumer, held.first_offsets)
 
     def _note_heard(self) -> set[ConsumerId]:
         """Record how far the consumers have read that are behind in an ack topic. Return those that
@@ -340,9 +355,6 @@ class DispatchLoop:
         for consumer in changed:
             facts = self.machine_facts.facts[consumer]
             self.cursors.note_sequence(consumer, facts.delivered.consumer)
-            if held := self._held.get(consumer):
-                held.let_go(facts.position)
-                self.cursors.hold(consumer, held.first_offsets)
         self.on_progress()
         answers = [each for _, each in work.answers]
         written = _describe([(c, out) for c, out in work.batches if out.batch.is_transactional])

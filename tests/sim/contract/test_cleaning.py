@@ -177,4 +177,33 @@ async def test_compaction_of_transactions_and_producers(compare: Compare) -> Non
     await compare(script)
 
 
+async def test_compaction_forgets_aborted_transactions(compare: Compare) -> None:
+    """A reader who is told of an aborted transaction passes over its producer's records up to the marker, which may be gone."""
+
+    async def script(side: Side) -> None:
+        topic = await side.make_topic(
+            "t", cleanup_policy="compact", segment_ms=60_000, min_cleanable_dirty_ratio=0.01, delete_retention_ms=500
+        )
+        writer = await Writer.begin(side, "w")
+        for commit in (False, True):
+            await writer.add(topic)
+            await writer.send(topic)
+            await writer.end(commit=commit)
+            await writer.settled(topic)
+
+        async def find_first() -> int:
+            return (await read_shapes(side, topic))[0][0]
+
+        # the records go in the first cleaning, and the marker in one that comes 0.5 s later
+        for minutes in (2, 8):
+            for value in (b"1", b"2"):
+                await produce(side.main, topic, make_batch([(b"p", value)], side.wall_ms + minutes * 60_000))
+            await produce(side.main, topic, make_batch([(b"q", b"1")], side.wall_ms + (minutes + 3) * 60_000))
+            await side.sleep(1.5)
+        side.note("first", await side.until(find_first, lambda first: first == 3, LIMIT_S))
+        side.note("aborted", (await fetch(side.main, topic, 0))["aborted"])
+
+    await compare(script)
+
+
 pytestmark = pytest.mark.slow

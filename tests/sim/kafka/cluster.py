@@ -213,7 +213,8 @@ class Cluster:
         self.announce()
         self._created += 1
         id = base64.b64encode(self._created.to_bytes(16, "big")).decode()[:22]
-        topic = self.topics[name] = Topic(name, id, config or {})
+        stamps = {"message.timestamp.type": "LogAppendTime"} if self.settings.stamps else {}
+        topic = self.topics[name] = Topic(name, id, {**stamps, **(config or {})})
         self._add_partitions(topic, partitions, replication, assignment)
         return topic
 

@@ -71,9 +71,13 @@ class _Transactions:
         return is_aborted
 
     def see_marker(self, batch: Batch) -> bool:
-        """Return whether nothing is left of the transaction that a marker ends."""
+        """Return whether nothing is left of the transaction that a marker ends. Then it is no aborted one any more: readers
+        who are told of it and find no marker would pass over what its producer has written since."""
         is_empty = batch.producer not in self.has_records
         self.has_records.discard(batch.producer)
+        if is_empty:
+            producers = self.log.producers
+            producers.aborted = [one for one in producers.aborted if one.last != batch.last]
         return is_empty
 
 

@@ -23,6 +23,8 @@ class Settings:
     """Of topics that do not say; never more than there are brokers."""
     auto_create_topics: bool = False
     default_partitions: int = 1
+    stamps: bool = False
+    """Whether topics that do not say have the time of the append as the timestamps of their records (LogAppendTime)."""
     marker_s: float = 0.01
     """From the end of a transaction until its markers are written and the next one may begin."""
     replication_s: float = 0.0

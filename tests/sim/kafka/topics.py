@@ -76,6 +76,13 @@ class Partition:
                 self.pending.pop(0)[1](True)
             self.wake()
 
+    def await_followers(self, settle: Callable[[bool], None]) -> None:
+        """Call `settle` once the followers have the whole log, with False if the leader changes before."""
+        if self.log.end <= self.log.high_watermark:
+            settle(True)
+        else:
+            self.pending.append((self.log.end, settle))
+
     def lead(self, broker: int) -> None:
         """Begin a new leader epoch, with a leader or NO_LEADER. Requests that wait are refused."""
         self.leader = broker

@@ -187,26 +187,44 @@ class Transactions:
         cluster.timers.at(cluster.now + cluster.marker_s(), lambda: self._complete(known, kind))
 
     def _complete(self, known: Transactional, kind: int) -> None:
-        """Write the markers, to partitions without a leader as soon as they have one."""
+        """Have the markers written. The next transaction may begin when all followers have them."""
         cluster = self._cluster
         if cluster.coordinator(known.name, TRANSACTION) not in cluster.up:
             cluster.timers.at(cluster.now + RETRY_S, lambda: self._complete(known, kind))
             return
-        now_ms = int(cluster.wall_ms)
-        for topic, index in list(known.partitions):
-            partition = cluster.find(topic, index)
-            if partition is not None:
-                if partition.leader not in cluster.up:
-                    continue
-                marker = make_marker(known.producer, known.epoch, kind, self.coordinator_epoch, now_ms)
-                cluster.append_marker(partition, marker, kind)
-            del known.partitions[topic, index]
         for group in list(known.groups):
             cluster.groups.end_transaction(group, known.producer, is_commit=kind == COMMIT)
         known.groups.clear()
-        if known.partitions:
-            cluster.timers.at(cluster.now + RETRY_S, lambda: self._complete(known, kind))
+        for topic, index in list(known.partitions):
+            self._mark(known, kind, topic, index)
+        self._find_completed(known, kind)
+
+    def _mark(self, known: Transactional, kind: int, topic: str, index: int) -> None:
+        """Write the marker of a partition as soon as it has a leader, and again if it is lost before the followers have it."""
+        cluster = self._cluster
+
+        def settle(is_replicated: bool) -> None:
+            if is_replicated:
+                known.partitions.pop((topic, index), None)
+                self._find_completed(known, kind)
+            else:
+                cluster.timers.at(cluster.now + RETRY_S, lambda: self._mark(known, kind, topic, index))
+
+        partition = cluster.find(topic, index)
+        if cluster.coordinator(known.name, TRANSACTION) not in cluster.up:
+            settle(False)
+        elif partition is None:
+            settle(True)
+        elif partition.leader not in cluster.up:
+            settle(False)
         else:
+            now_ms = int(cluster.wall_ms)
+            marker = make_marker(known.producer, known.epoch, kind, self.coordinator_epoch, now_ms)
+            cluster.append_marker(partition, marker, kind)
+            partition.await_followers(settle)
+
+    def _find_completed(self, known: Transactional, kind: int) -> None:
+        if not known.partitions:
             known.state = State.COMPLETE_COMMIT if kind == COMMIT else State.COMPLETE_ABORT
 
     def _expect_timeout(self, known: Transactional) -> None:

@@ -143,6 +143,19 @@ ACKS = (
         mend="c9eb265",
     ),
     Mutant(
+        "offers-of-what-was-delivered-are-held",
+        """Count what a consumer was offered as undelivered until its machine has something to say. One that is offered only
+        what it has delivered before leaves its cursor for good.""",
+        (
+            Change(
+                "overlay.worker.acks.dispatch_loop",
+                "        self._let_go({*work.records, *(offer.consumer for offer in offers)})\n",
+                "        self._let_go(work.records)\n",
+            ),
+        ),
+        history="test_parked.py::test_a_consumer_that_is_offered_what_it_has_delivered_does_not_stay_parked",
+    ),
+    Mutant(
         "parked-consumer-reads-the-wrong-place",
         """Have a consumer that comes back from a full machine go on where its cursor's partition fetch was led,
         without a new plan of what to leave out.""",

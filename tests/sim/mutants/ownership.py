@@ -111,7 +111,7 @@ OWNERSHIP = (
         """Give up a shard whose state is trimmed while it is read, instead of reading it again.""",
         (Change("overlay.state.takeover", "READS = 5\n", "READS = 1\n"),),
         mend="9e17ff8",
-        waits_for="a history in which that is not made good by the next attempt to take the shard",
+        history="test_trimmed_states.py::test_a_state_that_is_trimmed_while_it_is_read_is_read_again_at_once",
     ),
     Mutant(
         "head-held-for-nothing",
@@ -130,6 +130,32 @@ OWNERSHIP = (
         ),
         mend="e4a7ad8",
         waits_for="an index that is ahead of the ledger",
+    ),
+    Mutant(
+        "requests-decided-by-a-former-owner",
+        """Decide requests without asking the group whether the shard is still assigned to this worker. One whose heartbeats
+        hang fences the owner's journal, and answers for a shard that it does not serve.""",
+        (
+            Change(
+                "overlay.control.serve",
+                "        if not await self.host.is_owner(shard):\n",
+                "        if False:\n",
+            ),
+        ),
+        history="test_former_owners.py::test_a_worker_whose_heartbeats_hang_fences_no_journal",
+    ),
+    Mutant(
+        "states-dropped-by-a-former-owner",
+        """Drop the state of a deleted consumer without asking the group whether the shard is still assigned to this worker.
+        Its new owner may serve another consumer by the same name.""",
+        (
+            Change(
+                "overlay.worker.shard_manager",
+                "            if await self.membership.confirm(number) is None:\n",
+                "            if False:\n",
+            ),
+        ),
+        history="test_former_owners.py::test_a_worker_that_slept_while_it_dropped_a_state_leaves_the_state_of_a_namesake_alone",
     ),
     Mutant(
         "shards-taken-that-were-given-up",
