@@ -18,7 +18,7 @@ from bench.meters import STREAMS, Meters, list_questions
 from overlay.clock import now_ms
 from overlay.config import Loaded
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from overlay.index.skip.derive import derive
 from overlay.index.skip.encode import parse
 from overlay.index.skip.plan import plan
@@ -48,7 +48,7 @@ def _load(loaded: Loaded, values: list[bytes]) -> tuple[Chunks, float]:
     """A million chunks, and the seconds that taking them in has taken."""
     sizes = np.array([len(value) for value in values], np.int64)
     buf, at = np.frombuffer(b"".join(values), np.uint8), np.cumsum(sizes) - sizes
-    chunks, seconds = Chunks(find_scope(loaded.streams["METERS"])), 0.0
+    chunks, seconds = Chunks(find_config_fingerprint(loaded.streams["METERS"])), 0.0
     while len(chunks) < MILLION:
         end = int(chunks.next_offset[-1]) if len(chunks) else 0
         began = time.perf_counter()

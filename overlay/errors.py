@@ -16,7 +16,7 @@ class OverlayError(Exception):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class FilePosition:
     """A place in a file. Line and column count from 1; line 0 means the whole file."""
 
     file: str
@@ -30,7 +30,7 @@ class Place:
 class ConfigError(OverlayError):
     """A config file has a value that is not allowed. The author of the file has to act."""
 
-    def __init__(self, place: Place, message: str, *, field: str = "", code: int | None = None) -> None:
+    def __init__(self, place: FilePosition, message: str, *, field: str = "", code: int | None = None) -> None:
         self.place, self.message, self.field, self.code = place, message, field, code
         where = f"{place}: {field}: " if field else f"{place}: "
         super().__init__(where + message)

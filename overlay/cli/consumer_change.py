@@ -176,12 +176,12 @@ def overlay_fields(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[st
 def read_file(file: IO[bytes]) -> dict[str, Any]:
     """Return the fields of a consumer file. Raises ConfigError with the place."""
     from overlay.config.document import parse_document
-    from overlay.errors import ConfigError, Place
+    from overlay.errors import ConfigError, FilePosition
 
     try:
         text = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(Place(file.name), "is not UTF-8. Save the file as UTF-8") from error
+        raise ConfigError(FilePosition(file.name), "is not UTF-8. Save the file as UTF-8") from error
     return dict(parse_document(file.name, text).data)
 
 

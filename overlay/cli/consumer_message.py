@@ -107,14 +107,14 @@ def replay(
     import asyncio
 
     from overlay.client.subscribe.replay import Replay, choose_target
-    from overlay.control.tail import read_book
+    from overlay.control.tail import read_registry
     from overlay.kafka.admin import Admin
 
     files = open_folder(folder)
 
     async def look() -> Loaded:
         async with Admin(files.service.kafka) as admin:
-            return (await read_book(files.service.kafka, admin, files)).effective()
+            return (await read_registry(files.service.kafka, admin, files)).effective()
 
     loaded = asyncio.run(look())
     letters, topic = choose_target(loaded, stream, name, target)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from overlay.config import Loaded, load
-from overlay.errors import ConfigError, OverlayError, Place
+from overlay.errors import ConfigError, FilePosition, OverlayError
 from overlay.logs import get_logger, set_up_logs
 from overlay.worker.config_folder import watch_folder
 from overlay.worker.service import Service
@@ -35,7 +35,7 @@ def run(folder: Path, log_format: str) -> None:
         log.error("config problem", problem=str(problem))
     if not loaded.streams:
         hint = "no stream can be served. Add one to streams/, or repair what is reported above"
-        raise ConfigError(Place(str(folder)), hint)
+        raise ConfigError(FilePosition(str(folder)), hint)
     asyncio.run(serve(loaded, folder))
 
 

@@ -15,7 +15,7 @@ from overlay.config.document import Document, Path
 from overlay.config.problems import validate
 from overlay.config.relations import suggest
 from overlay.config.service import TopicsConfig
-from overlay.errors import ConfigError, OverlayError, Place, SourceUnavailable
+from overlay.errors import ConfigError, FilePosition, OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import acks_topic, reply_topic
 
 from .arguments import CONSUMER_FIELDS, check_names
@@ -231,8 +231,8 @@ def check_settings(kafka: Mapping[str, str]) -> dict[str, str]:
 
     Raises ConfigError if not.
     """
-    place = Place("Kafka settings")
-    places: dict[Path, Place] = {("kafka",): place, **{("kafka", name): place for name in kafka}}
+    place = FilePosition("Kafka settings")
+    places: dict[Path, FilePosition] = {("kafka",): place, **{("kafka", name): place for name in kafka}}
     service, problems = validate(ServiceConfig, Document(place.file, {"kafka": dict(kafka)}, places, places))
     if service is None:
         raise problems[0]

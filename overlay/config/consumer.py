@@ -235,7 +235,7 @@ class ConsumerConfig(Model):
         return bool(self.ack_policy is not AckPolicy.NONE or not self.is_push or is_paced or is_watched)
 
     @property
-    def letters_topic(self) -> str:
+    def dead_letter_topic(self) -> str:
         """The topic for the consumer's dead letters, empty if it writes none.
 
         Without a machine, only `on_undeliverable` makes a consumer give messages up.

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from overlay.errors import ConfigError, Place
+from overlay.errors import ConfigError, FilePosition
 
 Path = tuple[str | int, ...]
 """The steps from the root of a file to a value, such as ("filter_subjects", 1)."""
@@ -32,10 +32,10 @@ class Document:
 
     file: str
     data: dict[str, object]
-    values: dict[Path, Place]
-    keys: dict[Path, Place]
+    values: dict[Path, FilePosition]
+    keys: dict[Path, FilePosition]
 
-    def place(self, path: Path, *, key: bool = False) -> Place:
+    def place(self, path: Path, *, key: bool = False) -> FilePosition:
         """Return the place of the value (or of its key) at `path`.
 
         If the file has no such value, return the place of the nearest mapping or list around it.
@@ -44,7 +44,7 @@ class Document:
             return self.keys[path]
         while path and path not in self.values:
             path = path[:-1]
-        return self.values.get(path, Place(self.file))
+        return self.values.get(path, FilePosition(self.file))
 
 
 def show_path(path: Path) -> str:
@@ -61,7 +61,9 @@ def read_document(file: FilePath) -> Document:
     try:
         raw = file.read_bytes()
     except OSError as error:
-        raise ConfigError(Place(name), f"cannot be read: {error.strerror}. Check the file's permissions") from error
+        raise ConfigError(
+            FilePosition(name), f"cannot be read: {error.strerror}. Check the file's permissions"
+        ) from error
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -74,13 +76,13 @@ def parse_document(name: str, text: str) -> Document:
     try:
         return _parse(name, text)
     except RecursionError:
-        raise ConfigError(Place(name), "is nested too deeply. Write it with fewer levels") from None
+        raise ConfigError(FilePosition(name), "is nested too deeply. Write it with fewer levels") from None
 
 
 def _parse(name: str, text: str) -> Document:
     root = _compose(name, text)
     if root is None or (isinstance(root, ScalarNode) and root.tag == _TAG + "null"):
-        raise ConfigError(Place(name), "is empty. Write `field: value` lines, or remove the file")
+        raise ConfigError(FilePosition(name), "is empty. Write `field: value` lines, or remove the file")
     builder = _Builder(name)
     if not isinstance(root, MappingNode):
         raise ConfigError(builder.place(root), "is not a mapping. The file must consist of `field: value` lines")
@@ -93,10 +95,10 @@ def _compose(name: str, text: str) -> Node | None:
         return YAML(typ="safe", pure=True).compose(text)  # type: ignore[no-any-return]
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name)
+        place = FilePosition(name, mark.line + 1, mark.column + 1) if mark else FilePosition(name)
         raise ConfigError(place, _explain(error)) from error
     except YAMLError as error:
-        raise ConfigError(Place(name), f"is not YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(FilePosition(name), f"is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _explain(error: MarkedYAMLError) -> str:
@@ -111,10 +113,10 @@ def _explain(error: MarkedYAMLError) -> str:
     return f"is not YAML:{context}{since}: {problem}. Check quotes, brackets and indentation here and above"
 
 
-def _byte_place(name: str, raw: bytes, at: int) -> Place:
+def _byte_place(name: str, raw: bytes, at: int) -> FilePosition:
     before = raw[:at]
     line = before.count(b"\n") + 1
-    return Place(name, line, at - (before.rfind(b"\n") + 1) + 1)
+    return FilePosition(name, line, at - (before.rfind(b"\n") + 1) + 1)
 
 
 @dataclass(slots=True)
@@ -122,13 +124,13 @@ class _Builder:
     """Builds one file's data from its nodes, and records the place of every key and value."""
 
     file: str
-    values: dict[Path, Place] = field(default_factory=dict)
-    keys: dict[Path, Place] = field(default_factory=dict)
+    values: dict[Path, FilePosition] = field(default_factory=dict)
+    keys: dict[Path, FilePosition] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     """Ids of the nodes that are being built, to detect an alias that contains itself."""
 
-    def place(self, node: Node) -> Place:
-        return Place(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+    def place(self, node: Node) -> FilePosition:
+        return FilePosition(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
 
     def build(self, node: Node, path: Path) -> object:
         """Return the data of a node.

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 
-from overlay.errors import ConfigError, Place
+from overlay.errors import ConfigError, FilePosition
 
 from .checks import Profile, Violation, check_consumer
 from .codes import ERRORS
@@ -51,7 +51,7 @@ class Loaded:
     streams: dict[str, StreamConfig]
     consumers: dict[ConsumerId, ConsumerConfig]
     problems: tuple[ConfigError, ...]
-    files: dict[str | ConsumerId, Place]
+    files: dict[str | ConsumerId, FilePosition]
     ends: dict[ConsumerId, LogEnds] = field(default_factory=dict)
 
 
@@ -63,7 +63,7 @@ def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> L
     `environment` fills the variables of overlay.yaml; None means the process's own environment.
     """
     service = load_service(folder / SERVICE_FILE, os.environ if environment is None else environment)
-    loading = _Loading(service, {"": Place(str(folder / SERVICE_FILE))})
+    loading = _Loading(service, {"": FilePosition(str(folder / SERVICE_FILE))})
     loading.problems.extend(_find_strays(folder))
     for file in _list_files(folder / "streams"):
         loading.load_stream(file)
@@ -81,7 +81,7 @@ def load_service(file: FilePath, environment: Mapping[str, str]) -> ServiceConfi
     """
     if not file.exists():
         hint = "no such file. A config folder holds overlay.yaml, streams/*.yaml, consumers/*.yaml; see `overlay init`"
-        raise ConfigError(Place(str(file)), hint)
+        raise ConfigError(FilePosition(str(file)), hint)
     document = fill_variables(read_document(file), environment)
     service, problems = validate(ServiceConfig, document)
     if service is None:
@@ -102,10 +102,10 @@ def _list_files(folder: FilePath) -> list[FilePath]:
 def _find_strays(folder: FilePath) -> Iterator[ConfigError]:
     for name in ("streams", "consumers"):
         for file in sorted((folder / name).glob("*.yml")):
-            yield ConfigError(Place(str(file)), "is not read: files end in .yaml. Rename it")
+            yield ConfigError(FilePosition(str(file)), "is not read: files end in .yaml. Rename it")
     for file in sorted(folder.glob("*.yaml")):
         if file.name != SERVICE_FILE:
-            yield ConfigError(Place(str(file)), "is not read. Move it to streams/ or consumers/")
+            yield ConfigError(FilePosition(str(file)), "is not read. Move it to streams/ or consumers/")
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class _Loading:
     """The state of loading a folder: what passed so far, and the problems found."""
 
     service: ServiceConfig
-    files: dict[str | ConsumerId, Place]
+    files: dict[str | ConsumerId, FilePosition]
     streams: dict[str, StreamConfig] = field(default_factory=dict)
     consumers: dict[ConsumerId, ConsumerConfig] = field(default_factory=dict)
     problems: list[ConfigError] = field(default_factory=list)
@@ -144,7 +144,7 @@ class _Loading:
                 self._refuse(document, path, message)
             return
         self.streams[stream.name] = stream
-        self.files[stream.name] = Place(str(file))
+        self.files[stream.name] = FilePosition(str(file))
 
     def load_consumer(self, file: FilePath) -> None:
         """Load one consumer's file and check it. If it fails, add its problems."""
@@ -159,7 +159,7 @@ class _Loading:
         if self._refuse_violations(document, config) or self._refuse_own(document, written):
             return
         self.consumers[config.id] = config
-        self.files[config.id] = Place(str(file))
+        self.files[config.id] = FilePosition(str(file))
         self.documents[config.id] = document
 
     def drop_cycles(self) -> None:

@@ -26,7 +26,7 @@ the service's event loop. A file may have more, since its author controls the se
 
 
 def judge_create(
-    book: Registry, request: Request, now: int, *, is_bound: bool, ends: LogEnds | None = None
+    registry: Registry, request: Request, now: int, *, is_bound: bool, ends: LogEnds | None = None
 ) -> RequestRefusal | Definition:
     """Return the definition that a create or update asks for, the existing one if nothing changes,
     or a refusal.
@@ -50,9 +50,9 @@ def judge_create(
     if written.id != request.about:
         return refuse(10017, f"the request names {request.consumer!r}, its config {written.id[1]!r}")
     config = fill_defaults(written)
-    if refusal := find_fault(config, book.effective()):
+    if refusal := find_fault(config, registry.effective()):
         return refusal
-    return _judge_existing(book, config, str(action), now, ends, is_bound=is_bound)
+    return _judge_existing(registry, config, str(action), now, ends, is_bound=is_bound)
 
 
 def _find_excess(config: object) -> str:
@@ -68,19 +68,19 @@ def _find_excess(config: object) -> str:
 
 
 def _judge_existing(
-    book: Registry, config: ConsumerConfig, action: str, now: int, ends: LogEnds | None, *, is_bound: bool
+    registry: Registry, config: ConsumerConfig, action: str, now: int, ends: LogEnds | None, *, is_bound: bool
 ) -> RequestRefusal | Definition:
     """Return what a valid config leads to, given the consumer that exists under its name."""
-    known = book.definitions.get(config.id)
+    known = registry.definitions.get(config.id)
     if known is not None and known.is_deleted:
         return refuse(10012, "ask again", err="consumer is being deleted")
     # a file's consumer cannot be changed, but a create with the same config succeeds
-    if (owner := _find_file(book, config.id)) is not None:
-        if _is_same(book.files.consumers[config.id], config):
-            return Definition(config, book.find_created(config.id), Origin.FILE)
+    if (owner := _find_file(registry, config.id)) is not None:
+        if _is_same(registry.files.consumers[config.id], config):
+            return Definition(config, registry.find_created(config.id), Origin.FILE)
         return refuse(10148, owner) if action == "create" else refuse(10012, owner, err="consumer has a file")
     # as in JetStream: an update needs a consumer, a create none or an equal one
-    is_there = config.id in book.effective().consumers
+    is_there = config.id in registry.effective().consumers
     if not is_there and action == "update":
         return refuse(10149)
     if known is None:
@@ -97,19 +97,19 @@ def _judge_existing(
     return Definition(paused, known.created, ends=known.ends)
 
 
-def judge_delete(book: Registry, request: Request) -> RequestRefusal | Definition:
+def judge_delete(registry: Registry, request: Request) -> RequestRefusal | Definition:
     """Return the definition to delete, or a refusal."""
-    known = book.definitions.get(request.about)
-    owner = _find_file(book, request.about)
+    known = registry.definitions.get(request.about)
+    owner = _find_file(registry, request.about)
     if owner is not None:
         return refuse(10012, owner, err="consumer has a file")
     return refuse(CONSUMER_NOT_FOUND) if known is None else known
 
 
-def judge_pause(book: Registry, request: Request, now: int) -> RequestRefusal | Pause:
+def judge_pause(registry: Registry, request: Request, now: int) -> RequestRefusal | Pause:
     """Return until when a consumer is to be paused, or a refusal. A time in the past, or none,
     resumes it. `now`: ns since 1970."""
-    if refusal := find_missing(book, request):
+    if refusal := find_missing(registry, request):
         return refusal
     wanted = request.body.get("pause_until") if request.op is Op.PAUSE else None
     if wanted is None:
@@ -121,11 +121,11 @@ def judge_pause(book: Registry, request: Request, now: int) -> RequestRefusal | 
     return Pause(until if until > now else None)
 
 
-def find_missing(book: Registry, request: Request) -> RequestRefusal | None:
+def find_missing(registry: Registry, request: Request) -> RequestRefusal | None:
     """Return a refusal if the request's stream or consumer does not exist, else None."""
-    if request.stream and request.stream not in book.files.streams:
+    if request.stream and request.stream not in registry.files.streams:
         return refuse(10059)
-    if request.consumer and request.about not in book.effective().consumers:
+    if request.consumer and request.about not in registry.effective().consumers:
         return refuse(CONSUMER_NOT_FOUND)
     return None
 
@@ -137,11 +137,11 @@ def _is_same(known: ConsumerConfig, config: ConsumerConfig) -> bool:
     return known.model_copy(update=unpaused) == config.model_copy(update=unpaused)
 
 
-def _find_file(book: Registry, id: tuple[str, str]) -> str | None:
+def _find_file(registry: Registry, id: tuple[str, str]) -> str | None:
     """Return what to do about a consumer that a file defines, None for any other."""
-    if id not in book.files.consumers or id in book.lapsed:
+    if id not in registry.files.consumers or id in registry.lapsed:
         return None
-    return f"it is defined in {book.files.files[id].file}: change or remove that file"
+    return f"it is defined in {registry.files.files[id].file}: change or remove that file"
 
 
 def _word(error: ConfigError) -> str:

@@ -61,20 +61,20 @@ class Decision:
     is_settled: bool = False
 
 
-def decide(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None = None) -> Decision:
+def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None = None) -> Decision:
     """Decide a request. `now`: ns since 1970; `ends`: the ends of the stream's logs, for a consumer
     that is to be created."""
     if request.fault or request.op is None:
         return _refuse(request, refuse(10025, err=request.fault))
     if request.op in (Op.CREATE, Op.UPDATE):
-        return _create(book, host, request, now, ends)
-    return _RULES[request.op](book, host, request, now)
+        return _create(registry, host, request, now, ends)
+    return _RULES[request.op](registry, host, request, now)
 
 
-def describe(book: Registry, host: Host, id: ConsumerId, now: int) -> Body:
+def describe(registry: Registry, host: Host, id: ConsumerId, now: int) -> Body:
     """Return the ConsumerInfo of a consumer in the registry. `now`: ns since 1970."""
-    config = book.effective().consumers[id]
-    return describe_consumer(config, book.find_created(id), host.report_consumer(id), host.find_info(id), now)
+    config = registry.effective().consumers[id]
+    return describe_consumer(config, registry.find_created(id), host.report_consumer(id), host.find_info(id), now)
 
 
 def delete(definition: Definition) -> Record:
@@ -82,71 +82,71 @@ def delete(definition: Definition) -> Record:
     return write_definition(Definition(definition.config, definition.created, definition.origin, is_deleted=True))
 
 
-def _create(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+def _create(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
     """Decide a create or update. The answer comes later, unless it is a refusal."""
     info = host.find_info(request.about)
-    found = judge_create(book, request, now, is_bound=info is not None and info.push_bound, ends=ends)
+    found = judge_create(registry, request, now, is_bound=info is not None and info.push_bound, ends=ends)
     if isinstance(found, RequestRefusal):
         return _refuse(request, found)
-    known = book.definitions.get(found.id)
+    known = registry.definitions.get(found.id)
     if found == known or found.origin is Origin.FILE:
         return Decision()
     return Decision(records=(write_definition(found),), advisory=None if known else Advisory.CREATED)
 
 
-def _delete(book: Registry, host: Host, request: Request, now: int) -> Decision:
+def _delete(registry: Registry, host: Host, request: Request, now: int) -> Decision:
     """Decide a delete. The answer comes later, unless it is a refusal."""
-    found = judge_delete(book, request)
+    found = judge_delete(registry, request)
     if isinstance(found, RequestRefusal):
         return _refuse(request, found)
     return Decision(records=() if found.is_deleted else (delete(found),))
 
 
-def _pause(book: Registry, host: Host, request: Request, now: int) -> Decision:
+def _pause(registry: Registry, host: Host, request: Request, now: int) -> Decision:
     """Decide a pause or resume, and answer it."""
-    found = judge_pause(book, request, now)
+    found = judge_pause(registry, request, now)
     if isinstance(found, RequestRefusal):
         return _refuse(request, found)
-    same = found == book.pauses.get(request.about)
+    same = found == registry.pauses.get(request.about)
     records = () if same else (write_pause(request.about, found),)
     return Decision(respond(request, describe_pause(found, now)), records)
 
 
-def _info(book: Registry, host: Host, request: Request, now: int) -> Decision:
+def _info(registry: Registry, host: Host, request: Request, now: int) -> Decision:
     """Answer a consumer info request."""
-    if refusal := find_missing(book, request):
+    if refusal := find_missing(registry, request):
         return _refuse(request, refusal)
-    return Decision(respond(request, describe(book, host, request.about, now)))
+    return Decision(respond(request, describe(registry, host, request.about, now)))
 
 
-def _list(book: Registry, host: Host, request: Request, now: int) -> Decision:
+def _list(registry: Registry, host: Host, request: Request, now: int) -> Decision:
     """Answer a consumer list request, LIMIT consumers from the requested `offset` on."""
-    if refusal := find_missing(book, request):
+    if refusal := find_missing(registry, request):
         return _refuse(request, refusal)
-    ids = [id for id in sorted(book.effective().consumers) if request.stream in ("", id[0])]
+    ids = [id for id in sorted(registry.effective().consumers) if request.stream in ("", id[0])]
     offset = request.body.get("offset", 0)
     if not isinstance(offset, int) or offset < 0:
         return _refuse(request, refuse(10025, err=f"offset: found {offset!r}, wants a number of consumers"))
-    shown = [describe(book, host, id, now) for id in ids[offset : offset + LIMIT]]
+    shown = [describe(registry, host, id, now) for id in ids[offset : offset + LIMIT]]
     return Decision(respond(request, {"total": len(ids), "offset": offset, "limit": LIMIT, "consumers": shown}))
 
 
-def _next(book: Registry, host: Host, request: Request, now: int) -> Decision:
+def _next(registry: Registry, host: Host, request: Request, now: int) -> Decision:
     """Hand a pull request to its consumer. It is answered here only if it is refused."""
-    if refusal := find_missing(book, request):
+    if refusal := find_missing(registry, request):
         return _refuse(request, refusal)
-    if book.effective().consumers[request.about].is_push:
+    if registry.effective().consumers[request.about].is_push:
         hint = f"{'/'.join(request.about)} delivers to an output topic; read that"
         return _refuse(request, refuse(10012, hint, err="consumer is push based"))
     # if the shard is just beginning, the request stays and is handed over later
     return Decision(is_settled=host.pull(request.about, read_pull(request.body), request.reply))
 
 
-def _stream(book: Registry, host: Host, request: Request, now: int) -> Decision:
+def _stream(registry: Registry, host: Host, request: Request, now: int) -> Decision:
     """Answer a stream info or stream list request."""
-    if refusal := find_missing(book, request):
+    if refusal := find_missing(registry, request):
         return _refuse(request, refusal)
-    streams = book.effective().streams
+    streams = registry.effective().streams
     if request.op is Op.STREAM_INFO:
         name = request.stream
         return Decision(respond(request, describe_stream(streams[name], host.report_stream(name), now)))

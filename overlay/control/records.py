@@ -29,7 +29,7 @@ from overlay.config.document import Document, Path
 from overlay.config.ends import LogEnds
 from overlay.config.problems import validate
 from overlay.config.wire import to_wire
-from overlay.errors import ConfigError, Place
+from overlay.errors import ConfigError, FilePosition
 from overlay.output.record import Record
 from overlay.units import format_time, parse_time
 
@@ -169,13 +169,15 @@ def read_config(stream: str, config: object) -> ConsumerConfig:
     """Return the config in a JSON object; durations may be texts, as in files. Raises ConfigError
     with the first fault."""
     if not isinstance(config, dict):
-        raise ConfigError(Place("config"), "is not an object. Write the consumer's fields into it")
+        raise ConfigError(FilePosition("config"), "is not an object. Write the consumer's fields into it")
     given = {name: value for name, value in config.items() if value is not None}
     if given.setdefault("stream", stream) != stream:
-        raise ConfigError(Place("config"), f"names stream {given['stream']!r}, the request {stream!r}", field="stream")
+        raise ConfigError(
+            FilePosition("config"), f"names stream {given['stream']!r}, the request {stream!r}", field="stream"
+        )
     data = _freeze(given)
     assert isinstance(data, dict)
-    document = Document("config", data, dict.fromkeys(_walk(data, ()), Place("config")), {})
+    document = Document("config", data, dict.fromkeys(_walk(data, ()), FilePosition("config")), {})
     found, problems = validate(ConsumerConfig, document)
     if found is None:
         raise problems[0]

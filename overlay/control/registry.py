@@ -23,7 +23,7 @@ from overlay.config.document import Path, show_path
 from overlay.config.filters import check_filter
 from overlay.config.load import check_own, word_violation
 from overlay.dispatch.reply_address import make_rule
-from overlay.errors import ConfigError, Place
+from overlay.errors import ConfigError, FilePosition
 from overlay.kafka.own_topics import control_topic
 
 from .records import (
@@ -110,7 +110,7 @@ class Registry:
             for id, config in self.files.consumers.items()
             if id not in files.consumers and id[0] in files.streams and self.files.files[id].file in broken
         }
-        places: dict[str | ConsumerId, Place] = {**files.files, **{id: self.files.files[id] for id in kept}}
+        places: dict[str | ConsumerId, FilePosition] = {**files.files, **{id: self.files.files[id] for id in kept}}
         self.files = replace(files, consumers={**files.consumers, **kept}, files=places)
 
     def clear(self) -> None:
@@ -149,7 +149,7 @@ class Registry:
         for definition in sorted(self.definitions.values(), key=lambda d: (d.created, d.id)):
             if definition.origin is Origin.FILE or definition.is_deleted or definition.id in self.files.consumers:
                 continue
-            place = Place(control_topic(self.prefix))
+            place = FilePosition(control_topic(self.prefix))
             if refusal := _judge(definition.config, found):
                 name = "/".join(definition.id)
                 message = f"consumer {name} is not served: {refusal.description}: {refusal.hint}"

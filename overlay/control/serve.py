@@ -68,7 +68,7 @@ OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
 
 
 class Host(rules.Host, Protocol):
-    """The worker that runs the registrar."""
+    """The worker that runs the request server."""
 
     def find_shard(self, about: ConsumerId) -> int | None:
         """Return the shard of a consumer, None if this worker does not own it.
@@ -90,13 +90,13 @@ class Host(rules.Host, Protocol):
 
 
 @dataclass(slots=True)
-class Registrar:
+class RequestServer:
     """Answers the requests of the control topic. Good for one connection to Kafka: call `open`,
     then `run`, then `close`."""
 
     kafka: Properties
     admin: Admin
-    book: Registry
+    registry: Registry
     name: str
     """The worker's name, for audits."""
     metrics: Metrics = field(default_factory=Metrics)
@@ -132,12 +132,12 @@ class Registrar:
 
     def __post_init__(self) -> None:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
-        self._tail = Tail(self.kafka, self.admin, self.book, self.metrics.control_records_unreadable.inc)
+        self._tail = Tail(self.kafka, self.admin, self.registry, self.metrics.control_records_unreadable.inc)
 
     @property
     def prefix(self) -> str:
         """The prefix of the overlay's own topics."""
-        return self.book.prefix
+        return self.registry.prefix
 
     def _count_refused(self, reason: str, count: int) -> None:
         self.metrics.replies_refused.labels(reason).inc(count)
@@ -210,19 +210,19 @@ class Registrar:
             await self._begin_again()
         # changed files, and changed definitions and pauses, are served before requests are decided
         if self._reloaded is not None:
-            self.book.reload(self._reloaded)
+            self.registry.reload(self._reloaded)
             self._reloaded = None
             subjects.add(Subject.CONSUMER)
         if subjects & {Subject.CONSUMER, Subject.PAUSE}:
             self._unwritten = None
             self._tell_problems()
-            deleted = self.book.find_deleted()
-            await self.host.take_up(self.book.effective(), deleted)
+            deleted = self.registry.find_deleted()
+            await self.host.take_up(self.registry.effective(), deleted)
             self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
         self._taken_up = self._tail.seen
-        await self._keep_book()
+        await self._keep_registry()
         # each decision needs a registry that contains every earlier one
-        for request in list(self.book.requests.values()):
+        for request in list(self.registry.requests.values()):
             if self._tail.seen < self._hold:
                 return
             shard = self.host.find_shard(request.about)
@@ -245,7 +245,7 @@ class Registrar:
     def _tell_problems(self) -> None:
         """Log what was found wrong since the last time. Problems of the files themselves are logged
         elsewhere."""
-        found = self.book.effective().problems[len(self.book.files.problems) :]
+        found = self.registry.effective().problems[len(self.registry.files.problems) :]
         for problem in found:
             if str(problem) not in self._told:
                 log.error("config problem", problem=str(problem))
@@ -253,7 +253,7 @@ class Registrar:
 
     # what is to be done without being asked
 
-    async def _keep_book(self) -> None:
+    async def _keep_registry(self) -> None:
         """Write definitions of files to the topic, end idle consumers, and finish deletions."""
         if self._tail.seen < self._hold:
             return
@@ -261,14 +261,14 @@ class Registrar:
         for id in self.host.tend():
             await self._lapse(id)
         if self._tail.seen >= self._hold:
-            for id in self.book.find_deleted():
+            for id in self.registry.find_deleted():
                 await self._bury(id)
 
     async def _write_files(self) -> None:
         """Write the definitions of files that the topic does not have, in one transaction for each
         shard of ours."""
         if self._unwritten is None:
-            self._unwritten = list(self.book.find_unwritten(now_ns()))
+            self._unwritten = list(self.registry.find_unwritten(now_ns()))
         by_shard: dict[int, list[Definition]] = {}
         for definition in self._unwritten:
             if (shard := self.host.find_shard(definition.id)) is not None:
@@ -283,8 +283,8 @@ class Registrar:
 
     async def _complete(self, definition: Definition) -> Definition:
         """Return a file's definition, with the ends of the logs added if the consumer is new."""
-        stream = self.book.files.streams.get(definition.config.stream)
-        is_new = definition.id not in self.book.definitions and definition.config.deliver_policy.begins_at_end
+        stream = self.registry.files.streams.get(definition.config.stream)
+        is_new = definition.id not in self.registry.definitions and definition.config.deliver_policy.begins_at_end
         if stream is None or not is_new:
             return definition
         return replace(definition, ends=await find_log_ends(self.admin, stream))
@@ -292,16 +292,16 @@ class Registrar:
     async def _lapse(self, id: ConsumerId) -> None:
         """End a consumer that inactive_threshold has ended: delete it, or if a file defines it,
         stop it until the next start."""
-        known = self.book.definitions.get(id)
+        known = self.registry.definitions.get(id)
         if known is not None and known.origin is Origin.REQUEST:
             shard = self.host.find_shard(id)
             if not known.is_deleted and shard is not None and await self._knows_all(shard):
                 self._lapsed.add(id)
                 await self._write(id, [rules.delete(known)], decided=True)
         elif self.host.find_shard(id) is not None:
-            config = self.book.effective().consumers.get(id)
-            self.book.lapse(id)
-            await self.host.take_up(self.book.effective(), [id])
+            config = self.registry.effective().consumers.get(id)
+            self.registry.lapse(id)
+            await self.host.take_up(self.registry.effective(), [id])
             if config is not None:
                 await self._drop_output(config)
             # the next start creates it anew, and it begins where the logs end then
@@ -318,19 +318,19 @@ class Registrar:
         shard = self.host.find_shard(id)
         if shard is None or not await self._knows_all(shard):
             return
-        if any(request.about == id and request.id in self._answering for request in self.book.requests.values()):
+        if any(request.about == id and request.id in self._answering for request in self.registry.requests.values()):
             return  # they are about to hear that it was deleted
         if id not in self._forgotten:
-            await self.host.take_up(self.book.effective(), [id])
+            await self.host.take_up(self.registry.effective(), [id])
         self._forgotten.discard(id)
         records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
-        config = self.book.definitions[id].config
+        config = self.registry.definitions[id].config
         # a machine has sent the advisory of its end itself
         advisories = [] if config.needs_machine else [Advise(Advisory.DELETED)]
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
         # answer all deletes, and the creates before the last of them; a later create makes the
         # consumer anew
-        asked = [request for request in self.book.requests.values() if request.about == id]
+        asked = [request for request in self.registry.requests.values() if request.about == id]
         deletes = [at for at, request in enumerate(asked) if request.op is Op.DELETE]
         for at, request in enumerate(asked):
             if request.op is Op.DELETE:
@@ -346,7 +346,7 @@ class Registrar:
     async def _drop_output(self, config: ConsumerConfig) -> None:
         """Delete the temporary output topic of a consumer that was removed, unless another consumer
         delivers to it."""
-        topic, others = config.deliver_subject, self.book.effective().consumers.values()
+        topic, others = config.deliver_subject, self.registry.effective().consumers.values()
         if not config.output.temporary or topic in {each.deliver_subject for each in others if each.id != config.id}:
             return
         try:
@@ -386,7 +386,7 @@ class Registrar:
     async def _decide(self, request: Request) -> None:
         """Decide a request and carry the decision out. A create or update is answered by a task
         once the consumer is served."""
-        decision = decide(self.book, self.host, request, now_ns(), await self._find_ends(request))
+        decision = decide(self.registry, self.host, request, now_ns(), await self._find_ends(request))
         await self._carry_out(request, decision)
         if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
             task = asyncio.create_task(self._answer_served(request, self._hold))
@@ -396,8 +396,8 @@ class Registrar:
     async def _find_ends(self, request: Request) -> LogEnds | None:
         """Return the ends of the stream's logs for a request that may create a consumer, None if
         they are not needed or unknown."""
-        stream, config = self.book.files.streams.get(request.stream), request.body.get("config")
-        is_new = request.op is Op.CREATE and request.about not in self.book.definitions
+        stream, config = self.registry.files.streams.get(request.stream), request.body.get("config")
+        is_new = request.op is Op.CREATE and request.about not in self.registry.definitions
         policy = config.get("deliver_policy") if isinstance(config, dict) else None
         if stream is None or not is_new or not any(policy == each for each in DeliverPolicy if each.begins_at_end):
             return None
@@ -424,8 +424,8 @@ class Registrar:
                 async with asyncio.timeout(SERVED_S):
                     await self._await_served(request.about, written)
             async with self._answer_failure(request):
-                if request.about in self.book.effective().consumers:
-                    response = respond(request, describe(self.book, self.host, request.about, now_ns()))
+                if request.about in self.registry.effective().consumers:
+                    response = respond(request, describe(self.registry, self.host, request.about, now_ns()))
                 else:
                     response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED))
                 await self._write(request.about, [], self._answer(request, response))
@@ -439,7 +439,7 @@ class Registrar:
 
     def _is_served_or_gone(self, id: ConsumerId) -> bool:
         is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
-        return is_served or id not in self.book.effective().consumers
+        return is_served or id not in self.registry.effective().consumers
 
     @contextlib.asynccontextmanager
     async def _answer_failure(self, request: Request) -> AsyncIterator[None]:

@@ -69,13 +69,13 @@ class Tail:
 
     kafka: Properties
     admin: Admin
-    book: Registry
+    registry: Registry
     on_passed_over: Callable[[int], None] = _ignore
     """Called with the number of records and batches that could not be read."""
     seen: int = 0
     """The offset up to which the topic was read."""
     beginnings: int = 0
-    """How often the topic was found to have lost records behind `seen`, and the book began again at its start."""
+    """How often the topic was found to have lost records behind `seen`, and the registry began again at its start."""
     brokers: BrokerTime = field(default_factory=BrokerTime)
     """What the records that were read say of the brokers' time."""
     _again_to: int = -1
@@ -96,7 +96,7 @@ class Tail:
     @property
     def topic(self) -> str:
         """The name of the control topic."""
-        return control_topic(self.book.prefix)
+        return control_topic(self.registry.prefix)
 
     @property
     def is_behind(self) -> bool:
@@ -196,8 +196,8 @@ class Tail:
     def _clear(self, end: int) -> None:
         """Clear the registry. `end`: where the topic ends now."""
         if not self.is_behind:
-            self._former = dict(self.book.definitions)
-        self.book.clear()
+            self._former = dict(self.registry.definitions)
+        self.registry.clear()
         self._again_to, self._began_at = end, now_ms()
         self.beginnings += 1
 
@@ -207,7 +207,9 @@ class Tail:
         missing = [
             f"{stream}/{name}"
             for (stream, name), known in sorted(self._former.items())
-            if known.origin is Origin.REQUEST and not known.is_deleted and (stream, name) not in self.book.definitions
+            if known.origin is Origin.REQUEST
+            and not known.is_deleted
+            and (stream, name) not in self.registry.definitions
         ]
         self._former = {}
         if missing and self._is_same:
@@ -233,7 +235,7 @@ class Tail:
             elif (subject := self._take_row(found)) is not None:
                 subjects.add(subject)
             else:
-                passed_over.append((found.offset, self.book.fault))
+                passed_over.append((found.offset, self.registry.fault))
             if count % TURN == TURN - 1:
                 await asyncio.sleep(0)
         if reached > fetched.next_offset:
@@ -245,7 +247,7 @@ class Tail:
 
     def _take_row(self, row: StoredRecord) -> Subject | None:
         self.brokers.note(row.timestamp, monotonic())
-        return self.book.take(row.key, row.value, row.headers.get, row.timestamp)
+        return self.registry.take(row.key, row.value, row.headers.get, row.timestamp)
 
     def _tell(self, passed_over: list[tuple[int, str]]) -> None:
         """Count the records that cannot be read, and log only the first: any client may write many
@@ -289,15 +291,15 @@ def has_hole(fetched: Fetched, since: int = 0) -> bool:
     return is_late or bool((first[1:] > last[:-1] + 1).any() or (last - first + 1 != batches["count"]).any())
 
 
-async def read_book(kafka: Properties, admin: Admin, files: Loaded) -> Registry:
+async def read_registry(kafka: Properties, admin: Admin, files: Loaded) -> Registry:
     """Return the registry as the topic and the files have it now; of the files alone if there is no
     topic. Raises SourceUnavailable."""
-    book = Registry(files)
-    tail = Tail(kafka, admin, book)
+    registry = Registry(files)
+    tail = Tail(kafka, admin, registry)
     if tail.topic not in await admin.find_topics([tail.topic], with_config=False):
-        return book
+        return registry
     try:
         await tail.open()
     finally:
         await tail.close()
-    return book
+    return registry

@@ -29,7 +29,7 @@ from overlay.output.record import Headers, encode_headers
 from overlay.units import format_time
 
 
-def describe_letter(letter: DeadLetter, stream: str, consumer: str, partition: int, offset: int) -> Headers:
+def describe_dead_letter(letter: DeadLetter, stream: str, consumer: str, partition: int, offset: int) -> Headers:
     """Return the headers that say why a message was given up and where it came from, in the order
     of CAUSES.
     """
@@ -46,7 +46,7 @@ def describe_letter(letter: DeadLetter, stream: str, consumer: str, partition: i
     return [(name, text.encode()) for name, text in zip(CAUSES, texts, strict=True)]
 
 
-def press_letters(
+def encode_dead_letters(
     output_topic: OutputTopic, piece: Slice, rows: Ints, letters: Sequence[DeadLetter], partition: int, now: int
 ) -> list[OutputBatch]:
     """Return the dead letters of `rows`, one for each, as batches for the dead-letter topic.
@@ -93,7 +93,7 @@ class _Writing:
         """
         piece = self._piece
         offset = int(piece.records.offset[row[0]])
-        more = encode_headers(describe_letter(letter, *self._names, self._partition, offset))
+        more = encode_headers(describe_dead_letter(letter, *self._names, self._partition, offset))
         with_value = replace(
             self._output_topic.envelope, more=np.frombuffer(more, np.uint8), more_count=len(CAUSES), headers_only=False
         )

@@ -89,7 +89,7 @@ class Work:
     """Whether `records` has a checkpoint of every machine."""
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
     redelivered: Counter[ConsumerId] = field(default_factory=Counter)
-    buried: Counter[ConsumerId] = field(default_factory=Counter)
+    dead_letters: Counter[ConsumerId] = field(default_factory=Counter)
     """Number of dead letters."""
     refused: Counter[Flaw] = field(default_factory=Counter)
     unnamed: Counter[str] = field(default_factory=Counter)
@@ -342,7 +342,7 @@ class Dispatcher:
                     work.delivered[consumer] += effect.sequences.size
                     work.redelivered[consumer] += int((effect.deliveries > 1).sum())
                 case DeadLetter():
-                    work.buried[consumer] += 1
+                    work.dead_letters[consumer] += 1
         printed = self._printing.print(consumer, slot, effects, self.record_cache, now)
         work.batches += ((consumer, outgoing) for outgoing in printed.batches)
         work.answers += ((consumer, answer) for answer in printed.answers)

@@ -23,7 +23,7 @@ from overlay.scan.codec import Codec
 from overlay.state.shard_state import ConsumerId
 
 from .answers import describe_reply, encode_answers, encode_statuses
-from .dead_letters import press_letters
+from .dead_letters import encode_dead_letters
 from .event_topic import encode_notices
 from .record_cache import NOWHERE, RecordCache
 from .record_slice import RecordSlice
@@ -149,11 +149,11 @@ class EffectEncoder:
     ) -> Iterator[OutputBatch]:
         """Yield batches of dead letters. Records that the log does not have any more are left out."""
         letters = [effect for effect in effects if isinstance(effect, DeadLetter)]
-        if not letters or slot.letters is None:
+        if not letters or slot.dead_letter_topic is None:
             return
         sequences = np.array([letter.stream_seq for letter in letters], np.int64)
         for piece, rows, part in _cut(record_cache, consumer[0], sequences):
-            yield from press_letters(slot.letters, piece, rows, letters[part], piece.partition, time)
+            yield from encode_dead_letters(slot.dead_letter_topic, piece, rows, letters[part], piece.partition, time)
 
 
 def _cut(record_cache: RecordCache, stream: str, sequences: Ints) -> Iterator[tuple[RecordSlice, Ints, slice]]:

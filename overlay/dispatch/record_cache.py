@@ -53,23 +53,23 @@ class RecordCache:
         self.size = 0
         self._joined = joined
         self._limit = limit
-        self._shelves: dict[str, list[RecordSlice]] = {}
+        self._slices: dict[str, list[RecordSlice]] = {}
         self._counter: dict[str, list[RecordSlice]] = {}
         self._order: deque[str] = deque()
 
     def put(self, stream: str, piece: RecordSlice) -> None:
         """Take in a piece that has come from the stream."""
-        shelf = self._shelves.setdefault(stream, [])
-        shelf.append(piece)
+        slices = self._slices.setdefault(stream, [])
+        slices.append(piece)
         self._order.append(stream)
         self.size += piece.size
-        while len(shelf) > 1 and _belong_together(shelf[-2], shelf[-1], self._joined):
-            second, first = shelf.pop(), shelf.pop()
-            shelf.append(join(first, second))
-            self.size += shelf[-1].size - first.size - second.size
+        while len(slices) > 1 and _belong_together(slices[-2], slices[-1], self._joined):
+            second, first = slices.pop(), slices.pop()
+            slices.append(join(first, second))
+            self.size += slices[-1].size - first.size - second.size
             self._order.remove(stream)
         while self.size > self._limit and len(self._order) > 1:
-            self.size -= self._shelves[self._order.popleft()].pop(0).size
+            self.size -= self._slices[self._order.popleft()].pop(0).size
 
     def lay_out(self, stream: str, piece: RecordSlice) -> None:
         """Add a refetched slice, which is kept until `clear`."""
@@ -84,7 +84,7 @@ class RecordCache:
 
         Refetched and newer slices come first.
         """
-        pieces = [*self._counter.get(stream, ()), *reversed(self._shelves.get(stream, ()))]
+        pieces = [*self._counter.get(stream, ()), *reversed(self._slices.get(stream, ()))]
         number = np.full(sequences.size, NOWHERE, np.int64)
         row = np.zeros(sequences.size, np.int64)
         order = np.argsort(sequences, kind="stable")

@@ -33,7 +33,7 @@ class ConsumerSlot:
 
     machine: Machine
     output_topic: OutputTopic | None = None
-    letters: OutputTopic | None = None
+    dead_letter_topic: OutputTopic | None = None
     base: int = 0
     """Bytes of the last checkpoint."""
     logged: int = 0
@@ -47,7 +47,10 @@ class ConsumerSlot:
     @property
     def buries_refused(self) -> bool:
         """Whether messages that the output topic can never take become dead letters."""
-        return self.letters is not None and self.machine.state.config.on_undeliverable is OnUndeliverable.DEAD_LETTER
+        return (
+            self.dead_letter_topic is not None
+            and self.machine.state.config.on_undeliverable is OnUndeliverable.DEAD_LETTER
+        )
 
     @property
     def names_itself(self) -> bool:
@@ -153,7 +156,7 @@ def slot(
     beginning: Beginning,
     now: int,
     output_topic: OutputTopic | None,
-    letters: OutputTopic | None,
+    dead_letter_topic: OutputTopic | None,
 ) -> ConsumerSlot:
     """Slot a consumer as its records remember it. `config` has its defaults; `now`: ns. Raises SnapshotUnreadable.
 
@@ -178,4 +181,4 @@ def slot(
     base, logged = 0, 0
     for record, value in zip(records, beginning.records, strict=False):
         base, logged = (len(value), 0) if record.is_checkpoint else (base, logged + len(value))
-    return ConsumerSlot(Machine(fresh, records), output_topic, letters, base, logged)
+    return ConsumerSlot(Machine(fresh, records), output_topic, dead_letter_topic, base, logged)

@@ -30,7 +30,7 @@ from overlay.scan.kernel import open_bodies
 from .ledger import entries
 from .ledger.ledger import Ledger, Refusal
 from .skip.chunks import Chunks
-from .skip.config_fingerprint import find_scope
+from .skip.config_fingerprint import find_config_fingerprint
 from .skip.encode import Block, Flaw, Foreign, parse
 
 log = get_logger(__name__)
@@ -46,7 +46,7 @@ class Index:
     def __init__(self, stream: StreamConfig, *, with_chunks: bool = True) -> None:
         """Make an empty index. `with_chunks=False`: read the ledger only."""
         self.stream, self._with_chunks = stream, with_chunks
-        self.scope = find_scope(stream)
+        self.config_fingerprint = find_config_fingerprint(stream)
         self._decoder = Decoder(make_plan())
         self.chunks: dict[TopicPartition, Chunks] = {}
         self.ledger = Ledger(lock=threading.Lock())
@@ -71,7 +71,7 @@ class Index:
     def of(self, source: TopicPartition) -> Chunks:
         """Return the chunks of a partition; they are created empty if the partition is new."""
         if source not in self.chunks:
-            self.chunks[source] = Chunks(self.scope)
+            self.chunks[source] = Chunks(self.config_fingerprint)
         return self.chunks[source]
 
     def find_resume(self, source: TopicPartition, log_start: int) -> LogPosition:

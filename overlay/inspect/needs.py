@@ -147,7 +147,7 @@ def _need_sides(loaded: Loaded) -> Iterator[Need]:
         if config.needs_machine:
             acks = acks_topic(loaded.service.topics.prefix, stream)
             users.setdefault((ResourceKind.ACKS, acks), []).append(f"consumer {name} of {stream}")
-        if letters := config.letters_topic:
+        if letters := config.dead_letter_topic:
             users.setdefault((ResourceKind.LETTERS, letters), []).append(f"consumer {name} of {stream}")
     for (kind, topic), who in users.items():
         operation = "Read" if kind is ResourceKind.ACKS else "Write"

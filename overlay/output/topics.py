@@ -130,7 +130,7 @@ def make_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
     )
 
 
-def make_letter_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
+def make_dead_letter_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
     """Return how to write a consumer's dead letters: with their values, and with the time when they
     were given up.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from overlay.config import Loaded
 from overlay.control.journal import strike
 from overlay.control.records import Origin
-from overlay.control.tail import read_book
+from overlay.control.tail import read_registry
 from overlay.kafka.admin import Admin
 from overlay.state.amend import amend, forget_consumer
 from overlay.state.shard_state import ConsumerId
@@ -46,7 +46,7 @@ async def find_removal(loaded: Loaded, id: ConsumerId) -> Removal:
     """Return the steps to remove one consumer. Raises SourceUnavailable."""
     service = loaded.service
     async with Admin(service.kafka) as admin:
-        book = await read_book(service.kafka, admin, loaded)
-    known = book.definitions.get(id)
+        registry = await read_registry(service.kafka, admin, loaded)
+    known = registry.definitions.get(id)
     is_by_request = known is not None and known.origin is Origin.REQUEST and id not in loaded.consumers
     return Removal(id, known is not None, is_by_request)

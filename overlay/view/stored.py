@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
-from overlay.control.tail import read_book
+from overlay.control.tail import read_registry
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.connection import open_client, reach
@@ -64,8 +64,8 @@ async def read_memory(loaded: Loaded) -> Memory:
         topics = await admin.find_topics(topic for stream in loaded.streams.values() for topic in stream.topic_names)
         sources = {source for stream in loaded.streams.values() for source in find_partitions(stream, topics)}
         bounds, cluster = await admin.find_bounds(sorted(sources)), await admin.find_cluster()
-        book = await read_book(kafka, admin, loaded)
-    return Memory(states, topics, bounds, cluster, book.effective())
+        registry = await read_registry(kafka, admin, loaded)
+    return Memory(states, topics, bounds, cluster, registry.effective())
 
 
 def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:

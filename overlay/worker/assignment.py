@@ -22,7 +22,7 @@ from overlay.kafka.own_topics import index_topic
 from overlay.logs import get_logger
 from overlay.match import choose_values
 from overlay.output.batch_builder import OutputBatch
-from overlay.output.topics import ensure_topics, make_letter_output_topic, make_output_topic
+from overlay.output.topics import ensure_topics, make_dead_letter_topic, make_output_topic
 from overlay.state.leases import find_held
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
@@ -75,7 +75,7 @@ class Assignment:
     def output_partitions(self) -> int:
         """How many partitions the output and dead letter topics have together."""
         output_topics = [
-            each for reader in self.readers.values() for each in (reader.output_topic, reader.letters) if each
+            each for reader in self.readers.values() for each in (reader.output_topic, reader.dead_letter_topic) if each
         ]
         return sum({output_topic.topic: output_topic.partitions for output_topic in output_topics}.values())
 
@@ -228,7 +228,7 @@ async def _enlist(
     if is_replayed(config) and known.replay_until is None:
         end = await find_replay_end(admin, sources.partitions, assignment.starts, ledger)
         delta.consumers[config.id] = replace(known, replay_until=end)
-    output, letters = assignment.outputs.get(config.deliver_subject), assignment.outputs.get(config.letters_topic)
+    output, letters = assignment.outputs.get(config.deliver_subject), assignment.outputs.get(config.dead_letter_topic)
     output_topic = make_output_topic(output, config) if output else None
     accepts = compile_filter(config.filter, assignment.streams[config.stream])
     begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
@@ -241,7 +241,7 @@ async def _enlist(
         first,
         has_machine=config.id in assignment.machines,
         values=choose_values(config.filter, assignment.streams[config.stream]),
-        letters=make_letter_output_topic(letters, config) if letters else None,
+        dead_letter_topic=make_dead_letter_topic(letters, config) if letters else None,
     )
 
 

@@ -15,7 +15,7 @@ from overlay.output.topics import find_fault
 def list_side_topics(prefix: str, config: ConsumerConfig) -> set[str]:
     """Return the topics besides its output that one consumer needs."""
     own = {acks_topic(prefix, config.stream), events_topic(prefix)} if config.needs_machine else set()
-    letters = config.letters_topic
+    letters = config.dead_letter_topic
     return own | {letters} if letters else own
 
 
@@ -29,9 +29,9 @@ async def ensure_side_topics(
     """
     topics, consumers = loaded.service.topics, list(configs)
     wanted = {name: dict[str, str]() for config in consumers for name in list_side_topics(topics.prefix, config)}
-    letters = {name for config in consumers if (name := config.letters_topic)}
+    letters = {name for config in consumers if (name := config.dead_letter_topic)}
     for config in consumers:
-        if config.on_undeliverable is OnUndeliverable.DEAD_LETTER and (name := config.letters_topic):
+        if config.on_undeliverable is OnUndeliverable.DEAD_LETTER and (name := config.dead_letter_topic):
             _widen(wanted[name], [sources.get(topic) for topic in loaded.streams[config.stream].topic_names])
     refused: dict[str, str] = {}
     present = await admin.find_topics(wanted, denied=refused)

@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 from overlay.config import Loaded
 from overlay.config.identity import Identity, identify
 from overlay.control.registry import Registry
-from overlay.control.serve import Registrar
+from overlay.control.serve import RequestServer
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import reach
@@ -68,7 +68,7 @@ class Service:
     """Kafka's id of the cluster, empty until it has been reached."""
     shard_manager: ShardManager | None = None
     """None until this worker is a member of the group."""
-    _registrar: Registrar | None = None
+    _request_server: RequestServer | None = None
     _opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series."""
 
@@ -104,8 +104,8 @@ class Service:
         start."""
         self.loaded = replace(files, service=self.loaded.service)
         self.identity = identify(self.loaded)
-        if self._registrar is not None:
-            self._registrar.reload(self.loaded)
+        if self._request_server is not None:
+            self._request_server.reload(self.loaded)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, without HTTP; the caller has loaded the kernels. Waits for Kafka
@@ -140,50 +140,50 @@ class Service:
             await check_writable(admin, state_topic(prefix))
             try:
                 if await self._ensure_control(admin):
-                    await self._open_registrar(admin)
+                    await self._open_request_server(admin)
                 await self._be_member(admin, count, stop)
             finally:
-                self.shard_manager, registrar, self._registrar = None, self._registrar, None
-                if registrar is not None:
-                    await registrar.close()
+                self.shard_manager, request_server, self._request_server = None, self._request_server, None
+                if request_server is not None:
+                    await request_server.close()
 
     async def _be_member(self, admin: Admin, count: int, stop: asyncio.Event) -> None:
         """Join the group and run its shards until `stop`, following the control topic or else the
         files."""
-        service, registrar = self.loaded.service, self._registrar
+        service, request_server = self.loaded.service, self._request_server
         prefix = service.topics.prefix
-        book = Registry(self.loaded) if registrar is None else registrar.book
+        registry = Registry(self.loaded) if request_server is None else request_server.registry
         membership = Membership(service.kafka, prefix, state_topic(prefix))
         await membership.start()
         async with asyncio.TaskGroup() as group:
             self.shard_manager = ShardManager(
-                book.effective(), count, admin, self.metrics, membership, group, self.rates, opened=self._opened
+                registry.effective(), count, admin, self.metrics, membership, group, self.rates, opened=self._opened
             )
             self.trouble = ""
-            if registrar is not None:
-                group.create_task(registrar.run(self.shard_manager, stop), name="control")
+            if request_server is not None:
+                group.create_task(request_server.run(self.shard_manager, stop), name="control")
             else:
-                group.create_task(self._follow_files(book, self.shard_manager, stop), name="files")
+                group.create_task(self._follow_files(registry, self.shard_manager, stop), name="files")
             shard_manager = self.shard_manager
 
             async def take(numbers: set[int]) -> None:
                 """Serve the assigned shards, after the control topic was read to its end."""
-                if numbers and registrar is not None:
-                    await registrar.catch_up()
+                if numbers and request_server is not None:
+                    await request_server.catch_up()
                 # otherwise we are leaving, and nothing would stop them again
                 if numbers <= membership.owned:
                     await shard_manager.take(numbers)
 
             await membership.run(stop, take, shard_manager.release)
 
-    async def _follow_files(self, book: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
+    async def _follow_files(self, registry: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
         """Serve what the files say. Runs only if there is no control topic."""
-        taken = book.files
+        taken = registry.files
         while not await is_set_within(stop, LOOK_S):
             if self.loaded is not taken:
                 taken = self.loaded
-                book.reload(taken)
-                await shard_manager.take_up(book.effective())
+                registry.reload(taken)
+                await shard_manager.take_up(registry.effective())
 
     async def _ensure_control(self, admin: Admin) -> bool:
         """Return whether the overlay's own topics exist, creating missing ones. Without them the
@@ -200,21 +200,21 @@ class Service:
             log.error("a topic of the overlay's own is missing", topic=topic, reason=reason)
         return not refused
 
-    async def _open_registrar(self, admin: Admin) -> None:
+    async def _open_request_server(self, admin: Admin) -> None:
         """Read the control topic to its end, if Kafka allows it. Raises SourceUnavailable."""
         name = f"{self.identity.prefix}@{socket.gethostname()}"
         # set before it is open, so that `reload` reaches it meanwhile
-        registrar = self._registrar = Registrar(
+        request_server = self._request_server = RequestServer(
             self.loaded.service.kafka, admin, Registry(self.loaded), name, self.metrics
         )
         try:
-            await registrar.open()
+            await request_server.open()
         except SourceUnavailable:
             raise
         except OverlayError as error:
             log.error("there are no requests: the control topic is not read", reason=str(error))
-            self._registrar = None
-            await registrar.close()
+            self._request_server = None
+            await request_server.close()
 
     def report(self) -> dict[str, Any]:
         """Return what the HTTP endpoints and the CLI show."""

@@ -225,7 +225,10 @@ class Session:
     def _hand_over(self, result: RoundResult, moved: Moved) -> Delta:
         """Offer records to the consumers with machines, and park those that are full. Return what
         the state must record."""
-        partitions, consumers = moved.partitions, moved.consumers | {*result.counts.delivered, *result.counts.buried}
+        partitions, consumers = (
+            moved.partitions,
+            moved.consumers | {*result.counts.delivered, *result.counts.dead_letters},
+        )
         if self.dispatch_loop is not None and self._backpressure is not None:
             ended = self.pending_estimate.settle(self.cursors.is_at_end)
             consumers |= self.dispatch_loop.offer(result.offers, {**result.beyond, **ended})

@@ -172,7 +172,7 @@ class Shard:
                 log.error("the stream is not indexed for now", stream=stream, reason=str(error))
         for consumer, config in self.mine.items():
             buries = config.on_undeliverable is OnUndeliverable.DEAD_LETTER and not is_second
-            writes = not error.topics.isdisjoint((config.deliver_subject, config.letters_topic))
+            writes = not error.topics.isdisjoint((config.deliver_subject, config.dead_letter_topic))
             if consumer == error.consumer or (error.consumer is None and writes and not buries):
                 self._stalled[consumer] = (str(error), monotonic() + STALL_S)
                 log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
@@ -274,9 +274,9 @@ class Shard:
     def _note_counts(self, counts: Counts) -> None:
         """Note that the output topics of a committed round accept records, and pass the round
         on."""
-        for consumer in {*counts.delivered, *counts.buried}:
+        for consumer in {*counts.delivered, *counts.dead_letters}:
             config = self.mine[consumer]
-            for topic in (config.deliver_subject, config.letters_topic):
+            for topic in (config.deliver_subject, config.dead_letter_topic):
                 self._refusals.pop(topic, None)
         self.on_commit(counts)
 
@@ -284,7 +284,10 @@ class Shard:
         """Return a sender for the output topics that are not written in transactions, None if there
         are none."""
         output_topics = [
-            each for reader in assignment.readers.values() for each in (reader.output_topic, reader.letters) if each
+            each
+            for reader in assignment.readers.values()
+            for each in (reader.output_topic, reader.dead_letter_topic)
+            if each
         ]
         topics = {output_topic.topic for output_topic in output_topics if not output_topic.transactional}
         if not topics:

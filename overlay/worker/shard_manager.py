@@ -325,6 +325,6 @@ class ShardManager:
             self.metrics.records_delivered.labels(*consumer).inc(records)
             if (oldest := counts.oldest.get(consumer)) is not None:
                 self.metrics.delivery_latency_seconds.labels(*consumer).observe(max(0, now - oldest) / 1000)
-        for consumer, records in counts.buried.items():
+        for consumer, records in counts.dead_letters.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
         self.rates.note(counts, now)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from overlay.config.document import parse_document, read_document, show_path
-from overlay.errors import ConfigError, Place
+from overlay.errors import ConfigError, FilePosition
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_yaml_1_2_reads_words_as_texts() -> None:
 
 def test_places_are_those_of_keys_and_values() -> None:
     document = parse_document("f.yaml", "a: 1\nlist:\n  - x\n  - {y: 2}\n")
-    assert document.place(("list", 1, "y")) == Place("f.yaml", 4, 9)
-    assert document.place(("list", 1, "y"), key=True) == Place("f.yaml", 4, 6)
-    assert document.place(("list", 7)) == document.place(("list",)) == Place("f.yaml", 3, 3)
-    assert document.place(("zork",)) == Place("f.yaml", 1, 1)
+    assert document.place(("list", 1, "y")) == FilePosition("f.yaml", 4, 9)
+    assert document.place(("list", 1, "y"), key=True) == FilePosition("f.yaml", 4, 6)
+    assert document.place(("list", 7)) == document.place(("list",)) == FilePosition("f.yaml", 3, 3)
+    assert document.place(("zork",)) == FilePosition("f.yaml", 1, 1)
     assert show_path(("filter", "values", 2, "x")) == "filter.values[2].x"
 
 

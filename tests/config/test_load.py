@@ -6,7 +6,7 @@ import pytest
 
 from overlay.config import load
 from overlay.config.consumer import AckPolicy, Timestamps
-from overlay.errors import ConfigError, Place
+from overlay.errors import ConfigError, FilePosition
 from overlay.field import Field, FieldKind
 from tests.config.folders import CONSUMER, SERVICE, STREAM, load_files, write_folder
 
@@ -17,7 +17,7 @@ def test_nine_of_ten_files_load_and_the_tenth_is_reported(tmp_path: Path) -> Non
     loaded = load_files(tmp_path, files | {"consumers/bad.yaml": CONSUMER + "  zork: [\n"})
     assert len(loaded.streams) == 5
     assert len(loaded.consumers) == 5
-    assert [problem.place for problem in loaded.problems] == [Place(f"{tmp_path}/consumers/bad.yaml", 5, 7)]
+    assert [problem.place for problem in loaded.problems] == [FilePosition(f"{tmp_path}/consumers/bad.yaml", 5, 7)]
 
 
 def test_files_are_named_as_the_folder_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,8 +25,8 @@ def test_files_are_named_as_the_folder_was_given(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path.parent)
     loaded = load(Path(tmp_path.name), environment={})
     assert str(loaded.problems[0]).startswith(f"{tmp_path.name}/consumers/bad.yaml:5:1: zork: ")
-    assert loaded.files["FLIGHTS"] == Place(f"{tmp_path.name}/streams/flights.yaml")
-    assert loaded.files["FLIGHTS", "late"] == Place(f"{tmp_path.name}/consumers/good.yaml")
+    assert loaded.files["FLIGHTS"] == FilePosition(f"{tmp_path.name}/streams/flights.yaml")
+    assert loaded.files["FLIGHTS", "late"] == FilePosition(f"{tmp_path.name}/consumers/good.yaml")
 
 
 def test_a_consumer_has_its_defaults(tmp_path: Path) -> None:

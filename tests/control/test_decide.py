@@ -15,22 +15,22 @@ from overlay.consumer.window import Pair
 from overlay.control.decide import Decision, decide
 from overlay.control.records import Definition, Origin, read_definition, write_definition
 from overlay.control.registry import Registry
-from tests.control.books import NOW, Worker, make_config, make_files, make_request, read_error, take
+from tests.control.registries import NOW, Worker, make_config, make_files, make_request, read_error, take
 
 CONFIG = {"durable_name": "c", "deliver_subject": "out-c", "ack_policy": "none"}
 INFO = ConsumerInfo(Phase.AWAKE, Gate.FULL, Pair(9, 7), NOW, Pair(3, 2), 0, 4, 1, 0, 12, 2, True, True, 5)
 
 
-def ask(book: Registry, op: str, worker: Worker | None = None, **body: Any) -> Decision:
-    return decide(book, worker or Worker(), make_request(op, **body), NOW)
+def ask(registry: Registry, op: str, worker: Worker | None = None, **body: Any) -> Decision:
+    return decide(registry, worker or Worker(), make_request(op, **body), NOW)
 
 
-def create(book: Registry, action: str = "", worker: Worker | None = None, **fields: Any) -> Decision:
-    return ask(book, "consumer.create", worker, stream="S", action=action, config=CONFIG | fields)
+def create(registry: Registry, action: str = "", worker: Worker | None = None, **fields: Any) -> Decision:
+    return ask(registry, "consumer.create", worker, stream="S", action=action, config=CONFIG | fields)
 
 
 @pytest.fixture
-def book() -> Registry:
+def registry() -> Registry:
     """Consumer `file` of a file, and `c` by request."""
     found = Registry(make_files(make_config("file")))
     take(found, write_definition(Definition(make_config("c"), NOW - 5)))
@@ -52,13 +52,13 @@ def test_a_new_consumer() -> None:
 
 
 @pytest.mark.parametrize("action", ["", "create", "update"])
-def test_what_is_there_is_granted(book: Registry, action: str) -> None:
-    assert create(book, action) == Decision()
+def test_what_is_there_is_granted(registry: Registry, action: str) -> None:
+    assert create(registry, action) == Decision()
 
 
-def test_an_upsert_replaces_the_whole_config(book: Registry) -> None:
-    take(book, write_definition(Definition(make_config("c", description="old", metadata={"a": "b"}), NOW - 5)))
-    decision = create(book, filter_subject="t.x")
+def test_an_upsert_replaces_the_whole_config(registry: Registry) -> None:
+    take(registry, write_definition(Definition(make_config("c", description="old", metadata={"a": "b"}), NOW - 5)))
+    decision = create(registry, filter_subject="t.x")
     found = read_only(decision)
     assert (found.config.filters, found.config.description, found.config.metadata) == (("t.x",), "", {})
     assert (found.created, decision.advisory) == (NOW - 5, None)
@@ -83,8 +83,8 @@ def test_an_upsert_replaces_the_whole_config(book: Registry) -> None:
         ("", {"durable_name": "file", "description": "x"}, (500, 10012, "consumer has a file")),
     ],
 )
-def test_refused(book: Registry, action: str, fields: dict[str, Any], code: tuple[int, int, str]) -> None:
-    decision = create(book, action, **fields)
+def test_refused(registry: Registry, action: str, fields: dict[str, Any], code: tuple[int, int, str]) -> None:
+    decision = create(registry, action, **fields)
     found = read_error(decision)
     assert found[:2] == code[:2] and code[2] in found[2]
     assert decision.records == () and decision.advisory is None
@@ -92,68 +92,73 @@ def test_refused(book: Registry, action: str, fields: dict[str, Any], code: tupl
 
 def test_what_is_left_of_a_file_can_be_taken_up() -> None:
     """Its state is there, so the update rules hold; but there is no consumer to update."""
-    book = Registry(make_files())
-    take(book, write_definition(Definition(make_config("c"), NOW - 5, Origin.FILE)))
-    assert read_error(create(book, "update"))[1] == 10149
-    assert read_error(create(book, deliver_policy="new"))[1] == 10012
-    found = read_only(create(book, "create"))
+    registry = Registry(make_files())
+    take(registry, write_definition(Definition(make_config("c"), NOW - 5, Origin.FILE)))
+    assert read_error(create(registry, "update"))[1] == 10149
+    assert read_error(create(registry, deliver_policy="new"))[1] == 10012
+    found = read_only(create(registry, "create"))
     assert (found.origin, found.created) == (Origin.REQUEST, NOW - 5)
 
 
-def test_a_read_output_cannot_be_changed(book: Registry) -> None:
+def test_a_read_output_cannot_be_changed(registry: Registry) -> None:
     worker = Worker(infos={("S", "c"): INFO})
-    assert read_error(create(book, worker=worker, deliver_subject="other"))[1] == 10013
-    assert read_only(create(book, deliver_subject="other")).config.deliver_subject == "other"
+    assert read_error(create(registry, worker=worker, deliver_subject="other"))[1] == 10013
+    assert read_only(create(registry, deliver_subject="other")).config.deliver_subject == "other"
 
 
-def test_the_name_of_the_request_and_of_its_config(book: Registry) -> None:
-    decision = ask(book, "consumer.create", stream="S", consumer="d", config=CONFIG)
+def test_the_name_of_the_request_and_of_its_config(registry: Registry) -> None:
+    decision = ask(registry, "consumer.create", stream="S", consumer="d", config=CONFIG)
     assert read_error(decision)[:2] == (400, 10017)
 
 
-def test_unknown_streams_and_consumers(book: Registry) -> None:
+def test_unknown_streams_and_consumers(registry: Registry) -> None:
     for op in ("info", "delete", "pause", "resume", "next"):
-        assert read_error(ask(book, f"consumer.{op}", stream="S", consumer="x"))[:2] == (404, 10014)
+        assert read_error(ask(registry, f"consumer.{op}", stream="S", consumer="x"))[:2] == (404, 10014)
     for op in ("consumer.info", "stream.info", "consumer.create", "consumer.list"):
-        assert read_error(ask(book, op, stream="T", consumer="c", config=CONFIG))[:2] == (404, 10059)
+        assert read_error(ask(registry, op, stream="T", consumer="c", config=CONFIG))[:2] == (404, 10059)
 
 
-def test_deletion_is_marked_first_and_answered_later(book: Registry) -> None:
-    decision = ask(book, "consumer.delete", stream="S", consumer="c")
+def test_deletion_is_marked_first_and_answered_later(registry: Registry) -> None:
+    decision = ask(registry, "consumer.delete", stream="S", consumer="c")
     assert read_only(decision).is_deleted
-    take(book, *decision.records)
+    take(registry, *decision.records)
     # asked once more meanwhile: nothing to write, and the answer comes with the first
-    assert ask(book, "consumer.delete", stream="S", consumer="c") == Decision()
-    assert read_error(create(book))[:2] == (500, 10012)
-    assert read_error(ask(book, "consumer.delete", stream="S", consumer="file"))[1:] == (10012, "consumer has a file")
+    assert ask(registry, "consumer.delete", stream="S", consumer="c") == Decision()
+    assert read_error(create(registry))[:2] == (500, 10012)
+    assert read_error(ask(registry, "consumer.delete", stream="S", consumer="file"))[1:] == (
+        10012,
+        "consumer has a file",
+    )
 
 
 @pytest.mark.parametrize("name", ["c", "file"])
-def test_pause_and_resume(book: Registry, name: str) -> None:
-    decision = ask(book, "consumer.pause", stream="S", consumer=name, pause_until="2030-01-01T00:00:00Z")
+def test_pause_and_resume(registry: Registry, name: str) -> None:
+    decision = ask(registry, "consumer.pause", stream="S", consumer=name, pause_until="2030-01-01T00:00:00Z")
     assert decision.response is not None and decision.response["paused"] is True
-    take(book, *decision.records)
-    assert book.effective().consumers["S", name].pause_until == 1893456000 * 10**9
+    take(registry, *decision.records)
+    assert registry.effective().consumers["S", name].pause_until == 1893456000 * 10**9
     # asked twice, written once
-    assert ask(book, "consumer.pause", stream="S", consumer=name, pause_until="2030-01-01T00:00:00Z").records == ()
-    decision = ask(book, "consumer.resume", stream="S", consumer=name)
+    assert ask(registry, "consumer.pause", stream="S", consumer=name, pause_until="2030-01-01T00:00:00Z").records == ()
+    decision = ask(registry, "consumer.resume", stream="S", consumer=name)
     assert decision.response is not None and decision.response["paused"] is False
-    take(book, *decision.records)
-    assert book.effective().consumers["S", name].pause_until is None
-    over = ask(book, "consumer.pause", stream="S", consumer=name, pause_until="2020-01-01T00:00:00Z")
+    take(registry, *decision.records)
+    assert registry.effective().consumers["S", name].pause_until is None
+    over = ask(registry, "consumer.pause", stream="S", consumer=name, pause_until="2020-01-01T00:00:00Z")
     assert over.response is not None and over.response["paused"] is False
 
 
-def test_an_update_keeps_the_pause(book: Registry) -> None:
-    take(book, *ask(book, "consumer.pause", stream="S", consumer="c", pause_until="2030-01-01T00:00:00Z").records)
-    take(book, *create(book, description="x").records)
-    found = book.effective().consumers["S", "c"]
+def test_an_update_keeps_the_pause(registry: Registry) -> None:
+    take(
+        registry, *ask(registry, "consumer.pause", stream="S", consumer="c", pause_until="2030-01-01T00:00:00Z").records
+    )
+    take(registry, *create(registry, description="x").records)
+    found = registry.effective().consumers["S", "c"]
     assert (found.description, found.pause_until is None) == ("x", False)
 
 
-def test_info(book: Registry) -> None:
+def test_info(registry: Registry) -> None:
     worker = Worker(reports={("S", "c"): {"consumer_sequence": 8, "positions": {"s-0": 20}, "state": "running"}})
-    plain = ask(book, "consumer.info", worker, stream="S", consumer="c").response
+    plain = ask(registry, "consumer.info", worker, stream="S", consumer="c").response
     assert plain is not None
     assert plain["type"] == "io.nats.jetstream.api.v1.consumer_info_response"
     assert plain["delivered"] == plain["ack_floor"] == {"consumer_seq": 8, "stream_seq": 20}
@@ -161,11 +166,11 @@ def test_info(book: Registry) -> None:
     assert "num_pending" not in plain and "push_bound" not in plain
 
     worker.infos["S", "c"] = INFO
-    starting = ask(book, "consumer.info", worker, stream="S", consumer="c").response
+    starting = ask(registry, "consumer.info", worker, stream="S", consumer="c").response
     assert starting is not None and "num_pending" not in starting
     pending = {"num_pending": 12, "num_pending_is": "at least"}
     worker.reports["S", "c"] = {**worker.reports["S", "c"], **pending}
-    found = ask(book, "consumer.info", worker, stream="S", consumer="c").response
+    found = ask(registry, "consumer.info", worker, stream="S", consumer="c").response
     assert found is not None
     assert found["delivered"] == {"consumer_seq": 9, "stream_seq": 7, "last_active": found["ts"]}
     assert found["ack_floor"] == {"consumer_seq": 3, "stream_seq": 2}
@@ -188,41 +193,41 @@ def test_info(book: Registry) -> None:
     }
 
 
-def test_lists(book: Registry) -> None:
-    found = ask(book, "consumer.list", stream="S").response
+def test_lists(registry: Registry) -> None:
+    found = ask(registry, "consumer.list", stream="S").response
     assert found is not None and isinstance(found["consumers"], list)
     assert [info["name"] for info in found["consumers"]] == ["c", "file"]
     assert (found["total"], found["offset"]) == (2, 0)
-    rest = ask(book, "consumer.list", offset=1).response
+    rest = ask(registry, "consumer.list", offset=1).response
     assert rest is not None and [info["name"] for info in rest["consumers"]] == ["file"]  # type: ignore[attr-defined]
-    assert read_error(ask(book, "consumer.list", offset="x"))[1] == 10025
-    streams = ask(book, "stream.list").response
+    assert read_error(ask(registry, "consumer.list", offset="x"))[1] == 10025
+    streams = ask(registry, "stream.list").response
     assert streams is not None and streams["total"] == 1
-    info = ask(book, "stream.info", stream="S").response
+    info = ask(registry, "stream.info", stream="S").response
     assert info is not None and info["config"] == {"name": "S", "topics": ["source"], "subjects": ["t.>"]}
 
 
-def test_pulls(book: Registry) -> None:
-    take(book, write_definition(Definition(make_config("pull", deliver_subject="", ack_policy="explicit"), NOW)))
+def test_pulls(registry: Registry) -> None:
+    take(registry, write_definition(Definition(make_config("pull", deliver_subject="", ack_policy="explicit"), NOW)))
     worker = Worker(takes_pulls=True)
     words = {"stream": "S", "consumer": "pull"}
-    decision = ask(book, "consumer.next", worker, batch=5, expires="2s", no_wait=True, **words)
+    decision = ask(registry, "consumer.next", worker, batch=5, expires="2s", no_wait=True, **words)
     assert decision == Decision(is_settled=True)
-    ask(book, "consumer.next", worker, expires="soon", **words)
+    ask(registry, "consumer.next", worker, expires="soon", **words)
     (first, second) = worker.pulled
     assert first == (("S", "pull"), PullRequest(5, 2 * 10**9, True), "inbox//r")
     assert isinstance(second[1], StatusText) and second[1].code == 400
     # nobody there yet: it waits in the topic
-    assert ask(book, "consumer.next", Worker(), **words) == Decision()
-    assert read_error(ask(book, "consumer.next", worker, stream="S", consumer="c")) == (
+    assert ask(registry, "consumer.next", Worker(), **words) == Decision()
+    assert read_error(ask(registry, "consumer.next", worker, stream="S", consumer="c")) == (
         500,
         10012,
         "consumer is push based",
     )
 
 
-def test_nonsense(book: Registry) -> None:
-    assert read_error(ask(book, "zork"))[:2] == (400, 10025)
+def test_nonsense(registry: Registry) -> None:
+    assert read_error(ask(registry, "zork"))[:2] == (400, 10025)
 
 
 def test_a_new_consumer_takes_down_where_the_logs_end_if_its_start_depends_on_it() -> None:

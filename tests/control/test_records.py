@@ -24,7 +24,7 @@ from overlay.control.records import (
 )
 from overlay.errors import ConfigError
 from tests.config.wire_cases import GOOD
-from tests.control.books import NOW, make_config
+from tests.control.registries import NOW, make_config
 
 CONFIGS = [
     make_config(),

@@ -5,140 +5,142 @@ from dataclasses import replace
 from overlay.config import Loaded, LogEnds
 from overlay.control.records import Definition, Origin, Pause, Subject, make_key, write_definition, write_pause
 from overlay.control.registry import Registry
-from overlay.errors import ConfigError, Place
+from overlay.errors import ConfigError, FilePosition
 from overlay.output.record import Record
-from tests.control.books import NOW, make_config, make_files, take
+from tests.control.registries import NOW, make_config, make_files, take
 
 
-def served(book: Registry) -> dict[str, str]:
+def served(registry: Registry) -> dict[str, str]:
     """Names and first filters of what is to be served."""
-    return {name: (*config.filters, "")[0] for (_, name), config in book.effective().consumers.items()}
+    return {name: (*config.filters, "")[0] for (_, name), config in registry.effective().consumers.items()}
 
 
-def list_problems(book: Registry) -> list[str]:
-    return [str(problem) for problem in book.effective().problems]
+def list_problems(registry: Registry) -> list[str]:
+    return [str(problem) for problem in registry.effective().problems]
 
 
 def break_file(files: Loaded, name: str) -> Loaded:
     """The folder with a file that cannot be read any more."""
     consumers = {id: config for id, config in files.consumers.items() if id[1] != name}
-    return replace(files, consumers=consumers, problems=(ConfigError(Place(f"consumers/{name}.yaml", 3), "is bad"),))
+    return replace(
+        files, consumers=consumers, problems=(ConfigError(FilePosition(f"consumers/{name}.yaml", 3), "is bad"),)
+    )
 
 
 def test_files_and_definitions_together() -> None:
-    book = Registry(make_files(make_config("a", filter_subject="t.a")))
-    take(book, write_definition(Definition(make_config("b", filter_subject="t.b"), NOW)))
-    assert served(book) == {"a": "t.a", "b": "t.b"}
-    assert book.effective().files["S", "b"] == Place("overlay.control")
-    take(book, Record(make_key(Subject.CONSUMER, "S", "b"), None))
-    assert served(book) == {"a": "t.a"}
+    registry = Registry(make_files(make_config("a", filter_subject="t.a")))
+    take(registry, write_definition(Definition(make_config("b", filter_subject="t.b"), NOW)))
+    assert served(registry) == {"a": "t.a", "b": "t.b"}
+    assert registry.effective().files["S", "b"] == FilePosition("overlay.control")
+    take(registry, Record(make_key(Subject.CONSUMER, "S", "b"), None))
+    assert served(registry) == {"a": "t.a"}
 
 
 def test_a_file_wins() -> None:
-    book = Registry(make_files(make_config("a", filter_subject="t.file")))
-    take(book, write_definition(Definition(make_config("a", filter_subject="t.asked"), NOW)))
-    assert served(book) == {"a": "t.file"}
-    assert list_problems(book) == []
+    registry = Registry(make_files(make_config("a", filter_subject="t.file")))
+    take(registry, write_definition(Definition(make_config("a", filter_subject="t.asked"), NOW)))
+    assert served(registry) == {"a": "t.file"}
+    assert list_problems(registry) == []
 
 
 def test_a_file_is_written_down_once() -> None:
-    book = Registry(make_files(make_config("a")))
-    (written,) = book.find_unwritten(NOW)
+    registry = Registry(make_files(make_config("a")))
+    (written,) = registry.find_unwritten(NOW)
     assert (written.config, written.created, written.origin) == (make_config("a"), NOW, Origin.FILE)
-    take(book, write_definition(written))
-    assert list(book.find_unwritten(NOW + 1)) == []
+    take(registry, write_definition(written))
+    assert list(registry.find_unwritten(NOW + 1)) == []
     # a change that is allowed is written, as of the same creation
-    book.reload(make_files(make_config("a", description="new")))
-    assert [(d.config.description, d.created) for d in book.find_unwritten(NOW + 1)] == [("new", NOW)]
-    assert book.effective().consumers["S", "a"].description == "new"
+    registry.reload(make_files(make_config("a", description="new")))
+    assert [(d.config.description, d.created) for d in registry.find_unwritten(NOW + 1)] == [("new", NOW)]
+    assert registry.effective().consumers["S", "a"].description == "new"
 
 
 def test_where_logs_ended_at_a_creation_stays_with_the_consumer() -> None:
     ends = LogEnds({"source": ("id", (7,))})
-    book = Registry(make_files(make_config("a"), make_config("b")))
-    take(book, write_definition(Definition(make_config("a"), NOW, Origin.FILE, ends=ends)))
-    take(book, write_definition(Definition(make_config("c"), NOW, ends=ends)))
-    assert book.effective().ends == {("S", "a"): ends, ("S", "c"): ends}
-    book.reload(make_files(make_config("a", description="new"), make_config("b")))
-    assert {d.id[1]: d.ends for d in book.find_unwritten(NOW + 1)} == {"a": ends, "b": None}
-    take(book, Record(make_key(Subject.CONSUMER, "S", "c"), None))
-    assert book.effective().ends == {("S", "a"): ends}
+    registry = Registry(make_files(make_config("a"), make_config("b")))
+    take(registry, write_definition(Definition(make_config("a"), NOW, Origin.FILE, ends=ends)))
+    take(registry, write_definition(Definition(make_config("c"), NOW, ends=ends)))
+    assert registry.effective().ends == {("S", "a"): ends, ("S", "c"): ends}
+    registry.reload(make_files(make_config("a", description="new"), make_config("b")))
+    assert {d.id[1]: d.ends for d in registry.find_unwritten(NOW + 1)} == {"a": ends, "b": None}
+    take(registry, Record(make_key(Subject.CONSUMER, "S", "c"), None))
+    assert registry.effective().ends == {("S", "a"): ends}
 
 
 def test_a_forbidden_change_of_a_file_leaves_it_as_it_was() -> None:
-    book = Registry(make_files(make_config("a", deliver_policy="new", filter_subject="t.new")))
-    take(book, write_definition(Definition(make_config("a", filter_subject="t.old"), NOW, Origin.FILE)))
-    assert served(book) == {"a": "t.old"}
-    (problem,) = book.effective().problems
-    assert (problem.place, problem.field, problem.code) == (Place("consumers/a.yaml"), "deliver_policy", 10012)
+    registry = Registry(make_files(make_config("a", deliver_policy="new", filter_subject="t.new")))
+    take(registry, write_definition(Definition(make_config("a", filter_subject="t.old"), NOW, Origin.FILE)))
+    assert served(registry) == {"a": "t.old"}
+    (problem,) = registry.effective().problems
+    assert (problem.place, problem.field, problem.code) == (FilePosition("consumers/a.yaml"), "deliver_policy", 10012)
     assert "deliver policy can not be updated" in str(problem) and "It runs as it was" in str(problem)
-    assert list(book.find_unwritten(NOW)) == []
+    assert list(registry.find_unwritten(NOW)) == []
 
 
 def test_a_file_that_breaks_goes_on_and_one_that_goes_does_not() -> None:
     files = make_files(make_config("a"), make_config("b"))
-    book = Registry(files)
-    book.reload(break_file(files, "a"))
-    assert served(book) == {"a": "", "b": ""}
-    assert "is bad" in list_problems(book)[0]
+    registry = Registry(files)
+    registry.reload(break_file(files, "a"))
+    assert served(registry) == {"a": "", "b": ""}
+    assert "is bad" in list_problems(registry)[0]
     # and again: it is not lost by a second look
-    book.reload(break_file(files, "a"))
-    assert served(book) == {"a": "", "b": ""}
-    book.reload(make_files(make_config("b")))
-    assert served(book) == {"b": ""}
+    registry.reload(break_file(files, "a"))
+    assert served(registry) == {"a": "", "b": ""}
+    registry.reload(make_files(make_config("b")))
+    assert served(registry) == {"b": ""}
 
 
 def test_the_definition_of_a_file_that_is_gone_serves_nobody() -> None:
-    book = Registry(make_files())
-    take(book, write_definition(Definition(make_config("a"), NOW, Origin.FILE)))
-    assert served(book) == {}
-    assert list_problems(book) == []
+    registry = Registry(make_files())
+    take(registry, write_definition(Definition(make_config("a"), NOW, Origin.FILE)))
+    assert served(registry) == {}
+    assert list_problems(registry) == []
 
 
 def test_pauses() -> None:
-    book = Registry(make_files(make_config("a"), make_config("b", pause_until="2030-01-01T00:00:00Z")))
-    take(book, write_pause(("S", "a"), Pause(NOW)), write_pause(("S", "b"), Pause(None)))
-    found = book.effective().consumers
+    registry = Registry(make_files(make_config("a"), make_config("b", pause_until="2030-01-01T00:00:00Z")))
+    take(registry, write_pause(("S", "a"), Pause(NOW)), write_pause(("S", "b"), Pause(None)))
+    found = registry.effective().consumers
     assert (found["S", "a"].pause_until, found["S", "b"].pause_until) == (NOW, None)
-    take(book, Record(make_key(Subject.PAUSE, "S", "a"), None))
-    assert book.effective().consumers["S", "a"].pause_until is None
+    take(registry, Record(make_key(Subject.PAUSE, "S", "a"), None))
+    assert registry.effective().consumers["S", "a"].pause_until is None
 
 
 def test_deleted_consumers_are_not_served() -> None:
-    book = Registry(make_files(make_config("a")))
+    registry = Registry(make_files(make_config("a")))
     for name in ("a", "b"):
-        take(book, write_definition(Definition(make_config(name), NOW, is_deleted=True)))
-    assert served(book) == {}
-    assert sorted(book.find_deleted()) == [("S", "a"), ("S", "b")]
+        take(registry, write_definition(Definition(make_config(name), NOW, is_deleted=True)))
+    assert served(registry) == {}
+    assert sorted(registry.find_deleted()) == [("S", "a"), ("S", "b")]
 
 
 def test_lapsed_consumers_come_back_with_the_next_start() -> None:
-    book = Registry(make_files(make_config("a")))
-    book.lapse(("S", "a"))
-    assert served(book) == {} and list(book.find_unwritten(NOW)) == []
+    registry = Registry(make_files(make_config("a")))
+    registry.lapse(("S", "a"))
+    assert served(registry) == {} and list(registry.find_unwritten(NOW)) == []
 
 
 def test_definitions_that_do_not_fit_are_problems() -> None:
-    book = Registry(make_files())
+    registry = Registry(make_files())
     elsewhere = make_config("a", stream="T")
-    take(book, write_definition(Definition(elsewhere, NOW)))
-    take(book, write_definition(Definition(make_config("b", filter_subject="other"), NOW)))
-    take(book, write_definition(Definition(make_config("c", deliver_subject="source"), NOW)))
-    take(book, write_definition(Definition(make_config("d"), NOW)))
-    assert served(book) == {"d": ""}
-    assert [problem.code for problem in book.effective().problems] == [10093, 10081, 10059]
+    take(registry, write_definition(Definition(elsewhere, NOW)))
+    take(registry, write_definition(Definition(make_config("b", filter_subject="other"), NOW)))
+    take(registry, write_definition(Definition(make_config("c", deliver_subject="source"), NOW)))
+    take(registry, write_definition(Definition(make_config("d"), NOW)))
+    assert served(registry) == {"d": ""}
+    assert [problem.code for problem in registry.effective().problems] == [10093, 10081, 10059]
 
 
 def test_garbage_is_counted() -> None:
-    book = Registry(make_files())
-    take(book, Record(b"zork", b"1"), Record(b"consumer S a", b"{"), Record(None, None))
-    assert (book.foreign, served(book), book.requests) == (3, {}, {})
+    registry = Registry(make_files())
+    take(registry, Record(b"zork", b"1"), Record(b"consumer S a", b"{"), Record(None, None))
+    assert (registry.foreign, served(registry), registry.requests) == (3, {}, {})
 
 
 def test_requests_wait_until_they_are_settled() -> None:
-    book = Registry(make_files())
+    registry = Registry(make_files())
     for id in ("1", "2"):
-        take(book, Record(make_key(Subject.REQUEST, id), b'{"op":"consumer.list"}'))
-    assert list(book.requests) == ["1", "2"]
-    take(book, Record(make_key(Subject.REQUEST, "1"), None))
-    assert list(book.requests) == ["2"]
+        take(registry, Record(make_key(Subject.REQUEST, id), b'{"op":"consumer.list"}'))
+    assert list(registry.requests) == ["1", "2"]
+    take(registry, Record(make_key(Subject.REQUEST, "1"), None))
+    assert list(registry.requests) == ["2"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from overlay.control.requests import CONSUMER_NOT_FOUND, TIMEOUT, Op, parse_request, refuse, respond, respond_refused
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
-from tests.control.books import NOW, RULE, make_request
+from tests.control.registries import NOW, RULE, make_request
 
 NESTED = b'{"filter":[' * 300 + b"1" + b"]}" * 300
 """Less deep than Python's reader of JSON goes."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from overlay.consumer.acks import parse_token
 from overlay.consumer.effects import DeadLetter
 from overlay.consumer.endings import give_up
-from overlay.dispatch.dead_letters import press_letters
+from overlay.dispatch.dead_letters import encode_dead_letters
 from overlay.kafka.header_names import CAUSES, DELIVERIES, FIRST_DELIVERED, LAST_DELIVERED, REASON
 from overlay.match import Addressed, Addressing
 from overlay.output.batch_builder import OutputBatch
@@ -40,7 +40,7 @@ def builder(records: Sequence[Record], letters: Sequence[DeadLetter], settings: 
         assert isinstance(piece, Addressed)
         rows = np.arange(len(piece.records))
         mine = [letters[int(offset) - records[0].offset] for offset in piece.records.offset]
-        found += press_letters(settings.make_output_topic(), piece, rows, mine, 2, NOW)
+        found += encode_dead_letters(settings.make_output_topic(), piece, rows, mine, 2, NOW)
     return found
 
 

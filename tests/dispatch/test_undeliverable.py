@@ -86,7 +86,7 @@ def test_they_are_given_up_before_they_take_a_sequence(policy: str) -> None:
     assert sent(office) == [2, 3, 6, 7]
     assert letters(office) == [(n, UNDELIVERABLE, "0") for n in (1, 4, 5, 8)]
     assert advisories(office) == [(n, 0, 0, UNDELIVERABLE) for n in (1, 4, 5, 8)]
-    assert sum(work.buried.total() for work in office.works) == 4
+    assert sum(work.dead_letters.total() for work in office.works) == 4
     # they settle nobody else, whatever the policy
     assert office.slot.machine.state.window.pending.count == 4
     assert office.slot.machine.state.position == 8

@@ -19,7 +19,7 @@ from overlay.filter.rows import evaluate, to_truth
 from overlay.index.skip import bloom
 from overlay.index.skip.chunk_header import NO_TIME, Header
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from overlay.index.skip.probes import Part
 from overlay.index.skip.terms import UNFILTERED, Term, as_hashes, null_term, property_term, value_term
 from overlay.index.skip.zones import Bounds, text_key
@@ -57,7 +57,7 @@ def seal(
     config: StreamConfig, records: Sequence[Record], first: int, after: int, *, bytes: int = 1 << 20, exact: bool = True
 ) -> Header:
     """The header of a chunk of records, first <= offset < after."""
-    scope = find_scope(config)
+    config_fingerprint = find_config_fingerprint(config)
     ours = [record for record in records if record.subject is not None]
     terms: dict[Term, None] = {}
     for record in ours:
@@ -69,11 +69,11 @@ def seal(
         min(times) if has_times else NO_TIME,
         max(times) if has_times else NO_TIME,
         epoch=0, crc=-1, exact=exact,
-        scope=scope.subject,
-        indexed=tuple(sorted(scope.terms.values())),
+        config_fingerprint=config_fingerprint.subject,
+        indexed=tuple(sorted(config_fingerprint.terms.values())),
         bloom=bloom.make(as_hashes(*terms), config.index.bloom_bytes),
         subjects=Counter(record.subject or "" for record in ours),
-        zones={scope.zones[name]: find_zone(config, name, ours) for name in config.index.zones},
+        zones={config_fingerprint.zones[name]: find_zone(config, name, ours) for name in config.index.zones},
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def read(record: Record, name: str) -> Any:
 
 
 def load(config: StreamConfig, headers: Iterable[Header]) -> Chunks:
-    chunks = Chunks(find_scope(config))
+    chunks = Chunks(find_config_fingerprint(config))
     for header in headers:
         chunks.append(header)
     return chunks

@@ -11,7 +11,7 @@ import pytest
 
 from overlay.config.stream import StreamConfig
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from overlay.index.skip.derive import derive
 from overlay.index.skip.encode import encode, parse_values
 from overlay.index.skip.plan import plan
@@ -56,7 +56,7 @@ def million() -> Chunks:
     block.heads["max_time"] = np.arange(1, COUNT + 1) * 1000
     # every other chunk has too many subjects to count them
     block.heads["flags"][::2] &= 0xFD
-    chunks = Chunks(find_scope(config()))
+    chunks = Chunks(find_config_fingerprint(config()))
     chunks.extend(block, np.arange(COUNT))
     return chunks
 

@@ -14,7 +14,7 @@ from .reading import Found
 RECORDS = [Found(0, offset, 100 + offset, b"k%d" % (offset % 2), b"v", ()) for offset in range(3)]
 RIGHT = Header(
     topic="src", partition=0, first_offset=0, next_offset=3, records=3, addressed=3, bytes=1, min_time=100, max_time=102,
-    epoch=0, crc=1, exact=True, scope=0, subjects={"s.k0": 2, "s.k1": 1},
+    epoch=0, crc=1, exact=True, config_fingerprint=0, subjects={"s.k0": 2, "s.k1": 1},
 )  # fmt: skip
 
 

@@ -118,8 +118,8 @@ def test_a_worker_that_slept_while_it_read_the_control_topic_reads_it_again() ->
         caught: list[str] = []
 
         def sleep_while_reading(name: str, kind: str) -> None:
-            registrar = worker.service._registrar if kind == "FetchRequest" else None
-            if name == "w" and registrar is not None and registrar._tail.is_behind:
+            request_server = worker.service._request_server if kind == "FetchRequest" else None
+            if name == "w" and request_server is not None and request_server._tail.is_behind:
                 caught.append(kind)
                 world.network.watch = None
                 worker.freeze()
@@ -130,8 +130,8 @@ def test_a_worker_that_slept_while_it_read_the_control_topic_reads_it_again() ->
         assert caught
         worker.thaw()
         await asyncio.sleep(20)
-        assert worker.service._registrar is not None
-        assert worker.service._registrar._tail.beginnings == 1
+        assert worker.service._request_server is not None
+        assert worker.service._request_server._tail.beginnings == 1
         assert is_known([worker])
         await worker.stop()
 

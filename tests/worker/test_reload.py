@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from overlay.control.serve import Registrar
+from overlay.control.serve import RequestServer
 from overlay.worker.service import Service
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
@@ -46,14 +46,14 @@ def test_without_a_control_topic(stage: Scene, monkeypatch: pytest.MonkeyPatch) 
 
 def test_while_the_control_topic_is_read(stage: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, changed = threading.Event(), threading.Event()
-    read = Registrar.open
+    read = RequestServer.open
 
-    async def linger(registrar: Registrar) -> None:
-        await read(registrar)
+    async def linger(request_server: RequestServer) -> None:
+        await read(request_server)
         reading.set()
         await asyncio.to_thread(changed.wait, DEADLINE_S)
 
-    monkeypatch.setattr(Registrar, "open", linger)
+    monkeypatch.setattr(RequestServer, "open", linger)
     with serve(stage, wait=False) as served:
         assert reading.wait(DEADLINE_S)
         stage.add_consumer("S", "d", "t.rome")

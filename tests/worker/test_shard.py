@@ -11,7 +11,7 @@ from overlay.errors import SourceUnavailable
 from overlay.metrics import Metrics
 from overlay.worker import shard as shard_module
 from overlay.worker.shard import Shard
-from tests.control.books import make_files
+from tests.control.registries import make_files
 
 
 def make_shard() -> Shard:

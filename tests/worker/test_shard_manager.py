@@ -14,7 +14,7 @@ from overlay.state.shard_state import StateUnreadable
 from overlay.worker.report import Rates
 from overlay.worker.round.task import Counts
 from overlay.worker.shard_manager import LIGHT, ShardManager, is_light
-from tests.control.books import make_config, make_files
+from tests.control.registries import make_config, make_files
 
 ACKED = {"ack_policy": "explicit", "interest": "always"}
 

@@ -61,13 +61,13 @@ def check_letters(found: Sequence[Seen], wanted: Sequence[Seen], name: str) -> N
         assert (letter.token.consumer_sequence, letter.token.sequence) == (0, record.offset + 1)
 
 
-def count_buried(served: Served, name: str) -> float:
+def count_dead_letters(served: Served, name: str) -> float:
     labels = {"stream": "S", "consumer": name}
     return served.service.metrics.registry.get_sample_value("overlay_dead_letters_total", labels) or 0.0
 
 
-def await_buried(served: Served, name: str, count: int) -> None:
-    wait_until(lambda: count_buried(served, name) == count, DEADLINE_S, f"{count} letters of {name} are counted")
+def await_dead_letters(served: Served, name: str, count: int) -> None:
+    wait_until(lambda: count_dead_letters(served, name) == count, DEADLINE_S, f"{count} letters of {name} are counted")
 
 
 def read_terminated(scene: Scene, name: str) -> list[tuple[int, int, int, str]]:
@@ -93,7 +93,7 @@ def test_they_lie_in_the_dead_letters(scene: Scene, new_topic: NewTopicFixture) 
     outputs = {name: add(scene, name, **kind) for name, kind in kinds.items()}
     # a neighbour whose output takes everything
     whole = scene.add_consumer("S", "whole")
-    buried = dict.fromkeys(kinds, 0.0)
+    dead_letters = dict.fromkeys(kinds, 0.0)
     for _ in range(2):
         produce_sizes(scene.bootstrap, topic, [LARGE, SMALL, SMALL, LARGE, LARGE, SMALL, LARGE])
         small, large = split(scene, topic)
@@ -106,14 +106,14 @@ def test_they_lie_in_the_dead_letters(scene: Scene, new_topic: NewTopicFixture) 
             with CommittedReader(scene.bootstrap, whole) as reader:
                 await_records(reader, len(small) + len(large))
             for name in kinds:
-                await_buried(served, name, 4)
-                buried[name] += count_buried(served, name)
+                await_dead_letters(served, name, 4)
+                dead_letters[name] += count_dead_letters(served, name)
     for name, output in outputs.items():
         check_output(read_committed(scene.bootstrap, output), small, consumer=name)
         check_letters(read_committed(scene.bootstrap, graves_of(output)), large, name)
         told = [] if name in ("plain", "quick") else [(r.offset + 1, 0, 0, "undeliverable") for r in large]
         assert read_terminated(scene, name) == told
-    assert set(buried.values()) == {len(large)}
+    assert set(dead_letters.values()) == {len(large)}
 
 
 def test_a_kill_in_the_middle(scene: Scene, new_topic: NewTopicFixture, running_service: StartService) -> None:

@@ -35,7 +35,7 @@ from overlay.config.stream import OnCorrupt
 from overlay.errors import CorruptBatch, SourceUnavailable
 from overlay.index.pending.last_per_subject import LastPerSubject
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from overlay.index.start_positions import WINDOW
 from overlay.kafka.admin import Admin
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
@@ -247,7 +247,7 @@ class Scan:
 
         In each partition the newest records are read first, until every subject is found.
         """
-        none = Chunks(find_scope(self.request.stream))
+        none = Chunks(find_config_fingerprint(self.request.stream))
         searches = {
             each: self.read_plan.searches.get(each.source)
             or LastPerSubject(none, self.request.patterns, each.start, each.stop)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from overlay.config.document import Document, Path
 from overlay.config.problems import validate
 from overlay.config.stream import StreamConfig
-from overlay.errors import Place
+from overlay.errors import FilePosition
 from overlay.subject import SubjectRule
 
 Declared = Mapping[str, str | Mapping[str, str]]
@@ -39,10 +39,10 @@ def describe_topic(topic: str, declared: Declared) -> StreamConfig:
     return stream
 
 
-def _find_places(declared: Declared) -> dict[Path, Place]:
+def _find_places(declared: Declared) -> dict[Path, FilePosition]:
     """Return a place for each value, by which error messages name the value."""
     paths: list[Path] = [("topics",), ("topics", 0), ("properties",)]
     for name, entry in declared.items():
         paths.append(("properties", name))
         paths += [("properties", name, key) for key in (entry if isinstance(entry, Mapping) else {"type": entry})]
-    return dict.fromkeys(paths, Place(WHERE))
+    return dict.fromkeys(paths, FilePosition(WHERE))

@@ -47,7 +47,7 @@ class Header:
     """CRC of its last batch; -1 if unknown."""
     exact: bool
     """Whether no offset was missing when it was sealed, so that compaction had removed nothing."""
-    scope: int
+    config_fingerprint: int
     """Fingerprint of the config of subjects and filter values (config_fingerprint.py)."""
     indexed: tuple[int, ...] = ()
     """Fingerprints of the properties whose terms are in the Bloom filter, ascending."""

@@ -72,12 +72,16 @@ class Chunks:
     All arrays are [len(chunks)], and are views that hold until the chunks change.
     """
 
-    def __init__(self, scope: ConfigFingerprint, *, bloom_budget: int = BLOOM_BUDGET) -> None:
-        self._scope, self._budget = scope, bloom_budget
+    def __init__(self, config_fingerprint: ConfigFingerprint, *, bloom_budget: int = BLOOM_BUDGET) -> None:
+        self._config_fingerprint, self._budget = config_fingerprint, bloom_budget
         self._first, self._end = 0, 0  # rows in use; the memory of those before is not freed yet
         self._columns: dict[str, AnyArray] = {name: np.empty(0, dtype) for name, dtype in _COLUMNS.items()}
-        for name in scope.zones:
-            shape, dtype = ((0, 2), np.uint64) if scope.types[name] == "string" else ((0,), _find_storage(scope, name))
+        for name in config_fingerprint.zones:
+            shape, dtype = (
+                ((0, 2), np.uint64)
+                if config_fingerprint.types[name] == "string"
+                else ((0,), _find_storage(config_fingerprint, name))
+            )
             self._columns |= {f"{side} {name}": np.empty(shape, dtype) for side in ("min", "max")}
             self._columns[f"zone {name}"] = np.empty(0, np.uint8)
         self._blooms = Ragged(np.uint8)
@@ -141,9 +145,9 @@ class Chunks:
     def made(self) -> Flags:
         """Whether each chunk was made from the whole current config. Others have to be made again."""
         made = self.current.copy()
-        for name in self._scope.terms:
+        for name in self._config_fingerprint.terms:
             made &= self.covers(name)
-        for name in self._scope.zones:
+        for name in self._config_fingerprint.zones:
             zone = self.zone(name)
             made &= zone.known if zone is not None else False
         return made
@@ -166,7 +170,7 @@ class Chunks:
         """Return whether each Bloom filter has the terms of a property as it is declared now, for
         the records of the current stream.
         """
-        wanted = self._scope.terms.get(name)
+        wanted = self._config_fingerprint.terms.get(name)
         has = np.array([wanted in schema for schema in self._schemas], np.bool_)
         return has[self._column("schema")] & self.current if has.any() else np.zeros(len(self), np.bool_)
 
@@ -196,14 +200,14 @@ class Chunks:
         """Return the zones of a property; None if no chunk has one of the property as it is
         declared now.
         """
-        if name not in self._scope.zones:
+        if name not in self._config_fingerprint.zones:
             return None
         flags = self._column(f"zone {name}")
         known = (flags & _KNOWN != 0) & self.current
         if not known.any():
             return None
         low, high = self._column(f"min {name}"), self._column(f"max {name}")
-        return Zone(self._scope.types[name], low, high, flags & _NULL != 0, flags & _VALUE != 0, known)
+        return Zone(self._config_fingerprint.types[name], low, high, flags & _NULL != 0, flags & _VALUE != 0, known)
 
     @property
     def counted(self) -> Flags:
@@ -290,12 +294,12 @@ class Chunks:
         for name in _COPIED:
             self._column(name)[-rows.size :] = heads[name]
         new = slice(begin, end)
-        current = heads["scope"] == self._scope.subject
+        current = heads["scope"] == self._config_fingerprint.subject
         self._columns["current"][new] = current
         self._columns["exact"][new] = heads["flags"] & 1 != 0
         self._columns["counted"][new] = self._counts.add(block, rows, current & (heads["flags"] & _COUNTED != 0))
         self._columns["schema"][new] = self._find_schemas(block, rows)
-        for name, property in self._scope.zones.items():
+        for name, property in self._config_fingerprint.zones.items():
             self._add_zone(block, rows, name, property, new)
         sizes = heads["bloom"].astype(np.int64)
         _copy(block.buf, block.at[rows, BLOOM_AT], sizes, self._blooms.extend(sizes))
@@ -320,7 +324,7 @@ class Chunks:
         return np.array([self._schemas.setdefault(one, len(self._schemas)) for one in sets], np.int32)[which]
 
     def _add_zone(self, block: Block, rows: Ints, name: str, property: int, new: slice) -> None:
-        type = self._scope.types[name]
+        type = self._config_fingerprint.types[name]
         raw = np.zeros((2, rows.size, 16), np.uint8)
         counts = block.heads["zones"][rows].astype(np.int64)
         flags = self._columns[f"zone {name}"][new]
@@ -342,8 +346,8 @@ class Chunks:
         return True
 
 
-def _find_storage(scope: ConfigFingerprint, name: str) -> type[np.generic]:
-    return np.float64 if scope.types[name] == "double" else np.int64
+def _find_storage(config_fingerprint: ConfigFingerprint, name: str) -> type[np.generic]:
+    return np.float64 if config_fingerprint.types[name] == "double" else np.int64
 
 
 @kernel

@@ -33,7 +33,7 @@ class ConfigFingerprint:
     """The types of all these properties, by name."""
 
 
-def find_scope(stream: StreamConfig) -> ConfigFingerprint:
+def find_config_fingerprint(stream: StreamConfig) -> ConfigFingerprint:
     """Return the fingerprints of headers that are sealed under this config."""
     about = ("subject", _write(stream.subject), *sorted(stream.subjects), _write(stream.filter_value))
     index = stream.index

@@ -19,7 +19,7 @@ from overlay.ragged import Ragged
 from overlay.subject.dictionary import Codes, Dictionary, Texts
 
 from .bloom import limit_terms
-from .config_fingerprint import find_scope
+from .config_fingerprint import find_config_fingerprint
 from .properties import Properties
 from .term_set import TermNumbers, TermSet
 from .terms import UNFILTERED, hash_subjects, hash_texts
@@ -51,7 +51,7 @@ class Contents:
     """What the headers of one stream hold. The sealers of its partitions share it on one thread."""
 
     def __init__(self, stream: StreamConfig) -> None:
-        self.scope = find_scope(stream)
+        self.config_fingerprint = find_config_fingerprint(stream)
         self.index = stream.index
         self.limit = limit_terms(stream.index.bloom_bytes)
         self.properties = Properties(stream)

@@ -182,7 +182,7 @@ def encode(header: Header) -> tuple[bytes, bytes]:
         head[name] = getattr(header, name)
     head["flags"] = _EXACT * header.exact | _COUNTED * (subjects is not None)
     head["hashes"], head["bloom"] = header.bloom.hashes, len(header.bloom.bits)
-    head["partition"], head["scope"], head["topic"] = header.partition, header.scope, len(topic)
+    head["partition"], head["scope"], head["topic"] = header.partition, header.config_fingerprint, len(topic)
     head["indexed"], head["zones"], head["subjects"] = len(header.indexed), len(header.zones), len(subjects or ())
     payload = b"".join(
         [
@@ -269,7 +269,7 @@ def read_header(block: Block, row: int) -> Header:
         int(head["partition"]),
         **figures,
         exact=bool(head["flags"] & _EXACT),
-        scope=int(head["scope"]),
+        config_fingerprint=int(head["scope"]),
         indexed=read_indexed(block, row),
         bloom=Bloom(bloom, int(head["hashes"])) if bloom else NONE,
         subjects=subjects,

@@ -89,7 +89,7 @@ def join(a: Header, b: Header, index: IndexConfig) -> Header | None:
 
 
 def _describe(header: Header) -> tuple[object, ...]:
-    return header.topic, header.partition, header.scope, header.indexed, header.zones.keys()
+    return header.topic, header.partition, header.config_fingerprint, header.indexed, header.zones.keys()
 
 
 def _find_times(a: Header, b: Header) -> list[tuple[int, int]]:

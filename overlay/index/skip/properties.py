@@ -29,7 +29,7 @@ from overlay.match.properties import Source, find_sources
 from overlay.match.reading import Reading
 from overlay.scan.plan import Plan
 
-from .config_fingerprint import find_scope
+from .config_fingerprint import find_config_fingerprint
 from .term_set import TermSet
 from .terms import UNFILTERED, WHOLE, Term, canonical_doubles, null_term, seed_of
 from .value_cache import HAS_LEFT, HAS_NULL, ValueCache, Wanted
@@ -133,12 +133,19 @@ class Properties:
 
 
 def _list_indexed(stream: StreamConfig) -> Iterator[Indexed]:
-    scope = find_scope(stream)
+    config_fingerprint = find_config_fingerprint(stream)
     for name in dict.fromkeys((*stream.index.terms, *stream.index.zones)):
-        column = Column(*place_property(name), scope.types[name])
+        column = Column(*place_property(name), config_fingerprint.types[name])
         source = find_sources([column], stream.properties)[column]
         is_json = any(field.kind is FieldKind.VALUE for field in source.fields)
-        wanted = Wanted(column.type, is_json, 0, seed_of("value", name), name in scope.terms, name in scope.zones)
+        wanted = Wanted(
+            column.type,
+            is_json,
+            0,
+            seed_of("value", name),
+            name in config_fingerprint.terms,
+            name in config_fingerprint.zones,
+        )
         yield Indexed(name, source, null_term(name), wanted)
     if stream.filter_value.header is not None:
         source = Source((Field(FieldKind.HEADER, stream.filter_value.header),))

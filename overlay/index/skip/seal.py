@@ -160,14 +160,15 @@ class _Draft:
     def seal(self, topic: str, partition: int) -> Header:
         """Return the header of everything taken in so far."""
         contents = self._contents
+        places = contents.config_fingerprint.zones
         self._subject_counts.put(self._terms)
         return Header(
             topic, partition, self._first_offset, self.next_offset, self.records, self._subject_counts.addressed, self.bytes,
-            *self._subject_counts.times, self._epoch, self._crc, self._exact, contents.scope.subject,
-            tuple(sorted(contents.scope.terms.values())),
+            *self._subject_counts.times, self._epoch, self._crc, self._exact, contents.config_fingerprint.subject,
+            tuple(sorted(contents.config_fingerprint.terms.values())),
             bloom.make(self._terms.hashes, contents.index.bloom_bytes),
             self._subject_counts.count(),
-            {contents.scope.zones[name]: zone for name, zone in contents.properties.find_zones(self._extents).items()},
+            {places[name]: zone for name, zone in contents.properties.find_zones(self._extents).items()},
         )  # fmt: skip
 
 

@@ -370,7 +370,7 @@ class DispatchLoop:
             machines={consumer: write_machine(consumer, value) for consumer, value in work.records.items()},
             is_checkpoint=work.is_checkpoint,
             answers=answers,
-            counts=Counts(work.delivered, work.buried, work.newest, work.oldest),
+            counts=Counts(work.delivered, work.dead_letters, work.newest, work.oldest),
             on_commit=finish,
             plain=plain,
         )

@@ -117,7 +117,7 @@ def _fill_slots(
             beginning,
             now_ns(),
             reader.output_topic if config.is_push else None,
-            reader.letters,
+            reader.dead_letter_topic,
         )
     return slots
 

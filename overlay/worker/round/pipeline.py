@@ -18,7 +18,7 @@ import numpy.typing as npt
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.consumer.endings import give_up
 from overlay.consumer.pending import distinct
-from overlay.dispatch.dead_letters import press_letters
+from overlay.dispatch.dead_letters import encode_dead_letters
 from overlay.dispatch.dispatcher import Offer
 from overlay.dispatch.record_slice import keep
 from overlay.field import Field
@@ -161,7 +161,7 @@ class Pipeline:
                 rows, sequences = rows[late := sequences >= reader.first_sequence], sequences[late]
                 if not rows.size:
                     continue
-            if reader.letters is not None:
+            if reader.dead_letter_topic is not None:
                 rows, sequences = _sort_out(task, reader, piece, rows, sequences, now, gathered)
                 if not rows.size:
                     continue
@@ -247,14 +247,14 @@ def _sort_out(
 
     Comes before consumer sequences are given out, so that dead letters leave no hole in them.
     """
-    assert reader.output_topic is not None and reader.letters is not None
+    assert reader.output_topic is not None and reader.dead_letter_topic is not None
     refused = find_refused(reader.output_topic, piece, rows, now)
     if not refused.size:
         return rows, sequences
     letters = [give_up(sequence) for sequence in sequences[refused].tolist()]
-    pressed = press_letters(reader.letters, piece, rows[refused], letters, task.source[1], now)
+    pressed = encode_dead_letters(reader.dead_letter_topic, piece, rows[refused], letters, task.source[1], now)
     gathered.batches += ((reader.id, outgoing) for outgoing in pressed)
-    gathered.buried[reader.id] += refused.size
+    gathered.dead_letters[reader.id] += refused.size
     return np.delete(rows, refused), np.delete(sequences, refused)
 
 

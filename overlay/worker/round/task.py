@@ -36,7 +36,7 @@ class Reader:
     of being delivered."""
     values: Values | None = None
     """Condition on filter values (docs/filters.md); None to accept all."""
-    letters: OutputTopic | None = None
+    dead_letter_topic: OutputTopic | None = None
     """The topic for dead letters of messages that are given up. Without a machine, these are the
     records that the output can never take; if it is None, the consumer stops at such a record."""
 
@@ -101,7 +101,7 @@ class Counts:
 
     delivered: Mapping[ConsumerId, int] = field(default_factory=dict)
     """Messages by consumer."""
-    buried: Mapping[ConsumerId, int] = field(default_factory=dict)
+    dead_letters: Mapping[ConsumerId, int] = field(default_factory=dict)
     """Messages given up, by consumer. If the consumer has a dead letter topic, there is a dead letter for each."""
     newest: Mapping[ConsumerId, int] = field(default_factory=dict)
     """The source timestamp of the last record delivered to each consumer, ms since 1970."""
@@ -157,7 +157,7 @@ class Gathering:
         self.offers: list[tuple[TopicPartition, Offer]] = []
         self.beyond: dict[ConsumerId, int] = {}
         self.delivered: Counter[ConsumerId] = Counter()
-        self.buried: Counter[ConsumerId] = Counter()
+        self.dead_letters: Counter[ConsumerId] = Counter()
         self.newest: dict[ConsumerId, int] = {}
         self.oldest: dict[ConsumerId, int] = {}
         self.decoded: Counter[str] = Counter()
@@ -185,7 +185,7 @@ class Gathering:
         sealed: Sequence[Sealed],
     ) -> RoundResult:
         """Return the result of the round, with what it gives out and seals."""
-        counts = Counts(self.delivered, self.buried, self.newest, self.oldest, self.decoded, self.indexed)
+        counts = Counts(self.delivered, self.dead_letters, self.newest, self.oldest, self.decoded, self.indexed)
         return RoundResult(
             self.progress,
             self.batches,

@@ -19,7 +19,7 @@ from overlay.client.control.control import (
 from overlay.control.decide import describe
 from overlay.control.records import Definition, write_definition
 from overlay.control.registry import Registry
-from tests.control.books import NOW, Worker, make_config, make_files, take
+from tests.control.registries import NOW, Worker, make_config, make_files, take
 
 
 def make_answer(**report: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from overlay.index.pending.backlog import Ahead, Backlog
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from overlay.subject import Pattern
 from tests.index.partitions import Record, forget, load, seal, stream
 
@@ -23,7 +23,7 @@ class Log:
     """A partition that grows, record by record, and whose chunks are sealed behind it."""
 
     def __init__(self) -> None:
-        self.chunks = Chunks(find_scope(CONFIG))
+        self.chunks = Chunks(find_config_fingerprint(CONFIG))
         self.subjects: list[str | None] = []
         self.sealed = self.begun = 0
 

@@ -18,7 +18,7 @@ from overlay.index.skip import bloom
 from overlay.index.skip.bloom import NONE, Bloom
 from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.chunks import Chunks
-from overlay.index.skip.config_fingerprint import ConfigFingerprint, find_scope
+from overlay.index.skip.config_fingerprint import ConfigFingerprint, find_config_fingerprint
 from overlay.index.skip.encode import encode, parse_values
 from overlay.index.skip.terms import Term, as_hashes, property_term, value_term
 from overlay.subject import Pattern
@@ -100,16 +100,18 @@ def check(chunks: Chunks, headers: list[Header]) -> None:
         "exact",
     ):
         assert getattr(chunks, name).tolist() == [getattr(header, name) for header in headers], name
-    current = [header.scope == 99 for header in headers]
+    current = [header.config_fingerprint == 99 for header in headers]
     assert chunks.current.tolist() == current
     for name, property in SCOPE.terms.items():
-        assert chunks.covers(name).tolist() == [property in one.indexed and one.scope == 99 for one in headers]
+        assert chunks.covers(name).tolist() == [
+            property in one.indexed and one.config_fingerprint == 99 for one in headers
+        ]
     assert not chunks.covers("z").any()
     check_terms(chunks, headers)
     check_zones(chunks, headers)
     for pattern in ("a.>", "*", "b"):
         counts, known = chunks.subject_counts([Pattern(pattern)])
-        assert known.tolist() == [one.scope == 99 and one.subjects is not None for one in headers]
+        assert known.tolist() == [one.config_fingerprint == 99 and one.subjects is not None for one in headers]
         for at in np.flatnonzero(known):
             mine = headers[at].subjects or {}
             assert counts[at] == sum(n for text, n in mine.items() if Pattern(pattern).matches(text))
@@ -117,7 +119,7 @@ def check(chunks: Chunks, headers: list[Header]) -> None:
 
 def check_terms(chunks: Chunks, headers: list[Header]) -> None:
     def may_hold(header: Header, term: Term) -> bool:
-        knows = header.scope == 99 and (not term.property or SCOPE.terms[term.property] in header.indexed)
+        knows = header.config_fingerprint == 99 and (not term.property or SCOPE.terms[term.property] in header.indexed)
         return not knows or ask_bloom(header.bloom, term)
 
     for asked in ([TERMS[0]], TERMS[3:5], [TERMS[12], TERMS[1]], [TERMS[12], TERMS[16]], []):
@@ -130,7 +132,7 @@ def check_terms(chunks: Chunks, headers: list[Header]) -> None:
 def check_zones(chunks: Chunks, headers: list[Header]) -> None:
     assert chunks.zone("z") is None
     for name, property in SCOPE.zones.items():
-        expected = [header.zones.get(property) if header.scope == 99 else None for header in headers]
+        expected = [header.zones.get(property) if header.config_fingerprint == 99 else None for header in headers]
         zone = chunks.zone(name)
         if zone is None:
             assert expected == [None] * len(headers)
@@ -252,10 +254,10 @@ def test_what_was_made_from_the_config_of_today() -> None:
             for at, what in ((10, "terms"), (11, "zones"), (12, "counts"), (13, "bloom"))
         ),
     ]
-    old.append(replace(header, first_offset=14, next_offset=15, scope=header.scope ^ 1))
+    old.append(replace(header, first_offset=14, next_offset=15, config_fingerprint=header.config_fingerprint ^ 1))
     assert partitions.load(config, old).made.tolist() == [True, False, False, True, True, False]
     assert partitions.load(partitions.stream(index={"chunk_records": 7}), old).made.tolist() == [True] * 5 + [False]
-    assert Chunks(find_scope(config)).made.tolist() == []
+    assert Chunks(find_config_fingerprint(config)).made.tolist() == []
 
 
 @settings(deadline=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.config import StreamConfig
-from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.config_fingerprint import find_config_fingerprint
 
 BASE: dict[str, Any] = {
     "name": "S",
@@ -20,10 +20,10 @@ def make(**changes: Any) -> StreamConfig:
     return StreamConfig.model_validate({**BASE, **changes})
 
 
-def test_subjects_and_filter_values_are_one_scope() -> None:
-    base = find_scope(make()).subject
-    assert find_scope(make(name="T", properties={"x": "double"}, on_corrupt="skip")).subject == base
-    assert find_scope(make(index={"terms": (), "chunk_records": 7})).subject == base
+def test_subjects_and_filter_values_are_one_config_fingerprint() -> None:
+    base = find_config_fingerprint(make()).subject
+    assert find_config_fingerprint(make(name="T", properties={"x": "double"}, on_corrupt="skip")).subject == base
+    assert find_config_fingerprint(make(index={"terms": (), "chunk_records": 7})).subject == base
     changes: list[dict[str, Any]] = [
         {"subject": {"template": "s.{header:b}"}},
         {"subject": {"header": "a"}},
@@ -31,18 +31,20 @@ def test_subjects_and_filter_values_are_one_scope() -> None:
         {"filter_value": {"header": "a"}},
         {"filter_value": {"template": "s.{header:a}"}},
     ]
-    others = [find_scope(make(**change)).subject for change in changes]
+    others = [find_config_fingerprint(make(**change)).subject for change in changes]
     assert len({base, *others}) == len(changes) + 1
-    one, other = (find_scope(make(subjects=subjects)).subject for subjects in (("s.x", "s.y"), ("s.y", "s.x")))
+    one, other = (
+        find_config_fingerprint(make(subjects=subjects)).subject for subjects in (("s.x", "s.y"), ("s.y", "s.x"))
+    )
     assert one == other
 
 
 def test_a_property_is_its_name_type_and_source() -> None:
-    scope = find_scope(make())
-    assert scope.types == {"x": "long"}
-    assert scope.terms.keys() == scope.zones.keys() == {"x"}
-    assert scope.terms["x"] != scope.zones["x"]
-    same = find_scope(make(properties={"x": {"type": "long", "from": "{header:x}"}}))
-    assert same.terms == scope.terms
+    config_fingerprint = find_config_fingerprint(make())
+    assert config_fingerprint.types == {"x": "long"}
+    assert config_fingerprint.terms.keys() == config_fingerprint.zones.keys() == {"x"}
+    assert config_fingerprint.terms["x"] != config_fingerprint.zones["x"]
+    same = find_config_fingerprint(make(properties={"x": {"type": "long", "from": "{header:x}"}}))
+    assert same.terms == config_fingerprint.terms
     for declared in ("double", {"type": "long", "from": "{value:x}"}):
-        assert find_scope(make(properties={"x": declared})).terms != scope.terms
+        assert find_config_fingerprint(make(properties={"x": declared})).terms != config_fingerprint.terms

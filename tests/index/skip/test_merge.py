@@ -73,7 +73,7 @@ def test_neighbours_become_one() -> None:
     "other",
     [
         make(11, 20),
-        replace(make(10, 20), scope=6),
+        replace(make(10, 20), config_fingerprint=6),
         replace(make(10, 20), indexed=()),
         replace(make(10, 20), zones={}),
         replace(make(10, 20), partition=4),

@@ -92,7 +92,12 @@ def cases(draw: st.DrawFn) -> Case:
                 # sealed under another rule for subjects, so other records were in the stream
                 alien = seal(config, [], first, after, bytes=size)
                 headers.append(
-                    replace(alien, scope=header.scope ^ 1, min_time=header.min_time, max_time=header.max_time)
+                    replace(
+                        alien,
+                        config_fingerprint=header.config_fingerprint ^ 1,
+                        min_time=header.min_time,
+                        max_time=header.max_time,
+                    )
                 )
     # one part or two: of many at once, one always refuses
     asked = draw(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from overlay.config import StreamConfig
 from overlay.index.skip.chunk_header import Header
-from overlay.index.skip.config_fingerprint import find_scope
+from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from overlay.index.skip.contents import Contents
 from overlay.index.skip.encode import decode, encode
 from overlay.index.skip.seal import Sealer
@@ -93,17 +93,19 @@ def check(header: Header, chunk: Chunk, stream: StreamConfig) -> None:
     assert header.subjects == (chunk.subjects if len(chunk.subjects) <= 64 else None)
     size = stream.index.bloom_bytes
     assert (header.bloom.bits, header.bloom.hashes) == make_bloom(chunk.terms, None if size == "auto" else size)
-    scope = find_scope(stream)
-    assert header.scope == scope.subject
-    assert header.indexed == tuple(sorted(scope.terms.values()))
-    for name, property in scope.zones.items():
+    config_fingerprint = find_config_fingerprint(stream)
+    assert header.config_fingerprint == config_fingerprint.subject
+    assert header.indexed == tuple(sorted(config_fingerprint.terms.values()))
+    for name, property in config_fingerprint.zones.items():
         values = chunk.values.get(name, [])
         present = [value for value in values if value is not None]
-        if scope.types[name] == "string":
+        if config_fingerprint.types[name] == "string":
             present = [text_key(value if isinstance(value, bytes) else value.encode()) for value in present]
-        expected = Bounds(scope.types[name], min(present, default=None), max(present, default=None), None in values)
+        expected = Bounds(
+            config_fingerprint.types[name], min(present, default=None), max(present, default=None), None in values
+        )
         assert header.zones[property] == expected
-    assert header.zones.keys() == set(scope.zones.values())
+    assert header.zones.keys() == set(config_fingerprint.zones.values())
     assert decode(encode(header)[1]) == header
 
 

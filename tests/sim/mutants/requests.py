@@ -22,7 +22,7 @@ REQUESTS = (
             ),
             Change(
                 "overlay.control.serve",
-                "        return is_served or id not in self.book.effective().consumers\n",
+                "        return is_served or id not in self.registry.effective().consumers\n",
                 "        return is_served\n",
             ),
         ),

@@ -17,7 +17,7 @@ from overlay.kafka.protocol import Code
 from overlay.state.shard_state import ConsumerId
 from overlay.worker.acks.interest import Readers
 from tests.consumer.driver import SECOND, START, configure
-from tests.control.books import make_config
+from tests.control.registries import make_config
 from tests.output.pressing import Settings
 
 

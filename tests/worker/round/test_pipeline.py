@@ -227,16 +227,16 @@ def test_what_the_output_can_never_take_lies_in_the_letters(letters_limit: int) 
     assert plain.output_topic is not None
     small = replace(plain.output_topic, max_message_bytes=3_000)
     letters = replace(plain.output_topic, topic="graves", max_message_bytes=letters_limit)
-    readers = [replace(plain, output_topic=small, letters=letters), make_reader("d")]
+    readers = [replace(plain, output_topic=small, dead_letter_topic=letters), make_reader("d")]
     pipeline = Pipeline({"S": make_stream()}, {})
     outcome = pipeline.run([make_task(make_fetched(build(records, codec=0), 0), *readers)], NOW)
-    assert outcome.counts.buried == {plain.id: 3}
+    assert outcome.counts.dead_letters == {plain.id: 3}
     assert outcome.counts.delivered == {plain.id: 7, ("S", "d"): 10}
-    buried = [out for consumer, out in outcome.batches if out.topic == "graves" and consumer == plain.id]
+    dead_letters = [out for consumer, out in outcome.batches if out.topic == "graves" and consumer == plain.id]
     outcome = replace(outcome, batches=[each for each in outcome.batches if each[1].topic != "graves"])
     assert read_offsets(outcome, "c") == [1, 2, 3, 5, 6, 7, 8]
     assert read_offsets(outcome, "d") == list(range(10))
-    found = [record for out in buried for batch in parse(out.batch.build()) for record in batch.records]
+    found = [record for out in dead_letters for batch in parse(out.batch.build()) for record in batch.records]
     headers = [dict(record.headers) for record in found]
     assert [h[b"Overlay-Source-Offset"] for h in headers] == [b"0", b"4", b"9"]
     assert {h[b"Overlay-Dead-Reason"] for h in headers} == {b"undeliverable"}

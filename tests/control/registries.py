@@ -1,4 +1,4 @@
-"""Books without Kafka: a folder with stream S, and records of the control topic."""
+"""Registries without Kafka: a folder with stream S, and records of the control topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from overlay.control.decide import Decision
 from overlay.control.registry import Registry
 from overlay.control.requests import Request, parse_request
 from overlay.dispatch.reply_address import ReplyRule
-from overlay.errors import Place
+from overlay.errors import FilePosition
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 from overlay.output.record import Record
 
@@ -32,8 +32,11 @@ def make_config(name: str = "c", **fields: Any) -> ConsumerConfig:
 def make_files(*configs: ConsumerConfig) -> Loaded:
     service = ServiceConfig.model_validate({"kafka": {"bootstrap.servers": "localhost:1"}})
     stream = StreamConfig.model_validate({"name": "S", "topics": ("source",), "subjects": ("t.>",)})
-    files: dict[str | tuple[str, str], Place] = {"": Place("overlay.yaml"), "S": Place("streams/s.yaml")}
-    files |= {config.id: Place(f"consumers/{config.id[1]}.yaml") for config in configs}
+    files: dict[str | tuple[str, str], FilePosition] = {
+        "": FilePosition("overlay.yaml"),
+        "S": FilePosition("streams/s.yaml"),
+    }
+    files |= {config.id: FilePosition(f"consumers/{config.id[1]}.yaml") for config in configs}
     return Loaded(service, {"S": stream}, {config.id: config for config in configs}, (), files)
 
 
@@ -43,10 +46,10 @@ def make_request(op: str, id: str = "r", **body: Any) -> Request:
     return parse_request(id, value, headers.get, NOW // 10**6, RULE)
 
 
-def take(book: Registry, *records: Record) -> None:
-    """Have the book read records, as they come back from the topic."""
+def take(registry: Registry, *records: Record) -> None:
+    """Have the registry read records, as they come back from the topic."""
     for record in records:
-        book.take(record.key, record.value, dict[str, bytes]().get, NOW // 10**6)
+        registry.take(record.key, record.value, dict[str, bytes]().get, NOW // 10**6)
 
 
 def read_error(decision: Decision) -> tuple[int, int, str]:

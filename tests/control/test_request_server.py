@@ -16,12 +16,12 @@ from overlay.control import serve
 from overlay.control.decide import Body, Decision, Host
 from overlay.control.registry import Registry
 from overlay.control.requests import Request, respond
-from overlay.control.serve import Registrar
+from overlay.control.serve import RequestServer
 from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from tests.control.books import PREFIX, Worker, make_config, make_files
+from tests.control.registries import PREFIX, Worker, make_config, make_files
 
 ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"
 
@@ -110,10 +110,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 
 @pytest.fixture
-def registrar(monkeypatch: pytest.MonkeyPatch, log: Log) -> Registrar:
-    """With two requests that wait in the book, the first of which is a create."""
-    book = Registry(make_files(make_config()))
-    found = Registrar({"bootstrap.servers": "localhost:1"}, Questions(), book, "test")  # type: ignore[arg-type]
+def request_server(monkeypatch: pytest.MonkeyPatch, log: Log) -> RequestServer:
+    """With two requests that wait in the registry, the first of which is a create."""
+    registry = Registry(make_files(make_config()))
+    found = RequestServer({"bootstrap.servers": "localhost:1"}, Questions(), registry, "test")  # type: ignore[arg-type]
     found.host = Owner()
 
     async def read(_: object) -> set[object]:
@@ -123,30 +123,30 @@ def registrar(monkeypatch: pytest.MonkeyPatch, log: Log) -> Registrar:
     for name, op in (("one", "consumer.create"), ("two", "stream.list")):
         headers = {"Overlay-Reply-Topic": f"{PREFIX}.replies.{name}".encode()}
         body = json.dumps({"op": op, "stream": "S", "consumer": "c"}).encode()
-        book.take(f"request {name}".encode(), body, headers.get, now_ns() // 10**6)
+        registry.take(f"request {name}".encode(), body, headers.get, now_ns() // 10**6)
     return found
 
 
-async def take_turns(registrar: Registrar, log: Log) -> None:
-    """Settled requests leave the book, as they do when the log is read."""
-    registrar._unwritten = []
+async def take_turns(request_server: RequestServer, log: Log) -> None:
+    """Settled requests leave the registry, as they do when the log is read."""
+    request_server._unwritten = []
     for _ in range(4):
-        await registrar._turn()
-        await asyncio.gather(*registrar._answering.values())
+        await request_server._turn()
+        await asyncio.gather(*request_server._answering.values())
         for key in log.settled:
-            registrar.book.requests.pop(key.removeprefix("request "), None)
+            request_server.registry.requests.pop(key.removeprefix("request "), None)
 
 
 @pytest.mark.parametrize("at", ["decide", "describe"])
 async def test_a_request_that_cannot_be_handled_is_answered(
-    registrar: Registrar, log: Log, monkeypatch: pytest.MonkeyPatch, at: str
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """Also where its answer comes later."""
 
     def fail(*_: object) -> Body:
         raise OverflowError("too much")
 
-    def decide(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
         if request.id == "one":
             return Decision(fail()) if at == "decide" else Decision()
         return Decision(respond(request, {"total": 0}))
@@ -154,22 +154,22 @@ async def test_a_request_that_cannot_be_handled_is_answered(
     monkeypatch.setattr(serve, "decide", decide)
     monkeypatch.setattr(serve, "describe", fail)
     monkeypatch.setattr(serve, "SERVED_S", 0.01)
-    await take_turns(registrar, log)
+    await take_turns(request_server, log)
     assert sorted(log.settled) == ["request one", "request two"]
     error: Body = log.answers[ONE]["error"]
     assert (error["err_code"], error["description"]) == (10012, "internal error")
     assert log.answers[TWO]["total"] == 0
 
 
-async def test_an_audit_that_its_topic_does_not_take_holds_up_nobody(registrar: Registrar, log: Log) -> None:
+async def test_an_audit_that_its_topic_does_not_take_holds_up_nobody(request_server: RequestServer, log: Log) -> None:
     log.refuses = {f"{PREFIX}.events"}
-    await take_turns(registrar, log)
+    await take_turns(request_server, log)
     assert sorted(log.settled) == ["request one", "request two"]
     assert log.answers.keys() == {ONE, TWO}
 
 
 async def test_a_journal_that_failed_is_used_by_nobody_else(
-    registrar: Registrar, log: Log, monkeypatch: pytest.MonkeyPatch
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks write one after the other: one that waits must not get the journal that has just failed."""
     opened: list[Once] = []
@@ -190,7 +190,7 @@ async def test_a_journal_that_failed_is_used_by_nobody_else(
         return opened[-1]
 
     monkeypatch.setattr(serve, "Journal", open_one)
-    writes = [registrar._write(("S", "c"), [Record(b"request %d" % number, None)]) for number in range(2)]
+    writes = [request_server._write(("S", "c"), [Record(b"request %d" % number, None)]) for number in range(2)]
     failed, written = await asyncio.gather(*writes, return_exceptions=True)
     assert isinstance(failed, SourceUnavailable)
     assert written is None
@@ -198,14 +198,14 @@ async def test_a_journal_that_failed_is_used_by_nobody_else(
 
 
 async def test_a_definition_that_the_topic_does_not_take_is_refused(
-    registrar: Registrar, log: Log, monkeypatch: pytest.MonkeyPatch
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide(book: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
         large = Record(b"consumer S c", b"{}" if request.id == "two" else bytes(2_000))
         return Decision(respond(request, {"total": 0}), (large,))
 
     monkeypatch.setattr(serve, "decide", decide)
     log.largest = 1_000
-    await take_turns(registrar, log)
+    await take_turns(request_server, log)
     assert "error" in log.answers[ONE]
     assert log.answers[TWO]["total"] == 0
