@@ -2,7 +2,7 @@
 service's reports. Pure.
 
 A consumer with `ack_policy: none` waits for no acks, and its floor follows what is delivered. `num_pending` is left out while
-nobody knows whether messages that match lie ahead, as when a shard starts; `lag_records` tells how many offsets there are to
+it is unknown whether messages that match lie ahead, as when a shard starts; `lag_records` tells how many offsets there are to
 read. What is the overlay's own stands under `overlay`, and there `num_pending_is` says `exact`, `estimate` or `at least`.
 """
 

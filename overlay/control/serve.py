@@ -148,7 +148,7 @@ class RequestServer:
         self._tell_problems()
 
     async def close(self) -> None:
-        """Stop; what has no answer yet is answered by whoever comes next."""
+        """Stop; requests without an answer are left to the next owner."""
         tasks = list(self._answering.values())
         for task in tasks:
             task.cancel()
@@ -526,7 +526,7 @@ class RequestServer:
         all that owner wrote was read.
 
         The shard may have been given to another worker without our knowledge. So the group is asked
-        before the journal fences anybody, and again afterwards. Raises Fenced if the shard is not
+        before the journal fences its former owner, and again afterwards. Raises Fenced if the shard is not
         ours.
         """
         if shard in self._journals:

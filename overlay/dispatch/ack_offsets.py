@@ -33,7 +33,7 @@ class AckOffsets:
         return max([self.shared, *self.own.values()])
 
     def clip(self, cut: int) -> AckOffsets:
-        """Return the same for a log that was cut: from there on, everything is news for everybody."""
+        """Return the same for a log that was cut: from there on, every ack is news for every consumer."""
         return AckOffsets(min(self.shared, cut), {name: min(at, cut) for name, at in self.own.items()})
 
     def of(self, name: str) -> int:

@@ -286,7 +286,7 @@ class Produce:
             for sending in queue.sendings:
                 if not sending.taken.done():
                     sending.taken.set_exception(self._failure)
-                    sending.taken.exception()  # else asyncio complains of those that nobody awaits any more
+                    sending.taken.exception()  # else asyncio reports the errors of futures that are not awaited any more
             queue.sendings.clear()
 
 

@@ -31,7 +31,7 @@ def show_gate(gate: str) -> str:
 
 
 def show_pending(found: ConsumerFacts) -> str:
-    """Return what lies ahead, as `1,234 exact`, `1,234 estimate` or `1,234 at least`; UNKNOWN if nobody has said."""
+    """Return what lies ahead, as `1,234 exact`, `1,234 estimate` or `1,234 at least`; UNKNOWN if that was not reported."""
     if found.num_pending is not None:
         return f"{show_count(found.num_pending)} {found.num_pending_is}".rstrip()
     return UNKNOWN

@@ -115,7 +115,7 @@ async def carry_out(loaded: Loaded, plan: Extension) -> int:
 
 
 async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Extension, mark: Delta) -> int:
-    """Commit the first round of the ledger, unless somebody else has meanwhile."""
+    """Commit the first round of the ledger, unless another worker has done so meanwhile."""
     cut = -1
 
     async def write(transactions: Transactions, state: ShardState) -> None:

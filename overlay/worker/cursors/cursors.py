@@ -197,8 +197,8 @@ class Cursors:
     # who leaves and comes back
 
     def park(self, consumers: Collection[ConsumerId]) -> Moved:
-        """Take consumers off their cursors, and remember where they left. Cursors on which nobody
-        is left end."""
+        """Take consumers off their cursors, and remember where they left. A cursor that serves
+        nothing any more ends."""
         if not consumers:
             return Moved(set(), set())
         for consumer in consumers:
