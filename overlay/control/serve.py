@@ -221,6 +221,8 @@ class RequestServer:
             self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
         self._taken_up = self._tail.seen
         await self._keep_registry()
+        if self._tail.seen >= self._hold:
+            await self._pass_over()
         # each decision needs a registry that contains every earlier one
         for request in list(self.registry.requests.values()):
             if self._tail.seen < self._hold:
@@ -356,6 +358,23 @@ class RequestServer:
 
     # requests
 
+    async def _pass_over(self) -> None:
+        """Remove the requests for which their clients have stopped waiting, in one transaction for each shard.
+
+        A worker that was suspended for hours may find hundreds. One transaction for each of them
+        would take minutes, and newer requests would wait behind them.
+        """
+        past: dict[int, list[Request]] = {}
+        for request in self.registry.requests.values():
+            shard = self.host.find_shard(request.about)
+            if shard is None or request.id in self._answering:
+                continue
+            if self._tail.brokers.judge(request.expires_at, now_ns(), monotonic()) is Age.PAST:
+                past.setdefault(shard, []).append(request)
+        for requests in past.values():
+            log.info("requests are passed over: their clients wait no more", count=len(requests), first=requests[0].id)
+            await self._write(requests[0].about, [_settle(request) for request in requests])
+
     async def _handle(self, request: Request, shard: int) -> None:
         age = self._tail.brokers.judge(request.expires_at, now_ns(), monotonic())
         if age is Age.UNKNOWN:
@@ -363,9 +382,7 @@ class RequestServer:
             self._tail.brokers.measure(monotonic())
             return
         if age is Age.PAST:
-            log.info("a request is passed over: nobody waits for it any more", request=request.id)
-            await self._write(request.about, [_settle(request)])
-            return
+            return  # the next turn passes it over
         if request.expires_at <= now_ns():
             self._tell_ahead()
         if not await self._knows_all(shard):

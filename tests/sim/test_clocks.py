@@ -12,6 +12,8 @@ from .asking import ask, await_answer, find_answers
 from .host import Worker, read_config, warm_up
 from .world import World
 
+LATE = 300
+
 
 def configure(world: World) -> Loaded:
     return read_config(
@@ -63,6 +65,31 @@ def test_requests_that_nobody_waits_for_are_not_carried_out(ahead_s: float) -> N
         await ask(world, "then", "consumer.info", "S", consumer="c")
         assert "error" not in await await_answer(world, "then", 5)
         assert not find_answers(world, "late")
+        await worker.stop()
+
+    world.run(history)
+
+
+def test_late_requests_by_the_hundred_hold_up_no_others() -> None:
+    """One transaction for each of them would take more than a minute."""
+    warm_up()
+    world = World(1, brokers=1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        worker = Worker(world, "w", configure(world))
+        worker.start()
+        await asyncio.sleep(10)
+        worker.kill()
+        for number in range(LATE):
+            await ask(world, f"late-{number}", "consumer.delete", "S", consumer="c")
+        await asyncio.sleep(30)
+        world.faults.latency_s = (0.03, 0.05)
+        worker.start()
+        await asyncio.sleep(20)
+        await ask(world, "then", "consumer.info", "S", consumer="c")
+        assert "error" not in await await_answer(world, "then", 5)
+        assert not any(find_answers(world, f"late-{number}") for number in range(LATE))
         await worker.stop()
 
     world.run(history)
