@@ -16,7 +16,7 @@ and is counted:
 | boolean   | true or false in any case                 | true or false                           |
 | timestamp | ms since 1970 or RFC 3339 with an offset  | a number of ms, or a string of RFC 3339 |
 
-The grammars are in numbers.py and times.py. Missing values and JSON's null are null and not
+The grammars are in scan/scalars/numbers.py and scan/scalars/times.py. Missing values and JSON's null are null and not
 counted. All other nulls are counted by reason: `unparsable`, `not_utf8`, `malformed` for a document
 that could not be read up to the field, `undecoded` for a value in a known format that is not JSON.
 """
@@ -33,10 +33,10 @@ import pyarrow.compute as pc
 from overlay.arrays import AnyArray, Bool, Bytes, Doubles, Int, Ints
 from overlay.kernels import kernel
 
-from .numbers import read_boolean, read_double, read_long
+from .scalars.numbers import read_boolean, read_double, read_long
+from .scalars.times import read_timestamp
 from .states import ABSENT, BAD, GOOD, HARD, MISSING, REASONS, judge_size
 from .texts import is_null, join
-from .times import read_timestamp
 
 States = Bytes
 

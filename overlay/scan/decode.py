@@ -20,7 +20,7 @@ from . import crc
 from .codec import Arena
 from .commit import NO_ABORTS, Aborted, Sight, judge
 from .header import CODEC_MASK, HEADER_SIZE, Batches, Fault, split
-from .json import extract
+from .json.search import extract
 from .kernel import walk
 from .plan import Plan
 from .values import NO_DECODERS, Decoders, decode

@@ -10,7 +10,7 @@ import numpy as np
 from overlay.arrays import Bytes, Ints
 from overlay.field import Field, FieldKind
 
-from .json import Paths
+from .json.search import Paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 from overlay.arrays import Bool, Bytes, Int, Int32s, Ints
 from overlay.kernels import kernel
 
-from .spelling import unescape
+from .json.spelling import unescape
 from .states import ABSENT, BAD, GOOD, NOT_UTF8, judge_size
 from .words import is_ascii
 

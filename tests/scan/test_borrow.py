@@ -119,7 +119,7 @@ def test_kernels_borrow_parameters_only() -> None:
 
 def test_the_check_sees_the_kernels_that_borrow() -> None:
     """The check's own eye: the extraction borrows, so taking its parameters away is seen."""
-    source = (ROOTS[0] / "scan" / "json.py").read_text(encoding="utf-8")
+    source = (ROOTS[0] / "scan" / "json" / "search.py").read_text(encoding="utf-8")
     assert find_faults(source) == []
     assert find_faults(source.replace(" met: Ints,", "", 1))
 

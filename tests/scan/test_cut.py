@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from overlay.scan import MALFORMED, MISSING, Records
 from overlay.scan.columns import Origin, gather
 from tests.oracle.batches import Record
-from tests.scan.test_json import PATHS, SLOW_DRAWS, Text, find, objects_with_duplicates, plan_for
+from tests.scan.json.test_search import PATHS, SLOW_DRAWS, Text, find, objects_with_duplicates, plan_for
 from tests.support.batches import build
 from tests.support.strategies import broken_json, json_keys, json_leaves, json_values
 

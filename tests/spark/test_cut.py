@@ -14,7 +14,7 @@ from overlay.scan import Records
 from overlay.scan.columns import Origin, gather
 from spark.decoding import decode_properties
 from tests.oracle.batches import Record
-from tests.scan.test_json import plan_for
+from tests.scan.json.test_search import plan_for
 from tests.support.batches import build
 
 pytestmark = pytest.mark.timeout(300)

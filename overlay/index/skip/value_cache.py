@@ -33,10 +33,10 @@ import numpy as np
 from overlay.arrays import Bytes, Int, Int32s, Ints, UInt16s, Words
 from overlay.kernels import kernel
 from overlay.scan.decode import Records
-from overlay.scan.numbers import read_boolean, read_double, read_long
+from overlay.scan.scalars.numbers import read_boolean, read_double, read_long
+from overlay.scan.scalars.times import read_timestamp
 from overlay.scan.states import GOOD, HARD
 from overlay.scan.texts import is_utf8
-from overlay.scan.times import read_timestamp
 from overlay.scan.words import find_quote, load
 from overlay.subject.dictionary import Codes
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from overlay.arrays import Bool, Bytes, Int
 from overlay.kernels import kernel
+from overlay.scan.states import BAD, GOOD
 
 from .numbers import read_long
-from .states import BAD, GOOD
 
 _SHORTEST = 20  # 2013-01-01T05:00:00Z
 _DAY = 86_400_000

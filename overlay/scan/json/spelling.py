@@ -11,8 +11,7 @@ import numpy as np
 
 from overlay.arrays import Bool, Bytes, Int
 from overlay.kernels import kernel
-
-from .words import find_quote
+from overlay.scan.words import find_quote
 
 WRONG = -1  # a backslash before a character to which JSON gives no meaning
 

@@ -1,4 +1,4 @@
-"""Wanted JSON paths, as the tree by which json.py walks documents.
+"""Wanted JSON paths, as the tree by which search.py walks documents.
 
 A tree's nodes are rows of integers in preorder. So a subtree is a range, and the next child of a
 node begins where the subtree of the one before ends. It is one array of integers instead of one per

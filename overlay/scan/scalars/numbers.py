@@ -22,9 +22,9 @@ import numpy as np
 
 from overlay.arrays import Bool, Bytes, Int
 from overlay.kernels import kernel
+from overlay.scan.states import BAD, GOOD, HARD
 
 from .rounding import round_decimal
-from .states import BAD, GOOD, HARD
 
 _POWERS = np.array([float(10**i) for i in range(23)])
 _POWERS.setflags(write=False)

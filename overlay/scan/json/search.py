@@ -9,7 +9,7 @@ grammar (RFC 8259) does not allow there, gives MALFORMED. A path that does not e
 through something that is no object, gives MISSING. A number, `true`, `false` or `null` inside an
 object that ends with the record's value is MALFORMED, since it may have been cut. So a cut document
 answers each path as the whole document does, or with MALFORMED. In a value of another known format
-(values.py) every path is UNDECODED.
+(scan/values.py) every path is UNDECODED.
 
 How. The wanted paths are a tree whose nodes are in preorder, so that a node's subtree is a range.
 The pass goes through the object of one node at a time. A wanted key is either an answer, or leads
@@ -23,11 +23,11 @@ paths below it are MALFORMED, and the outer object continues after the value as 
 it: a path is never malformed because of what another path had to read.
 
 Most of the time is spent finding the ends of strings and keys, so that is done a word at a time
-(words.py). A key is compared only if its first byte and length are those of some wanted key of the
+(scan/words.py). A key is compared only if its first byte and length are those of some wanted key of the
 same object (the MASK of its node). Documents of one stream mostly have the same keys in the same
 places: the text between two values is first compared with the text there in an earlier document
 (templates.py), and read only if it differs. The inner loops end by their condition, not by a break:
-numba then sees that it need not count references (borrow.py).
+numba then sees that it need not count references (scan/borrow.py).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ import numpy as np
 
 from overlay.arrays import Bool, Bytes, Int, Ints
 from overlay.kernels import kernel
+from overlay.scan.borrow import borrow
+from overlay.scan.states import MALFORMED, MISSING, UNDECODED
+from overlay.scan.values import Encoding, recognise
+from overlay.scan.words import find_quote
 
-from .borrow import borrow
 from .passing import pass_blanks, pass_rest, pass_string, pass_value
 from .paths import AFTER, CHILDREN, FIRST, LAST, MASK, SLOT, Paths, digest
 from .spelling import is_key
-from .states import MALFORMED, MISSING, UNDECODED
 from .templates import CHILD, make_templates, recall, remember
-from .values import Encoding, recognise
-from .words import find_quote
 
 __all__ = ["Paths", "extract"]
 
@@ -57,7 +57,7 @@ def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low
     """Write where each path's text is for the records low:high. `at` and `size` are [fields,
     records].
     """
-    # Made here, since a kernel may borrow only arrays of its caller (borrow.py); and anew per call,
+    # Made here, since a kernel may borrow only arrays of its caller (scan/borrow.py); and anew per call,
     # since two threads may extract.
     last_met = np.full(paths.nodes.shape[0], -1, np.int64)
     frames = np.zeros((4, paths.nodes.shape[0]), np.int64)

@@ -44,7 +44,7 @@ def _text(piece: Records, slot: int, row: int) -> Text:
 
 
 def _keep_first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of keys that stand twice in an object the first counts, as json.py says; json.loads alone keeps the last."""
+    """Of keys that stand twice in an object the first counts, as search.py says; json.loads alone keeps the last."""
     return dict(reversed(pairs))
 
 
@@ -216,7 +216,7 @@ def test_hints_of_one_record_do_not_reach_the_next() -> None:
     ],
 )  # fmt: skip
 def test_what_stood_between_values_before(documents: list[bytes], expected: list[list[Text]]) -> None:
-    """overlay/scan/templates.py: only what is the same may be taken as the same."""
+    """overlay/scan/json/templates.py: only what is the same may be taken as the same."""
     assert find(documents, plan_for("a", "c")) == expected
 
 

@@ -1,4 +1,4 @@
-"""Moving over a JSON value that the search does not want (json.py): only where it ends.
+"""Moving over a JSON value that the search does not want (search.py): only where it ends.
 
 Brackets are counted and strings are recognised; whether the text between them is JSON is not
 checked here. A string ends with a quote, an object and an array with a bracket. A number, `true`,
@@ -13,9 +13,8 @@ import numpy as np
 
 from overlay.arrays import Bytes, Int
 from overlay.kernels import kernel
-
-from .states import MALFORMED
-from .words import find_quote, skip_digits
+from overlay.scan.states import MALFORMED
+from overlay.scan.words import find_quote, skip_digits
 
 IS_BLANK = np.zeros(256, np.bool_)
 IS_BLANK[list(b" \n\r\t")] = True

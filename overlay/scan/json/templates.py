@@ -15,9 +15,9 @@ import numpy as np
 
 from overlay.arrays import Bool, Bytes, Int, Ints
 from overlay.kernels import kernel
+from overlay.scan.words import WORD, load
 
 from .passing import IS_BLANK
-from .words import WORD, load
 
 TURNS: Final = 64
 """Members of a document that may have a template; later ones have none."""
