@@ -180,7 +180,11 @@ class SparkForm:
         self.fields: tuple[Field, ...] = tuple(sorted(set(wanted), key=str))
 
     def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
-        """Return the rows of a slice as a batch. It keeps no reference to the slice's buffers."""
+        """Return the records `rows` of the slice `piece` as a batch with the Spark schema.
+
+        All data is copied, since the slice's buffers are reused. `sequenced`: the stream has one
+        partition, so a record's sequence is its offset + 1; otherwise sequences are null.
+        """
         found = build_batch(piece, rows, self._envelope or ("offset",), stream=self._name, sequenced=sequenced)
         reading = Reading(piece, rows)
         arrays = [

@@ -124,7 +124,11 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_position({source: end for source, (_, end) in waiting.items()}, ids)
 
     def _find_begun(self, start: Position, bounds: ReadBounds, ids: Mapping[str, str]) -> Spots:
-        """Return where the logs of today are to be read on: without topics that are others, and within the logs' ends."""
+        """Return the next offset to read of each partition, by a position that Spark has kept.
+
+        Partitions of topics that were created again are left out. An offset beyond the end of its
+        log becomes the end. Raises DataLoss in both cases, unless failOnDataLoss is off.
+        """
         anew = find_anew(start.get(IDS, {}), ids)
         for topic in sorted(anew):
             report_loss(topic, CREATED_AGAIN, self._ask.fails_on_loss)
@@ -144,10 +148,11 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begun
 
     def _skip_lost(self, bounds: ReadBounds, waiting: Ends) -> Ends:
-        """Return what is waiting without offsets removed by retention, so that they do not use up a
-        limit.
+        """Return the ranges that wait to be read, without the offsets that retention has removed:
+        these must not use up a limit.
 
-        `partitions` checks whether they may be missing.
+        `waiting`: by partition, start and end. `partitions` checks later whether records may be
+        missing.
         """
         return {
             source: (min(max(at, bounds.log_starts.get(source, at)), end), end) for source, (at, end) in waiting.items()
@@ -181,7 +186,10 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {each.source: each.stop for each in Planner(self._ask).look().offset_ranges}
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
-        """The tasks of a trigger; none when it is empty. Raises DataLoss."""
+        """Return the tasks that read the offsets from `start` to `end`; none if the positions are
+        equal. Raises DataLoss if the log does not have all of these offsets any more, unless
+        failOnDataLoss is off.
+        """
         anew = find_anew(start.get(IDS, {}), end.get(IDS, {}))
         begun, ends = {s: at for s, at in read_position(start).items() if s[0] not in anew}, read_position(end)
         if begun == ends:
@@ -200,9 +208,10 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def share_out(waiting: Ends, most: int, weights: Mapping[TopicPartition, float]) -> Ends:
-    """Return a part of what is waiting that weighs at most `most`, but at least one offset per partition.
+    """Return the ranges, cut at their ends so that together they weigh about `most` or less.
 
-    Each partition gives in proportion to what it has. `weights`: of one offset of each partition.
+    `waiting`: by partition, start and end. `weights`: by partition, the weight of one offset: 1 to
+    count offsets, or its bytes. All ranges are cut in proportion, but keep at least one offset.
     """
     total = sum((end - start) * weights[source] for source, (start, end) in waiting.items())
     if total <= most:

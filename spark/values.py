@@ -42,10 +42,11 @@ class NotNative(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The value of a node.
+    """The value of one node of a filter's syntax tree, as an expression of Spark.
 
-    `constant`: the value if it is the same in all rows. `column` is null for a constant too large
-    for a long.
+    `column`: the expression. `constant`: the value itself if it is the same in all rows, None if
+    it is not, or if it is NULL. For an integer constant that does not fit a long, `column` is a
+    NULL literal, so only `constant` has the value.
     """
 
     kind: ValueKind

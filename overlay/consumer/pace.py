@@ -37,8 +37,8 @@ class Rate:
         self._filled_at = -NEVER  # when the bucket would have been empty; its content is the time since then
 
     def ready_at(self, now: int, size: int) -> int:
-        # a message larger than the bucket needs a full one
         """Return the time from which on a message of `size` bytes may go out."""
+        # a message larger than the bucket needs a full one
         return max(self._filled_at, now - self._time(self._burst)) + self._time(min(size, self._burst))
 
     def spend(self, now: int, size: int) -> None:
@@ -122,9 +122,12 @@ class Pace:
         return max(rate, self._replay.ready_at(time) if self._replay and time is not None else 0)
 
     def spend(self, now: int, time: int | None, size: int, delivered: int) -> str:
-        """Count a delivery. Return the subject of a flow control request to be sent now, empty for none.
+        """Count a delivery in rate limit, replay and flow control.
 
-        `delivered`: the last stream sequence delivered.
+        Return the subject of the flow control request to send now, "" if none is due.
+
+        `time`: ns since 1970 when the message was stored, None for a redelivery. `delivered`: the
+        highest stream sequence delivered so far, including this delivery.
         """
         if self._rate:
             self._rate.spend(now, size)

@@ -211,7 +211,11 @@ def _make_table(rows: Columns) -> Pending:
 
 
 def _join(records: Sequence[MachineRecord]) -> Columns:
-    """Return the rows that remain when the latest record of each message counts, in stream order."""
+    """Return the rows of the messages that are known after the last record, sorted by sequence.
+
+    `records`: in the order of writing. Of each message the last record that names it counts. If
+    that record lists the message as ended, the result has no row of it.
+    """
     sequences = np.concatenate([part for record in records for part in (record.rows["sequence"], record.ended)])
     is_row = np.concatenate(
         [np.arange(r.rows["sequence"].size + r.ended.size) < r.rows["sequence"].size for r in records]

@@ -26,7 +26,10 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 class NeedState(Enum):
-    """States of a need, by the words that users see."""
+    """How far a need is met, in the words that users see.
+
+    A need is a Kafka resource, such as a topic, with the operations that the user needs on it.
+    """
 
     OK = "ok"
     CREATED = "will be created"

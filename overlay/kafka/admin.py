@@ -275,7 +275,9 @@ class Admin:
     async def find_bounds(
         self, sources: Iterable[tuple[str, int]], *, committed: bool = True
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Log start and end of each partition."""
+        """Return (log start, log end) of each partition, as offsets. The end is the last stable
+        offset, or the high watermark with `committed=False`.
+        """
         first, last = await self._find_offsets(
             sources, [(OffsetSpec.earliest(), True), (OffsetSpec.latest(), committed)]
         )

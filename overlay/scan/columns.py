@@ -163,9 +163,14 @@ _READERS: dict[str, tuple[int, type[np.generic]]] = {
 def _fill(
     buf: Bytes, at: Ints, size: Ints, is_json: Bool, reader: Int, values: Ints | Doubles | Bytes, states: States
 ) -> None:
-    """Read each slice with one of _READERS. Compiled for each storage type; the branch on `reader`
-    always goes the same way.
+    """Read slice i, buf[at[i]:at[i]+size[i]], and write its value to values[i] and its state
+    (states.py) to states[i].
+
+    A size below 0 is a value that is not there. `is_json`: whether the slices are JSON text, else
+    plain text. `reader`: how to read all of them, a number from _READERS. A double that is left to
+    `_read_hard` gets the state HARD.
     """
+    # compiled for each storage type; in one call the branch on `reader` always goes the same way
     for i in range(size.size):
         values[i] = 0
         if size[i] < 0:

@@ -68,7 +68,7 @@ def write_varint(out: Bytes, pos: Int, value: Int) -> Int:
 
 @kernel
 def varint_size(value: Int) -> Int:
-    """Return the bytes that `write_varint` would write."""
+    """Return how many bytes `write_varint` would write."""
     raw = np.uint64((value << 1) ^ (value >> 63))
     size = 1
     while raw >= np.uint64(0x80):

@@ -60,7 +60,10 @@ class ReadConditions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartPlan:
-    """The plan for one partition, from the start of its log to its committed end."""
+    """The plan of a read of one partition: each chunk's answer, and the spans of offsets to read.
+
+    It covers first <= offset < end: from the start of the log to its last stable offset.
+    """
 
     source: TopicPartition
     first: int

@@ -22,7 +22,10 @@ def show_rate(per_second: float | None) -> str:
 
 
 def _short(number: float) -> str:
-    """Return a number with two significant digits, or all digits before the point."""
+    """Return a number with one decimal if it is above 0 and below 9.95, otherwise without decimals.
+
+    For example: `0`, `0.4`, `9.9`, `12`, `1234`.
+    """
     return f"{number:.1f}" if 0 < number < 9.95 else f"{number:.0f}"
 
 

@@ -65,8 +65,8 @@ class Extension:
 
 
 async def plan_extension(loaded: Loaded, name: str) -> Extension:
-    """Return what is to be done. Raises OverlayError if there is nothing to extend,
-    SourceUnavailable."""
+    """Return how stream `name` is to be extended by the partitions that were added to its topics.
+    Changes nothing. Raises OverlayError if there is nothing to extend, SourceUnavailable."""
     service, stream = loaded.service, loaded.streams[name]
     async with connect(service.kafka) as (admin, client):
         topic = index_topic(service.topics.prefix, name)
@@ -115,7 +115,9 @@ async def carry_out(loaded: Loaded, plan: Extension) -> int:
 
 
 async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Extension, mark: Delta) -> int:
-    """Commit the first round of the ledger, unless another worker has done so meanwhile."""
+    """Commit the first ledger entry, which keeps sequences as offset + 1 up to the log's end.
+
+    Return that end, or -1 if the ledger already has an entry, which another process has written."""
     cut = -1
 
     async def write(transactions: Transactions, state: ShardState) -> None:

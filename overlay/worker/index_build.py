@@ -95,7 +95,11 @@ class Build:
             sys.setswitchinterval(interval)
 
     async def _work(self, admin: Admin, membership: Membership, number: int, stop: asyncio.Event) -> None:
-        """Run the shard until there is a reason to leave the group."""
+        """Run the shard as a member of the group of workers, until `_end` is called.
+
+        `_end` is called when `stop` is set, the index reaches the end of the log or is refused, or
+        another worker joins the group. `number`: of the shard that keeps the stream's index.
+        """
         metrics = Metrics()
         async with asyncio.TaskGroup() as group:
 
@@ -127,7 +131,10 @@ class Build:
             task.cancel()
 
     def _end(self, fault: str = "") -> None:
-        """Leave the group, because of the first `fault` if there is one."""
+        """Make the build leave the group of workers, which ends it. May be called repeatedly.
+
+        `fault`: why the build fails, "" if it does not. `run` raises the first fault.
+        """
         self._fault = self._fault or fault
         self._leave.set()
 

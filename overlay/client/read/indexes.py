@@ -151,8 +151,8 @@ class KeptIndex:
         return True
 
     async def _find(self, line: Connection) -> bool:
-        # a client that may not read the index reads everything, as if there were none
         """Look up whether the stream has an index."""
+        # a client that may not read the index reads everything, as if there were none
         if self.topic not in await line.admin.find_topics([self.topic], with_config=False, denied={}):
             self._index = Index(self._stream)
             return False

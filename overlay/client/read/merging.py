@@ -56,8 +56,11 @@ class Merge:
         self._partition_fetch = await fetcher.open(self._order.topic, 0, self._order.index.position)
 
     def choose(self, readings: Sequence[RangeReading]) -> list[RangeReading]:
-        """Return those that have to be read before anything can be returned, however full the
-        fetcher is.
+        """Return the readings whose data is to be taken now: those of the partition that is
+        farthest behind in sequences, unless their data still waits for sequences.
+
+        Marks the partition fetches of that partition as urgent, so that they are fetched even if
+        the fetcher is full.
         """
         self._read_on()
         first = self._find_next()
@@ -76,7 +79,9 @@ class Merge:
                 raise SourceChanged(f"topic {self._order.topic} is not the one that was read any more. Read anew")
 
     def _is_sequenced(self, reading: RangeReading) -> bool:
-        """Return whether what is ready of a partition has sequences, or has waited long enough."""
+        """Return whether a reading's fetched data may be taken: the ledger has its sequences, or
+        the data has waited PATIENCE_S for them. Always True if the stream is not followed.
+        """
         source, ready = reading.offset_range.source, reading.partition_fetch.ready
         if self._partition_fetch is None or not isinstance(ready, Fetched):
             return True
@@ -108,7 +113,9 @@ class Merge:
         return self.take()
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches that can be returned now, in order."""
+        """Yield the rows that can be returned now, and drop them: first those below the next
+        sequence of every partition, in the order of sequences, then those without a sequence.
+        """
         limit = self._find_next()
         places, batches = list[Ints](), list[pa.RecordBatch]()
         for held in self._held.values():

@@ -133,7 +133,10 @@ async def make_read_plan(
     request: CheckedQuestion,
     narrow: Callable[[ReadBounds], ReadBounds] | None = None,
 ) -> tuple[ReadBounds, ReadPlan]:
-    """Return what Kafka has, and what of it has to be read. `narrow` may reduce the bounds.
+    """Return the bounds of the stream's logs for a request, and the plan of what to read in them.
+
+    The plan leaves out what the index rules out, if there is an index. `narrow` gets the bounds
+    before the plan is made, and returns them or smaller ones.
 
     Raises what `find_bounds` and `narrow` raise.
     """
@@ -316,9 +319,12 @@ class Scan:
         return Growth(self.client, self.admin, self.request.stream, self.bounds.sources, changed)
 
     async def _take(self, range_reading: RangeReading) -> AsyncGenerator[FilteredRows, None]:
-        """Yield the filtered parts of what a reading has ready.
+        """Take the data that a reading has ready, and yield in parts the rows that pass the filter.
 
-        Afterwards its partition fetch is at the next position to read.
+        Does not wait for more data. After the last part, the reading's partition fetch is at the
+        next offset to read. It is not if the generator is closed early.
+
+        Raises CorruptBatch, SourceChanged, and SourceUnavailable.
         """
         taken, gaps = range_reading.take()
         partition_fetch, offset_range = range_reading.partition_fetch, range_reading.offset_range

@@ -139,7 +139,11 @@ def join(numbers: Ints) -> Iterator[tuple[int, int]]:
 
 
 def read_sequences(head: Head, tokens: Sequence[bytes]) -> TokenColumns:
-    """Return the contents of tokens, all of which are of this consumer."""
+    """Return the stream sequence, the consumer sequence and the incarnation of each token.
+
+    All tokens must belong to the consumer of `head`. This is not checked: other tokens give
+    meaningless numbers.
+    """
     streams, consumers, by = (np.zeros(len(tokens), np.int64) for _ in range(3))
     known = np.zeros((2, len(tokens)), np.int64)
     text = np.frombuffer(b"\n".join(tokens), np.uint8)

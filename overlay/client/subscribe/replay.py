@@ -69,7 +69,8 @@ class Letter:
 
     @property
     def deliveries(self) -> str:
-        """How often the message was delivered, as text."""
+        """How often the message was delivered: a decimal number, as the dead letter's header has
+        it; "" without this header."""
         return self._find(DELIVERIES)
 
     @property

@@ -37,7 +37,12 @@ _SURE = float(1 << 62)  # half of int64's range, which leaves room for the round
 
 
 def calculate(operator: Arithmetic, left: Value, right: Value) -> Value:
-    """Return `left operator right`; NULL if an operand is not a number."""
+    """Return `left operator right`, row by row.
+
+    A row is NULL if an operand is not a number, if the divisor is 0, or if a double result is not
+    finite. MOD is NULL unless both operands are integers. Rows whose integer result may not fit
+    int64 are marked in the result's `doubt`.
+    """
     if not is_number(left) or not is_number(right):
         return make_unknown(left, right)
     if not isinstance(left, Vector) and not isinstance(right, Vector):

@@ -68,12 +68,12 @@ class Pages:
 
     @property
     def _shelf(self) -> tuple[Bytes, Ints, Ints, Ints]:
-        """What kernels read from."""
+        """The arrays in use that kernels search: data, and by page begins, sequences and marks."""
         used = self._used
         return self._data, self._at[: used + 1], self._sequences[:used], self._marks[:used]
 
     def enlist(self, codes: int) -> None:
-        """Make room for this many partitions."""
+        """Make room for the partitions with codes below `codes`."""
         more = codes - self._tips.size
         if more > 0:
             more = max(more, self._tips.size, 8)
@@ -152,10 +152,11 @@ class Pages:
         return int(max(first_offset + max(sequence - first_sequence, 0), low)) if first_sequence else -1
 
     def locate(self, sequence: int) -> tuple[int, int, int, int]:
-        """Return code, first sequence, first offset and count of the first row that reaches beyond
-        a sequence, from there on.
+        """Return (partition code, first sequence, first offset, count) of the row that has
+        `sequence`, or else of the next row above it.
 
-        A count of 0 means that there is no such row.
+        If the row begins below `sequence`, the result is its part from `sequence` on. Hidden
+        offsets are left out. A count of 0 means that there is no such row.
         """
         code, start, offset, count = _locate(*self._shelf, self._find_page(sequence), self._lows, sequence)
         return int(code), int(start), int(offset), int(count)
@@ -286,7 +287,9 @@ def _pack(
 
 @kernel
 def _unpack(data: Bytes, at: Ints, sequences: Ints, marks: Ints, page: int, rows: Ints) -> None:
-    """All rows from a page on, as four columns."""
+    """Write all rows from page `page` on to `rows` (int64, [4, rows]): partition code, first
+    sequence, first offset and count.
+    """
     tips = np.empty(marks.shape[1], np.int64)
     row = 0
     for i in range(page, sequences.size):
@@ -305,7 +308,9 @@ def _unpack(data: Bytes, at: Ints, sequences: Ints, marks: Ints, page: int, rows
 
 @kernel
 def _seek(marks: Ints, code: int, offset: int, low: int) -> int:
-    """The last page, from `low` on, that begins at or below an offset of a partition."""
+    """Return the number of the last page that begins at or below an offset of a partition; `low` if
+    no page above it does.
+    """
     high = marks.shape[0]
     while high - low > 1:
         middle = (low + high) // 2
@@ -320,7 +325,11 @@ def _seek(marks: Ints, code: int, offset: int, low: int) -> int:
 def _find_sequences(
     data: Bytes, at: Ints, sequences: Ints, marks: Ints, code: int, low: int, offsets: Ints, out: Ints
 ) -> bool:
-    """False where they would have to be read backwards."""
+    """Write the sequence of each offset to `out`, 0 if it has none. Return False, with `out` only
+    partly written, if `offsets` descend so that rows would have to be read backwards.
+
+    `low`: the partition's offsets below it are hidden.
+    """
     pages = sequences.size
     # The current row has the offsets `first` to `after`; sequence = offset + shift. The next row is
     # at `pos`, the page ends at `stop`.
@@ -365,7 +374,9 @@ def _find_sequences(
 def _find_row(
     data: Bytes, at: Ints, sequences: Ints, marks: Ints, code: Int, page: Int, offset: Int, sequence: Int
 ) -> tuple[Int, Int]:
-    """First offset and sequence of a partition's first row, from a page on, that reaches beyond both; sequence 0 for none."""
+    """Return (first offset, first sequence) of the partition's first row, from page `page` on, that
+    ends above both `offset` and `sequence`; (0, 0) if there is none.
+    """
     for i in range(page, sequences.size):
         tip = marks[i, code]
         if i + 1 < sequences.size and marks[i + 1, code] == tip:

@@ -55,8 +55,11 @@ class Counts:
         return self._codes.nbytes + self._records.nbytes
 
     def add(self, block: Block, rows: Ints, wanted: Flags) -> Flags:
-        """Append rows of a block and return which of them are known. `wanted`: the rows whose
-        counts may be used.
+        """Append the counts of some headers, and return whether each is known (one flag per row).
+
+        `rows`: row numbers in `block`. `wanted`: one flag per row, False for counts that must not
+        be used. The counts of a row are unknown if the row is not wanted, or if the table of
+        distinct subjects is full.
         """
         known = wanted & (len(self._subjects.subjects) < self._limit)
         sizes = np.where(known, block.heads["subjects"][rows], 0).astype(np.int64)

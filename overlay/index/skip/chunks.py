@@ -188,8 +188,8 @@ class Chunks:
         return answer
 
     def false_positives(self, among: Flags) -> Doubles:
-        """Return the share of absent terms that each filter of the chunks `among` lets through; 1
-        if there is no filter.
+        """Return the share of absent terms that each filter lets through, 0 to 1; 1 if there is no
+        filter. Only the chunks `among` have an item in the result.
         """
         answer = np.ones(int(np.count_nonzero(among)))
         rows = np.flatnonzero(among)
@@ -286,7 +286,9 @@ class Chunks:
         self._first, self._end = 0, kept.size
 
     def _add(self, block: Block, rows: Ints, heads: Structs) -> None:
-        """Append rows after the others, wherever they belong in offset order."""
+        """Append headers after all rows, even if they are not the last in offset order. The caller
+        then puts the rows in order.
+        """
         begin, end = self._end, self._end + rows.size
         if end > self._columns["exact"].shape[0]:
             self._grow(end)
@@ -396,7 +398,11 @@ def _fingerprint(buf: Bytes, at: Ints, counts: Ints, out: Words) -> None:
 def _find_zones(
     buf: Bytes, at: Ints, counts: Ints, property: int, type: int, low: Bytes, high: Bytes, flags: Bytes
 ) -> None:
-    """Find the zone of one property in each row. `flags` is 0 for a row without it."""
+    """Read the zone of one property from each header: its bounds into low[i] and high[i] (16 bytes
+    each), its flags with _KNOWN into flags[i]. A header without the zone gets the flags 0.
+
+    `at`: where the zones of each header begin in `buf`. `counts`: how many each has.
+    """
     for i in range(at.size):
         flags[i] = 0
         for j in range(counts[i]):

@@ -195,7 +195,7 @@ class All(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Alike(Probe):
-    """One condition, asked in several ways."""
+    """One condition that each probe asks in another way. The first NO or ALL is the answer."""
 
     probes: tuple[Probe, ...]
 
@@ -239,7 +239,11 @@ def any_of(probes: Iterable[Probe]) -> Probe:
 
 
 def alike(probes: Iterable[Probe]) -> Probe:
-    """Return one condition asked in several ways, simplified; Unsure if `probes` is empty."""
+    """Return a probe of one condition that each of `probes` asks in another way.
+
+    A chunk's answer is NO or ALL if any of them says so, else MAYBE. The result is simplified:
+    Nothing or Everything if that is among them, Unsure if `probes` is empty.
+    """
     flat = _flatten(Alike, probes)
     for final in (Nothing(), Everything()):
         if final in flat:

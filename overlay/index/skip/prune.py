@@ -144,8 +144,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """`levels`: an Answer per chunk. `residual`: the parts to test, as bits of Part. `tallies`: by
-    leaf.
+    """The answers of a partition's chunks to some conditions.
+
+    `levels`: an Answer per chunk. `residual`: for each chunk the parts that its records must be
+    tested for, as bits of Part. `tallies`: by leaf of the conditions.
     """
 
     levels: Levels
@@ -163,7 +165,7 @@ NO, MAYBE, ALL = (np.int8(answer) for answer in Answer)
 
 
 def evaluate(conditions: Conditions, chunks: Chunks) -> Answers:
-    """Ask every part of the conditions of every chunk."""
+    """Return every chunk's answer to the conditions, and what its records must be tested for."""
     count = len(chunks)
     asking = _Asking(chunks)
     levels = np.full(count, ALL)
@@ -206,7 +208,11 @@ class _Asking:
         return found
 
     def ask_all(self, probes: Sequence[Probe], among: Flags) -> Levels:
-        """Return the answers to an AND. Chunks that one probe refuses are not asked the next."""
+        """Return the answers to an AND, one per chunk; meaningless outside `among`.
+
+        A chunk's answer is the least one (NO < MAYBE < ALL) that the probes give. Once it is NO,
+        the chunk is not asked the other probes.
+        """
         levels = np.full(among.size, ALL)
         for probe in sorted(probes, key=_price):
             left = among & (levels != NO)
@@ -216,8 +222,11 @@ class _Asking:
         return levels
 
     def ask_any(self, probes: Sequence[Probe], among: Flags) -> Levels:
-        """Return the answers to an OR. Chunks that one probe accepts are not asked the next; MAYBE
-        is asked on only if ALL is possible.
+        """Return the answers to an OR, one per chunk; meaningless outside `among`.
+
+        A chunk's answer is the greatest one (NO < MAYBE < ALL) that the probes give. Once it is
+        ALL, the chunk is not asked the other probes. Once it is MAYBE, it is asked only those that
+        can answer ALL.
         """
         levels = np.full(among.size, NO)
         for probe in sorted(probes, key=_price):
@@ -227,8 +236,10 @@ class _Asking:
         return levels
 
     def ask_alike(self, probes: Sequence[Probe], among: Flags) -> Levels:
-        """Return the answers to one condition asked in several ways. Only chunks that answer MAYBE
-        are asked the next way.
+        """Return the answers to one condition that each probe asks in another way, one per chunk;
+        MAYBE outside `among`.
+
+        A chunk's answer is the first NO or ALL of a probe, MAYBE if there is none.
         """
         levels = np.full(among.size, MAYBE)
         for probe in sorted(probes, key=_price):
@@ -239,7 +250,7 @@ class _Asking:
         return levels
 
     def ask_leaf(self, probe: Probe, among: Flags) -> Levels:
-        """Return the answers to a single question."""
+        """Return the answers to a leaf, one per chunk; meaningless outside `among`."""
         chunks = self.chunks
         match probe:
             case Nothing():
@@ -348,7 +359,10 @@ def _half_open(low: int | None, high: int | None) -> Interval:
 
 
 def _compare_spans(low: Ints, high: Ints, wanted: Interval, negated: bool = False) -> Levels:
-    """Return the answers for chunks whose values are between `low` and `high`."""
+    """Return the answer of each chunk to "the value is in `wanted`", if `negated` to "is outside".
+
+    A chunk's values are between its items of `low` and `high`, both included.
+    """
     outside, inside = _lie_outside(low, high, wanted), _lie_inside(low, high, wanted)
     return _settle(inside, outside) if negated else _settle(outside, inside)
 

@@ -150,7 +150,7 @@ def _canonical(value: bool | int | float | str | bytes) -> bytes:
 
 
 def canonical_doubles(values: Doubles) -> Words:
-    """Return the words that the terms of finite doubles are hashed from, eight bytes each."""
+    """Return the words that the terms of finite doubles are hashed from (uint64, one per value)."""
     words = np.empty(values.size, np.uint64)
     _make_canonical(values, words)
     return words
@@ -182,7 +182,11 @@ def hash_texts(texts: Texts, first: int) -> tuple[Hashes, Ints]:
 
 @kernel(inline="always")
 def canonical_double(value: float) -> np.uint64:
-    """Return the word that the term of a finite double is hashed from."""
+    """Return the word that the term of a finite double is hashed from.
+
+    A whole number in int64 gives the word of that integer, so 1.0 and 1 have the same term. Any
+    other double gives its own bits.
+    """
     if np.floor(value) == value and -_TWO_63 <= value < _TWO_63:
         return np.uint64(np.int64(value))
     return np.float64(value).view(np.uint64)

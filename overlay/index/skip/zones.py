@@ -82,7 +82,7 @@ def find_bounds(column: pa.Array, type: str) -> Bounds:
 
 
 def unite(a: Bounds, b: Bounds) -> Bounds:
-    """Return the zone of the values of both."""
+    """Return the zone of a property over the records of both `a` and `b`."""
     if a.min is None or a.max is None:
         return Bounds(b.type, b.min, b.max, a.has_null or b.has_null)
     if b.min is None or b.max is None:
@@ -105,8 +105,10 @@ def read_bounds(words: Words, type: str, has_null: bool) -> Bounds:
 
 @kernel
 def widen(words: Words, high: np.uint64, low: np.uint64, order: Int) -> None:
-    """Widen bounds by a value: a number in `high`, or a key. Of equal doubles (0 and -0) the first
-    one stays.
+    """Widen the bounds in `words` (as `read_bounds` takes them) so that they include a value.
+
+    `order`: INTEGERS, DOUBLES or KEYS. A number is in `high`, and `low` is not used; a key is in
+    both. Of equal doubles (0 and -0) the first one stays.
     """
     if not words[_HAS_VALUE]:
         words[_HAS_VALUE] = 1

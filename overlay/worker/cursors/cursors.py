@@ -45,7 +45,7 @@ from .table import TRANSITIONS, Move, State
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be fetched for a cursor: its partition from `log_position` on."""
+    """A request to fetch for a cursor: from `log_position` on in the cursor's partition."""
 
     log_position: LogPosition
     route: SkipRoute | None
@@ -197,8 +197,9 @@ class Cursors:
     # who leaves and comes back
 
     def park(self, consumers: Collection[ConsumerId]) -> Moved:
-        """Take consumers off their cursors, and remember where they left. A cursor that serves
-        nothing any more ends."""
+        """Take consumers off their cursors, and keep their positions for `resume`. Return what the
+        state must record. A cursor without consumers ends unless an index or ledger is made from
+        it."""
         if not consumers:
             return Moved(set(), set())
         for consumer in consumers:
@@ -235,8 +236,11 @@ class Cursors:
                 self._plan(partition, cursor, now)
 
     def part(self, machines: Collection[ConsumerId], now: int) -> None:
-        """Have consumers with machines wait where a corrupt batch stops their cursor group. The
-        others in it go on, on cursors of their own.
+        """Split each cursor group that a corrupt batch has stopped in one of its partitions.
+
+        Consumers with machines stay, and from now on the whole group waits at the batch. The
+        group's other consumers get a new group at the same positions, and read on in the other
+        partitions. A group without such consumers does not change.
 
         `machines`: the consumers with machines. `now`: ms since 1970.
         """
@@ -265,8 +269,10 @@ class Cursors:
                 cursor.waits = True
 
     def find(self, consumer: ConsumerId, offsets: Mapping[TopicPartition, Ints], now: int) -> None:
-        """Have a consumer of last messages read these offsets of each partition, ascending. `now`:
-        ms since 1970."""
+        """Start the cursors of a consumer that wait for the search of its last messages.
+
+        `offsets`: by partition, the offsets of the last messages, ascending. The cursors deliver
+        only these up to the end of the consumer's snapshot. `now`: ms since 1970."""
         for source, cursor in self.members_of(consumer):
             if cursor.is_searching:
                 cursor.only = offsets[source]
@@ -274,8 +280,11 @@ class Cursors:
                 self._plan((consumer[0], source), cursor, now)
 
     def pass_retention(self, first: Mapping[Cursor, int], now: int) -> Moved:
-        """Move cursors whose positions are not in their logs any more to these offsets, and have
-        all of them fetched anew. `now`: ms since 1970."""
+        """Move cursors whose records retention has removed to the first offsets of their logs.
+
+        `first`: by cursor, its log's first offset. A cursor beyond it stays there. The fetched data
+        of all these cursors is dropped and fetched anew. `now`: ms since 1970. Return what the
+        state must record."""
         moved: set[StreamPartition] = set()
         for partition, cursor in self.all():
             if cursor in first:
@@ -366,7 +375,8 @@ class Cursors:
             cursor.stable_end = look.stable_end
 
     def note_committed(self, given_out: Mapping[str, int]) -> None:
-        """Note the first sequence of streams that is not committed yet."""
+        """Set the first sequence that is not committed yet. `given_out`: by stream with a ledger;
+        other streams keep theirs."""
         self._committed.update(given_out)
 
     def note_sequence(self, consumer: ConsumerId, sequence: int) -> None:
@@ -374,11 +384,18 @@ class Cursors:
         self._standings[consumer].sequence = sequence
 
     def note_heard(self, consumer: ConsumerId, heard: Mapping[TopicPartition, int]) -> None:
-        """Note a consumer's own positions in ack topics."""
+        """Set the positions in ack topics that the state records for a consumer: by partition, the
+        next offset to read. Only those that differ from the stream's."""
         self._standings[consumer].heard = heard
 
     def hold(self, consumer: ConsumerId, first_offsets: Mapping[TopicPartition, int]) -> None:
-        """Note the first offsets that were offered to a machine and are not delivered."""
+        """Set the offsets that the state records as the consumer's positions, in place of the last
+        ones.
+
+        `first_offsets`: by partition, the first offset that was offered to the consumer's machine
+        and is not delivered. The cursors advance beyond these offsets. The next session reads
+        again from them.
+        """
         self._standings[consumer].holds = first_offsets
 
     # what the state records
@@ -489,8 +506,12 @@ class Cursors:
     def _align(self, stream: str) -> None:
         """Merge the cursor groups of a stream that are at the same position in every partition.
 
-        Cursors that serve only the index join the head's group in partitions where they have
-        reached it.
+        Groups merge only if they have the same `careful` and `waits`. A group with a cursor that
+        delivers selected offsets does not merge. The lowest number remains.
+
+        A cursor that serves only the index has no group (0). In its partition, the head is the
+        cursor that gives records their sequences. A cursor without a group gets the head's group if
+        it is at the head's position.
         """
         cursors = {source: some for (name, source), some in self._cursors.items() if name == stream}
         # where each group is in each partition, and which groups may not merge with others

@@ -60,7 +60,10 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seal:
-    """One fetch of one partition that is being divided into chunks."""
+    """The indexing of one fetch: `add` divides the fetch's slices into chunks.
+
+    `headers`: the list that headers of complete chunks are appended to. It belongs to the stream.
+    """
 
     sealer: Sealer
     batches: Batches
