@@ -62,7 +62,7 @@ class Idle:
 async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[object] = []
 
-    async def amend(service: object, admin: object, change: object) -> list[int]:
+    async def amend(service: object, admin: object, change: object, confirm: object) -> list[int]:
         tried.append(change)
         raise StateUnreadable("torn")
 
