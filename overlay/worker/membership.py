@@ -66,6 +66,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self._take: Take | None = None
         self._release: Release | None = None
         self._changed = asyncio.Event()
+        self._heartbeats: set[asyncio.Future[bool]] = set()
+        """Those of `confirm` that are under way."""
         self._consumer = AIOKafkaConsumer(
             **for_aiokafka(kafka),
             group_id=workers_group(prefix),
@@ -111,6 +113,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         the end, and it notices by itself that a member is missing."""
         try:
             async with asyncio.timeout(LEAVE_S):
+                if self._heartbeats:
+                    # a heartbeat that is under way might connect anew, after all connections are closed
+                    await asyncio.wait(self._heartbeats)
                 await self._consumer.stop()
         except TimeoutError:
             log.warning("the group of workers does not answer; left without its leave", seconds=LEAVE_S)
@@ -150,7 +155,10 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         asked_at = monotonic()
         try:
             async with asyncio.timeout(CONFIRM_S):
-                is_member = await self._coordinator._do_heartbeat()
+                heartbeat = asyncio.ensure_future(self._coordinator._do_heartbeat())
+                self._heartbeats.add(heartbeat)
+                heartbeat.add_done_callback(self._heartbeats.discard)
+                is_member = await heartbeat
         except TimeoutError:
             return None
         if not is_member or shard not in self.owned:
