@@ -51,6 +51,25 @@ async def finish_in_thread(
         raise
 
 
+async def finish_within(work: Coroutine[Any, Any, Result], seconds: float) -> Result:
+    """Return what `work` returns. Raises what it raises.
+
+    A cancellation takes effect only when the work has ended, or after `seconds`: then the work is
+    cancelled as well. In both cases it has ended when this returns. Use it for work that leaves
+    something open if it is cancelled.
+    """
+    working = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        try:
+            await asyncio.wait([working], timeout=seconds)
+        finally:
+            working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        raise
+
+
 async def run_all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Run coroutines at the same time and return their results in the same order.
 
@@ -133,7 +152,9 @@ class Backoff:
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Await `work` and return True. If `stop` is set first, cancel the work and return False."""
+    """Await `work` and return True. If `stop` is set first, cancel the work, wait for its end, and
+    return False.
+    """
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -143,3 +164,4 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool
     finally:
         working.cancel()
         stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from overlay.waits import Backoff, finish_in_thread, is_set_within, run_all, until
+from overlay.waits import Backoff, finish_in_thread, finish_within, is_set_within, run_all, unless, until
 
 
 async def test_results_and_errors_come_through() -> None:
@@ -38,6 +38,63 @@ async def test_a_cancelled_wait_ends_after_the_thread(fails: bool) -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert ended.is_set()
+
+
+async def test_cancelled_work_may_finish() -> None:
+    """And what it leaves open otherwise is closed."""
+    steps = list[str]()
+
+    async def work() -> None:
+        steps.append("opened")
+        await asyncio.sleep(0.05)
+        steps.append("closed")
+
+    waiting = asyncio.create_task(finish_within(work(), 10))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert steps == ["opened", "closed"]
+
+
+async def test_cancelled_work_that_does_not_finish_is_cancelled() -> None:
+    is_cancelled = False
+
+    async def work() -> None:
+        nonlocal is_cancelled
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            is_cancelled = True
+            raise
+
+    waiting = asyncio.create_task(finish_within(work(), 0.01))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert is_cancelled
+
+
+async def test_work_has_ended_when_it_was_stopped() -> None:
+    stop, is_ended = asyncio.Event(), False
+
+    async def work() -> None:
+        nonlocal is_ended
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            is_ended = True
+
+    stop.set()
+    assert not await unless(stop, work())
+    stop.clear()
+    asyncio.get_running_loop().call_soon(stop.set)
+    assert not await unless(stop, work())
+    assert is_ended
 
 
 async def test_an_event_that_comes_and_one_that_does_not() -> None:

@@ -24,6 +24,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.metadata import MetadataRequest
 
 from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.waits import finish_within
 
 Properties = Mapping[str, str]
 
@@ -45,6 +46,10 @@ DEADLINE_S = 10.0
 GRACE_S = 1.0
 """Time to wait for the other addresses after one broker has refused the connection."""
 RETRY_S = 0.5
+BOOTSTRAP_S = 1.0
+"""Seconds for which the start of a client of aiokafka goes on after it was cancelled. Cancelled between
+connecting and the answer to its first request, it would leave the connection open.
+"""
 # By default librdkafka waits up to 10 s between two tries, and would find a broker that is back
 # that much later.
 _RECONNECT_MS = "500"
@@ -199,7 +204,10 @@ async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
     """
     client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})
     try:
-        await client.bootstrap()
+        await finish_within(client.bootstrap(), BOOTSTRAP_S)
+    except asyncio.CancelledError:
+        await client.close()
+        raise
     except FAILURES as error:
         await client.close()
         reason = describe_failure(error)

@@ -31,8 +31,9 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import now_ms
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
-from overlay.kafka.connection import Properties, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, Properties, for_aiokafka
 from overlay.logs import get_logger
+from overlay.waits import finish_within
 
 from .batch_builder import OutputBatch
 from .entry import Entry, press_entries
@@ -69,7 +70,7 @@ class _Sender:
         """
         try:
             async with asyncio.timeout(START_DEADLINE_S):
-                await self._producer.start()
+                await finish_within(self._producer.start(), BOOTSTRAP_S)
                 await self._producer.client.set_topics(list(topics))
         except asyncio.CancelledError:
             await self.close()

@@ -27,10 +27,10 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, SourceUnavailable
-from overlay.kafka.connection import Properties, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, Properties, for_aiokafka
 from overlay.kafka.own_topics import workers_group
 from overlay.logs import get_logger
-from overlay.waits import unless
+from overlay.waits import finish_within, unless
 
 log = get_logger(__name__)
 
@@ -83,7 +83,10 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
     async def start(self) -> None:
         """Connect. Raises SourceUnavailable."""
         try:
-            await self._consumer.start()
+            await finish_within(self._consumer.start(), BOOTSTRAP_S)
+        except asyncio.CancelledError:
+            await self._leave()
+            raise
         except (KafkaError, OSError) as error:
             await self._consumer.stop()
             raise SourceUnavailable(f"cannot join the group of workers: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 import threading
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from aiokafka.conn import AIOKafkaConnection
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
 from overlay.control.journal import Journal
@@ -149,3 +151,36 @@ async def test_a_name_that_is_none_cannot_be_reached() -> None:
         await reach(kafka, 0.3)
     with pytest.raises(SourceUnavailable, match=r"a\.\.b:9092: Kafka cannot be reached: .*label"):
         await open_client(kafka)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("kind", ["client", "journal"])
+@pytest.mark.parametrize("request_number", [1, 2, 3])
+async def test_a_start_that_is_cancelled_leaves_no_connection_open(
+    bootstrap: str, kind: str, request_number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cancelled while one of its first requests waits for the answer."""
+    sent, sends, send = asyncio.Event(), 0, AIOKafkaConnection.send
+
+    def count(self: AIOKafkaConnection, *args: object, **more: object) -> object:
+        nonlocal sends
+        sends += 1
+        if sends == request_number:
+            sent.set()
+        return send(self, *args, **more)
+
+    monkeypatch.setattr(AIOKafkaConnection, "send", count)
+    kafka = {"bootstrap.servers": bootstrap}
+    journal = Journal(kafka, "cancelled", 0)
+    starting = asyncio.create_task(open_client(kafka) if kind == "client" else journal.start())
+    waiting = asyncio.create_task(sent.wait())
+    await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    starting.cancel()
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        if (client := await starting) is not None:
+            await client.close()
+    await journal.close()
+    gc.collect()
+    left = [each for each in gc.get_objects() if isinstance(each, AIOKafkaConnection) and each.connected()]
+    assert not left
