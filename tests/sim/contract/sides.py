@@ -16,7 +16,7 @@ from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.protocol.admin import CreateTopicsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
-from overlay.kafka.protocol import DescribeGroupsRequest, TopicsRequest
+from overlay.kafka.protocol import DescribeGroupsRequest, ListOffsetsRequest, TopicsRequest
 from tests.sim.kafka import Cluster, Session, Settings
 
 CLIENT = "contract"
@@ -101,13 +101,27 @@ class Side:
         config = {"retention_ms": -1, **config}  # many scripts use old timestamps
         entries = [(key.replace("_", "."), str(value)) for key, value in config.items()]
         await self.main.ask(CreateTopicsRequest([(full, partitions, 1, [], entries)], 10_000, False))
+        await self.await_partitions(full, partitions)
+        return full
+
+    async def await_partitions(self, topic: str, count: int) -> None:
+        """Wait until a broker has its partitions.
+
+        For a moment after they are made it may name itself their leader and yet refuse all that is
+        asked of them.
+        """
+        numbers = list(range(count))
         await self.until(
-            lambda: self.main.ask(TopicsRequest([full])),
-            lambda found: found.topics[0][0] == 0 and all(one[2] >= 0 for one in found.topics[0][4]),
+            lambda: self.main.ask(TopicsRequest([topic])),
+            lambda found: sorted(one[1] for one in found.topics[0][4] if one[2] >= 0) == numbers,
+            10.0,
+        )
+        await self.until(
+            lambda: self.main.ask(ListOffsetsRequest({topic: numbers}, -1, committed=False)),
+            lambda found: all(part[1] == 0 for found_topic in found.topics for part in found_topic[1]),
             10.0,
         )
         await self.sleep(PAUSE_S)
-        return full
 
     async def find_coordinator(self, key: str, kind: int) -> int:
         """Wait until a group (0) or a transactional id (1) has a coordinator, and return the code."""

@@ -147,7 +147,7 @@ async def test_partitions_are_added_in_a_transaction(compare: Compare) -> None:
         await a.send(topic)
         await a.add(topic, partition=1)
         await side.main.ask(CreatePartitionsRequest([(topic, (2, None))], 10_000, False))
-        await side.sleep(0.5)
+        await side.await_partitions(topic, 2)
         await a.send(topic, partition=1)
         await a.add(topic, partition=1)
         await a.send(topic, partition=1)
