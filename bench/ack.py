@@ -1,7 +1,7 @@
 """`python -m bench ack`: how fast messages are delivered and acked one by one, and what unacked ones cost.
 
 explicit/200B: a topic of 200-byte messages is full before; an application takes every message, and acks each by a call of
-its own. The rate is messages per second from the first delivery until the last ack has been taken in by whoever keeps count:
+its own. The rate is messages per second from the first delivery until the last ack has been counted:
 for us and for NATS nothing is pending any more, for a share group the last commit has been answered. All are there exactly
 once, or the bench ends with an error.
 
@@ -16,7 +16,7 @@ once, or the bench ends with an error.
 
 All may have 100,000 messages without an ack but the share group, whose broker allows 2,000 of a partition by default.
 
-redelivery: 100,000 messages are delivered and nobody acks them; how long it takes from when the first of them is due again
+redelivery: 100,000 messages are delivered and not acked; how long it takes from when the first of them is due again
 (or is there again, if that is earlier) until the last is appended again, by the times of the output topic. So the spread of
 the first deliveries is in it.
 

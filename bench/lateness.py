@@ -37,7 +37,7 @@ class Late:
 class Sifting:
     """Read the records of `work` and count those that pass, for each of `filters`; one scan for all of them.
 
-    `work.pattern` is for those who filter by subject instead.
+    `work.pattern` is for systems that filter by subject instead.
     """
 
     work: Work

@@ -42,7 +42,7 @@ STREAMS: Mapping[str, Mapping[str, object]] = {
 }
 """What their files say beside their names and topics.
 
-METERS is cut into smaller chunks than by default, for those who look for few records. SHIFTS is not. The last chunk of either
+METERS is cut into smaller chunks than by default, for readers of few records. SHIFTS is not. The last chunk of either
 is handed out after a second, so that nothing of the topic is left without a header.
 """
 

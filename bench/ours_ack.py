@@ -118,7 +118,7 @@ def _find_first_append(bootstrap: str, output: str) -> int:
 def measure_redelivery(topic: MessageTopic) -> float:
     """Milliseconds from when the first delivery is due again, or is there again, until each has been appended again.
 
-    Nobody subscribes: deliveries come whether they are read or not, and their time begins at once.
+    There is no subscription: deliveries come whether they are read or not, and their time begins at once.
     """
     settings = {"ack_wait": f"{ACK_WAIT_S}s", "max_ack_pending": -1, "interest": "always"}
     first: list[int] = []

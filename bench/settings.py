@@ -23,7 +23,7 @@ class Settings:
     cases: frozenset[str] = field(default_factory=frozenset)
     passes: int = 2
     """How often every side reads a whole topic before its first round: a broker that has just started runs uncompiled code,
-    and whoever comes first would pay for it."""
+    and the first measured system would pay for it."""
 
     def shorten(self) -> Settings:
         """For --quick: one round over a tenth of the flights; enough to see that it works, too little to judge."""

@@ -1,4 +1,4 @@
-"""The seam between the harness and whoever is measured: what they are given, and what they give back."""
+"""The seam between the harness and a measured system: its input, and its output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STREAM_SUBJECTS = (Pattern("flights.>"),)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Read the `records` records of partition 0 of `topic` and pick those whose subject matches `pattern`."""
+    """Read the `records` records of partition 0 of `topic` and pick the ones whose subject matches `pattern`."""
 
     bootstrap: str
     topic: str
@@ -43,7 +43,7 @@ class Tally:
 
 
 class Contender(Protocol):
-    """Whoever is measured. What it is run with depends on the bench."""
+    """A measured system. Its arguments depend on the bench."""
 
     name: str
     warm: bool

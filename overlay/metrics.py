@@ -48,7 +48,10 @@ class Metrics:
             "filter_nulls", "Values that a filter names and that could not be read", "stream", "consumer", "reason"
         )
         self.chunks = counter(
-            "chunks", "Chunks that the index let those who catch up leave out (no) or read (maybe)", "stream", "answer"
+            "chunks",
+            "Chunks that the index let consumers behind the tail leave out (no) or read (maybe)",
+            "stream",
+            "answer",
         )
         self.chunks_sealed = counter("chunks_sealed", "Chunk headers written to a stream's index", "stream")
         self.index_lag_records = gauge(
@@ -101,7 +104,7 @@ class Metrics:
         self.ack_pending = gauge("ack_pending", "Deliveries that wait for their ack", "stream", "consumer")
         self.dead_letters = counter("dead_letters", "Messages that were given up", "stream", "consumer")
         self.redelivery_suspended = gauge(
-            "redelivery_suspended", "1 while deadlines wait for acks behind somebody's open transaction", "stream"
+            "redelivery_suspended", "1 while deadlines wait for acks behind an open transaction", "stream"
         )
         self.clock_ahead_seconds = gauge(
             "clock_ahead_seconds",

@@ -47,7 +47,7 @@ CLOCKED = {"overlay.clock", "overlay.kafka.admin", "overlay.kafka.connection"}
 EXEMPT = {
     # what users hold: UTC() needs the time when the caller of a filter gives none; all other modules take `now`
     "filter/compiled.py": {"overlay.clock", "overlay.clock.now_ms"},
-    # the type of a value in a message; nobody asks it for the time (the test of the wall clock below)
+    # the type of a value in a message; no caller asks it for the time (the test of the wall clock below)
     "filter/message.py": {"datetime", "datetime.datetime"},
 }
 
@@ -302,7 +302,7 @@ def test_others_only_ask_a_machine_s_state() -> None:
 
 def test_the_dispatcher_alone_touches_machines() -> None:
     """Machines move in a thread of their own. The rest of the service reads Facts (worker/acks/machine_facts.py)."""
-    allowed = {"worker/warmup.py"}  # a dispatcher that serves nobody
+    allowed = {"worker/warmup.py"}  # a dispatcher without consumers
     touching = {
         shorten(path)
         for package in ("worker", "control", "deliver")

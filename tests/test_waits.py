@@ -1,4 +1,4 @@
-"""Waits, and those who stop waiting."""
+"""Waits, their ends and their cancellation."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from faust.types import StreamT
 
 
 def make_app(order: dict[str, Any]) -> faust.App:
-    """An app whose one agent counts and writes the report; whoever started the worker then ends it."""
+    """An app whose one agent counts and writes the report; the process that started the worker then ends it."""
     app = faust.App(
         f"bench-{uuid.uuid4().hex}",
         broker=f"kafka://{order['bootstrap']}",

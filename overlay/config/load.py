@@ -258,7 +258,7 @@ def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]
     if config.dead_letter and config.dead_letter == config.deliver_subject:
         yield ("dead_letter",), "is the output topic itself. Choose another name"
     if config.ack_policy is AckPolicy.FLOW_CONTROL and config.output.partitions > 1:
-        hint = "A flow control request is answered by whoever reads one partition, and acks all that came before it"
+        hint = "A flow control request is answered by the reader of one partition, and acks all that came before it"
         yield ("output", "partitions"), f"is {config.output.partitions} with ack_policy flow_control. {hint}: write 1"
     if "message.timestamp.type" in config.output.config:
         yield ("output", "config", "message.timestamp.type"), "follows from output.timestamps. Set that instead"

@@ -157,7 +157,7 @@ class Waiting:
         return [self._end(waiter, waiter.say(NO_MESSAGES)) for waiter in one_shots]
 
     def drop(self, heads: Collection[str], addresses: Collection[str]) -> None:
-        """Forget requests without a status: those whose reply address is in `addresses` or begins
+        """Forget requests without a status: the ones whose reply address is in `addresses` or begins
         with one of `heads`.
         """
         begins = tuple(heads)

@@ -24,7 +24,7 @@ class ReplyTopics:
     _known: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     async def sort(self, entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
-        """Return the entries that can be delivered, and those whose topic or partition does not
+        """Return the entries that can be delivered, and the ones whose topic or partition does not
         exist or takes no records.
 
         Raises SourceUnavailable.

@@ -169,7 +169,7 @@ def _draft_consumer(names: Names, name: str, about: str, filters: Iterable[str] 
         f"durable_name: {quote(name)}     # the position is kept under this name",
         f"deliver_subject: {quote(name)}     # the output topic; created when it is missing",
         *filters,
-        "ack_policy: none     # deliver once and go on; with `explicit` what nobody acks comes again (docs/consumers.md)",
+        "ack_policy: none     # deliver once and go on; `explicit`: a message without an ack comes again (docs/consumers.md)",
         "# deliver_policy: new     # only what comes from now on; without it from the topic's beginning",
     )
 

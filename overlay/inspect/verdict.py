@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from overlay.kafka.admin import TopicFacts
 
 ALTER_CONFIGS = "AlterConfigs"
-NO_INDEX = "without it the service runs, and the stream is read in full by whoever filters it"
+NO_INDEX = "without it the service runs, and every reader that filters reads the stream in full"
 DAY_MS = 24 * 60 * 60 * 1000
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _GATES = {
     "open": "",
-    "state": "nobody reads",
+    "state": "no reader",
     "stalled": "flow control waits",
     "paced": "slowed down",
     "max_ack_pending": "max_ack_pending",

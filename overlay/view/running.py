@@ -40,7 +40,7 @@ async def ask_service(http: HttpConfig) -> OverlayFacts:
     """Return the facts of the service that listens there. Raises NoService."""
     host, port = http.address
     if port == 0:
-        raise NoService("http.listen has port 0, so nobody knows where a service would answer")
+        raise NoService("http.listen has port 0, so the address of a service is not known")
     url = f"http://{_reachable(host)}:{port}"
     try:
         wire = await _fetch(url)

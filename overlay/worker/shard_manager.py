@@ -163,7 +163,7 @@ class ShardManager:
         self.series.close_readings(self.loaded.streams.keys() - {name for part in parts for name in part.streams})
 
     async def _forget(self, number: int, gone: Iterable[ConsumerId]) -> list[OverlayError]:
-        """Drop the state of a shard's consumers. Return the errors of those whose state could not
+        """Drop the state of a shard's consumers. Return the errors of consumers whose state could not
         be dropped.
 
         A new owner of the shard may have dropped it already, and may serve another consumer by the

@@ -11,6 +11,6 @@ from tests.worker.scenes import scene as scene
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three brokers. Whoever kills one starts it again."""
+    """Three brokers. The test that kills one starts it again."""
     with run_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running

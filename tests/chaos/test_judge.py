@@ -110,7 +110,7 @@ def test_one_sequence_names_one_record_in_all_outputs() -> None:
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
-def test_a_message_that_nobody_acked_is_missed(delivery: str) -> None:
+def test_an_unacked_message_that_does_not_come_again_is_missed(delivery: str) -> None:
     notes = ack_all(deliver_all())
     del notes.acked[9]
     assert "settled without an ack: 1, such as [9]" in judge(ACKED, deliver_all(), notes, delivery)

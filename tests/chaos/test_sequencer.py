@@ -1,5 +1,5 @@
 """`kill -9` of the sequencer of a stream of eight partitions under load: no sequence is ever taken back or given out twice,
-every record has one, and whoever reads at whatever time gets the same answers.
+every record has one, and every reader at every time gets the same answers.
 
 Plain producers of every codec and a transactional one that aborts write; consumers on the shard of the sequencer and on
 others are given records in the order of their sequences, each once. Between the kills the ledger is read as any client reads

@@ -61,7 +61,7 @@ def test_a_consumer_with_and_without_its_service(trips: Trips, running_service: 
     assert "10 offsets" in sheet and "the service is not running" in sheet
 
 
-def test_names_that_nobody_knows(trips: Trips) -> None:
+def test_names_that_do_not_exist(trips: Trips) -> None:
     trips.add_consumer("rome")
     assert "no stream 'TRIP'. Did you mean TRIPS?" in trips.run("consumer", "rm", "TRIP", "rome", code=1)
 

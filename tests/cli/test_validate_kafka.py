@@ -233,7 +233,7 @@ def test_init_with_a_password_writes_none(guarded: Guarded, tmp_path: Path, monk
 @pytest.mark.kafka
 def test_what_is_listed_is_enough_to_run(guarded: Guarded, tmp_path: Path) -> None:
     """With exactly the operations that validate lists the service delivers, to a topic that it creates; a stream whose topic
-    may not be looked at is stopped, with what to grant, and holds up nobody."""
+    may not be looked at is stopped, with what to grant, and holds up no other stream."""
     folder = write_config(tmp_path, guarded.kafka, "enough", "enough-out")
     service = f"kafka: {json.dumps(dict(guarded.kafka))}\ntopics: {{prefix: enough}}\n"
     write_folder(

@@ -11,13 +11,13 @@ from tests.worker.scenes import scene as scene
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Readings end with those who read."""
+    """Readings end with their readers."""
     yield
     assert [thread.name for thread in threading.enumerate() if thread.name == "overlay-read"] == []
 
 
 @pytest.fixture
 def no_thread_of_a_subscription_is_left() -> Iterator[None]:
-    """Not that of a subscription which nobody closed either."""
+    """Not that of a subscription that was never closed either."""
     yield
     assert list_subscribing() == []

@@ -1,4 +1,4 @@
-"""Lines: kept with their loops, closed with those who hold them, wherever that happens."""
+"""Lines: kept with their loops, closed with their holders, in whichever thread."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_direct_consumers_are_ephemeral(tmp_path: Path) -> None:
 
 
 def test_flow_control_acks_want_one_partition(tmp_path: Path) -> None:
-    """Whoever reads one of several partitions would ack what lies in the others."""
+    """The reader of one of several partitions would ack messages of the others."""
     text = CONSUMER.replace("ack_policy: none", "ack_policy: flow_control")
     loaded = load_files(tmp_path, {"consumers/c.yaml": text})
     assert loaded.problems == () and loaded.consumers["FLIGHTS", "late"].flow_control

@@ -110,7 +110,7 @@ FLIGHTS = "filter_value: {template: '{header:origin}.{header:dest}'}\n"
     ],
 )
 def test_filter_values(tmp_path: Path, stream: str, filter: str, where: str, words: list[str]) -> None:
-    """What no message can have is refused: such a consumer would be empty, and nobody could say why."""
+    """What no message can have is refused: such a consumer would be empty without a visible reason."""
     files = {"streams/flights.yaml": TYPED + stream, "consumers/c.yaml": f"{CONSUMER}filter: {filter}\n"}
     problems = [str(problem) for problem in load_files(tmp_path, files).problems]
     assert len(problems) == bool(where), problems

@@ -69,7 +69,7 @@ def test_a_consumer_of_a_bad_stream_points_to_its_file(tmp_path: Path) -> None:
     assert f"because of problems in {tmp_path}/streams/bad.yaml" in messages[0]
 
 
-def test_files_that_nobody_reads_are_reported(tmp_path: Path) -> None:
+def test_files_that_are_not_read_are_reported(tmp_path: Path) -> None:
     files = {"streams/a.yml": STREAM, "flights.yaml": STREAM}
     assert [str(problem) for problem in load_files(tmp_path, files).problems] == [
         f"{tmp_path}/flights.yaml: is not read. Move it to streams/ or consumers/",

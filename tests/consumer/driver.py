@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", bound=Effect)
 
 
 def configure(**fields: Any) -> ConsumerConfig:
-    """A push consumer that delivers to nobody in particular, or with `pull=True` a pull consumer."""
+    """A push consumer without a reader, or with `pull=True` a pull consumer."""
     pull = fields.pop("pull", False)
     known = {"stream": "S", "durable_name": "c", "interest": "always", "ack_wait": 30 * SECOND}
     return fill_defaults(ConsumerConfig.model_validate(known | ({} if pull else {"deliver_subject": "out"}) | fields))

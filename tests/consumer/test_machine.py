@@ -262,7 +262,7 @@ def test_a_deadline_that_comes_with_an_ack_is_not_overlooked() -> None:
     assert driver.sent()[2:] == [(2, 3, 2)]
 
 
-def test_nobody_reads_nothing_is_sent() -> None:
+def test_without_a_reader_nothing_is_sent() -> None:
     driver = Driver(configure(interest="group"))
     assert driver.offer(2) == []
     assert driver.info().push_bound is False

@@ -119,7 +119,7 @@ class Restless(Exception):
 
 
 class Script:
-    """One random script. `log` says what was done, for whoever has to find out why the two differ."""
+    """One random script. `log` says what was done, to find out why the two differ."""
 
     def __init__(self, client: Any, seed: int, attempt: int) -> None:
         self.random = random.Random(seed)

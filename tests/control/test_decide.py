@@ -217,7 +217,7 @@ def test_pulls(registry: Registry) -> None:
     (first, second) = worker.pulled
     assert first == (("S", "pull"), PullRequest(5, 2 * 10**9, True), "inbox//r")
     assert isinstance(second[1], StatusText) and second[1].code == 400
-    # nobody there yet: it waits in the topic
+    # no owner yet: it waits in the topic
     assert ask(registry, "consumer.next", Worker(), **words) == Decision()
     assert read_error(ask(registry, "consumer.next", worker, stream="S", consumer="c")) == (
         500,

@@ -127,7 +127,7 @@ def test_with_another_output_goes_again_what_is_pending(
     control.ack(str(read_output(scene, "d", 3)[0].token))
     assert read_rows(scene, "d", 4)[3] == (8, 5, 1)
     assert len(read_output(scene, "c", 4)) == 4
-    # while somebody reads it, it stays
+    # while it has a reader, it stays
     reader = Consumer({"bootstrap.servers": scene.bootstrap, "group.id": "c"})
     reader.subscribe([f"{scene.prefix}-d"])
 

@@ -90,7 +90,7 @@ def test_a_file_that_breaks_goes_on_and_one_that_goes_does_not() -> None:
     assert served(registry) == {"b": ""}
 
 
-def test_the_definition_of_a_file_that_is_gone_serves_nobody() -> None:
+def test_the_definition_of_a_file_that_is_gone_is_not_served() -> None:
     registry = Registry(make_files())
     take(registry, write_definition(Definition(make_config("a"), NOW, Origin.FILE)))
     assert served(registry) == {}

@@ -161,14 +161,16 @@ async def test_a_request_that_cannot_be_handled_is_answered(
     assert log.answers[TWO]["total"] == 0
 
 
-async def test_an_audit_that_its_topic_does_not_take_holds_up_nobody(request_server: RequestServer, log: Log) -> None:
+async def test_an_audit_that_its_topic_does_not_take_holds_up_no_request(
+    request_server: RequestServer, log: Log
+) -> None:
     log.refuses = {f"{PREFIX}.events"}
     await take_turns(request_server, log)
     assert sorted(log.settled) == ["request one", "request two"]
     assert log.answers.keys() == {ONE, TWO}
 
 
-async def test_a_journal_that_failed_is_used_by_nobody_else(
+async def test_a_journal_that_failed_is_not_used_again(
     request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks write one after the other: one that waits must not get the journal that has just failed."""

@@ -223,7 +223,7 @@ def test_requests_that_make_no_sense(stage: tuple[Scene, str], served: Served, c
         control.pause("S", "c", "tomorrow")
     assert [stream["config"]["name"] for stream in control.streams()] == ["S"]
 
-    # what is no request at all is answered, or passed over, and stops nobody
+    # what is no request at all is answered, or passed over, and stops no other request
     producer = SureProducer(scene.bootstrap)
     topic = f"{scene.prefix}.control"
     for key, value in (
@@ -245,7 +245,7 @@ def test_requests_that_make_no_sense(stage: tuple[Scene, str], served: Served, c
     wait_until(lambda: read_errors() == dict.fromkeys((b"1", b"2", b"3"), 10025), DEADLINE_S, "nonsense is answered")
 
 
-def test_nobody_answers(stage: tuple[Scene, str], control: Control) -> None:
+def test_without_a_service_there_is_no_answer(stage: tuple[Scene, str], control: Control) -> None:
     scene, _ = stage
     with pytest.raises(SourceUnavailable, match="makes this topic when it starts"):
         control.info("S", "c")
@@ -254,7 +254,7 @@ def test_nobody_answers(stage: tuple[Scene, str], control: Control) -> None:
     control.timeout = 0.5
     with pytest.raises(NoAnswer, match=r"Does a service with topics\.prefix"):
         control.info("S", "c")
-    # nobody waits for it any more, so it is not done either
+    # its sender waits no more, so it is not done either
     with pytest.raises(NoAnswer):
         add(control)
     with serve(scene):
@@ -263,7 +263,7 @@ def test_nobody_answers(stage: tuple[Scene, str], control: Control) -> None:
 
 
 def test_a_successor_answers(stage: tuple[Scene, str], control: Control) -> None:
-    """A request that nobody has answered waits in the topic for whoever owns the shard next."""
+    """A request without an answer waits in the topic for the next owner of the shard."""
     scene, _ = stage
     with serve(scene):
         pass

@@ -1,5 +1,5 @@
-"""Consumers of several partitions that are updated while their acks are pending: nothing is lost, and nothing comes twice that
-nobody asked for. The ledger tells which message is which."""
+"""Consumers of several partitions that are updated while their acks are pending: nothing is lost, and nothing comes twice
+unasked. The ledger tells which message is which."""
 
 from __future__ import annotations
 

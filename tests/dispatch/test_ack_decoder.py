@@ -32,7 +32,7 @@ TOKENS = st.one_of(
             [(), (), ("_", "7x1"), ("_", "7x2"), ("_", "17x2"), ("_", "S"), ("_", ""), ("D", "7x1"), ("_",)]
         ),
         st.sampled_from(["S", "S", "S", "T", ""]),
-        st.sampled_from([*MINE, *MINE, *OTHERS, "nobody", "late", "late-jfk2", ""]),
+        st.sampled_from([*MINE, *MINE, *OTHERS, "unknown", "late", "late-jfk2", ""]),
         st.one_of(st.just(["1", "5", "6", "1700000000000000000", "3"]), st.lists(NUMBERS, min_size=3, max_size=7)),
     ),
     st.sampled_from(["", "$JS.ACK.S.a", "$JS.ACK.", "hello", "$JS.FC.S.a.0001", "$JS.FC.T.a.0001", "$JS.FC.S"]),

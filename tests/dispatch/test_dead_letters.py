@@ -121,7 +121,7 @@ def test_what_was_never_delivered_says_so() -> None:
     assert headers[FIRST_DELIVERED] == headers[LAST_DELIVERED] == "0001-01-01T00:00:00Z"
 
 
-def test_nobody_can_ack_a_dead_letter() -> None:
+def test_a_dead_letter_cannot_be_acked() -> None:
     records = make_records(1)
     (outgoing,) = builder(records, make_letters(records), Settings())
     token = dict(decode(outgoing).records[0].headers)[push.TOKEN]

@@ -1,4 +1,4 @@
-"""Several consumers at one dispatcher: what a full step does to those who come after."""
+"""Several consumers at one dispatcher: what a full step does to the consumers after it."""
 
 from __future__ import annotations
 

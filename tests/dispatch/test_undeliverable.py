@@ -1,4 +1,4 @@
-"""Messages that the output can never take, at the dispatcher: given up with an advisory and a letter, and nobody else
+"""Messages that the output can never take, at the dispatcher: given up with an advisory and a letter, and no other message
 is touched."""
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_they_are_given_up_before_they_take_a_sequence(policy: str) -> None:
     assert letters(office) == [(n, UNDELIVERABLE, "0") for n in (1, 4, 5, 8)]
     assert advisories(office) == [(n, 0, 0, UNDELIVERABLE) for n in (1, 4, 5, 8)]
     assert sum(work.dead_letters.total() for work in office.works) == 4
-    # they settle nobody else, whatever the policy
+    # they settle no other message, whatever the policy
     assert office.slot.machine.state.window.pending.count == 4
     assert office.slot.machine.state.position == 8
     office.ack(2, 3, 6, 7)

@@ -111,8 +111,8 @@ def slice_off(array: pa.Array) -> pa.Array:
 
 
 def encode_oddly(array: pa.Array) -> pa.Array:
-    """Codes in another order than the rows, null in the dictionary as well, and an entry that nobody has."""
-    values = [*reversed(dict.fromkeys(array.to_pylist())), "nobody's"]
+    """Codes in another order than the rows, null in the dictionary as well, and an entry without a row."""
+    values = [*reversed(dict.fromkeys(array.to_pylist())), "unused"]
     codes = pa.array([values.index(value) for value in array.to_pylist()], pa.int8())
     return pa.DictionaryArray.from_arrays(codes, pa.array(values, array.type))
 

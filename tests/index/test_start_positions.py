@@ -83,7 +83,7 @@ def choose(policy: str, before: Sequence[Seen], after: Sequence[Seen]) -> list[S
 
 
 POLICIES: dict[str, dict[str, object]] = {
-    # the snapshot first: whoever stands at the same place must not be taken for one of its kind
+    # the snapshot first: another consumer at the same place must not be taken for one of its kind
     "lasts": {"deliver_policy": "last_per_subject"},
     "all": {"deliver_policy": "all"},
     "new": {"deliver_policy": "new"},

@@ -1,4 +1,4 @@
-"""Writing files: never over somebody's own."""
+"""Writing files: never over a file of the user's."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_topics_beside_the_outputs(tmp_path: Path) -> None:
 
 
 def test_groups_of_readers(tmp_path: Path) -> None:
-    """Those whose committed offsets the service looks at: of consumers with acks, unless their file says otherwise."""
+    """The groups whose committed offsets the service looks at: of consumers with acks, unless their file says otherwise."""
     acked = CONSUMER.replace("ack_policy: none", "ack_policy: explicit")
     files = {
         "late.yaml": acked,
@@ -215,7 +215,7 @@ def test_more_replicas_asked_for_than_there_are_is_a_remark(tmp_path: Path) -> N
     assert finding.remarks[0].startswith("its min.insync.replicas is 2, and it has 1 replica: Kafka 4.3 makes do")
 
 
-def test_whoever_may_act_as_a_broker_may_do_everything(tmp_path: Path) -> None:
+def test_the_right_to_act_as_a_broker_includes_all_others(tmp_path: Path) -> None:
     found = judge(tmp_path, {}, operations=frozenset({"ClusterAction"}))
     assert found["overlay.shard.0"].state is NeedState.OK
     assert found["late"].remarks == ()

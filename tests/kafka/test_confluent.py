@@ -38,7 +38,7 @@ def test_a_client_is_lost_that_knows_no_broker_twice_in_a_row() -> None:
         assert contact.is_lost == is_lost, sources
 
 
-def tell_of_nobody(stub: Stub) -> tuple[Any, ...]:
+def tell_of_no_broker(stub: Stub) -> tuple[Any, ...]:
     """Return the metadata of a cluster whose last broker shuts down: no broker, and a topic without a leader."""
     throttle, _, cluster, _, topics, *rest = stub.tell_topics({"t": Code.NONE})
     topic: tuple[Any, ...] = (
@@ -57,7 +57,7 @@ async def test_a_broker_that_shuts_down_makes_a_client_forget_it(monkeypatch: py
     """When this fails with a newer librdkafka, that one no longer needs to be made anew."""
     monkeypatch.setattr("overlay.kafka.confluent.LOOK_MS", 100)
     async with run_stub() as stub:
-        stub.on(TopicsRequest, lambda _: tell_of_nobody(stub))
+        stub.on(TopicsRequest, lambda _: tell_of_no_broker(stub))
         contact = Contact()
         often = {"topic.metadata.refresh.interval.ms": 100, "group.id": "g", "log_level": 0}
         with polled({**for_confluent({"bootstrap.servers": stub.address}), **often, **contact.settings}):

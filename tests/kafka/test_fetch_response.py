@@ -90,7 +90,7 @@ async def test_a_fetch_that_is_apart_does_not_wait_for_another(
         await waiting
 
 
-async def test_a_broker_that_nobody_knows(client: AIOKafkaClient, new_topic: NewTopicFixture) -> None:
+async def test_an_unknown_broker(client: AIOKafkaClient, new_topic: NewTopicFixture) -> None:
     with pytest.raises(NodeNotReadyError):
         await fetch(client, 4711, ask(new_topic()))
 

@@ -166,7 +166,7 @@ def test_two_starts_at_once_make_one_broker(running: Broker) -> None:
     pids = [racer.communicate(timeout=90)[0].strip() for racer in racers]
     assert pids[0] == pids[1] != ""
     assert status(running.home).pid == int(pids[0])
-    # it outlives those who started it, and anybody may stop it
+    # it outlives the process that started it, and any other may stop it
     assert stop(running.home) is True
     assert not _is_alive(int(pids[0]))
 
@@ -222,7 +222,7 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # a child of a process that has ended may stay as a zombie where nobody collects it
+    # a child of a process that has ended may stay as a zombie that no parent collects
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

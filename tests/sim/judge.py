@@ -21,7 +21,7 @@ The promises, for each consumer:
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason (with
   `at_least_once` a delivery may be lost with its owner; where the filter changes then, the message does not come again).
 
-Deliveries to those who pull may be lost or sent twice on their way, so they have no order and no holes are looked for.
+Deliveries to pull consumers may be lost or sent twice on their way, so they have no order and no holes are looked for.
 `at_least_once` may deliver again what it delivered before a failure: only the first appearance of a record is in order, and
 where the filter changes only that of records that each version wants.
 Times are the cluster's, but for topics that the service creates: those are the workers', unless the cluster stamps all.
@@ -254,7 +254,7 @@ class Judge:
         self._blame(consumer, "sequences delivered too often", over)
 
     def _check_pulled(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
-        """Check what was sent to those who pulled. It is sent once its delivery is committed, and may be lost on its way."""
+        """Check what was sent for pull requests. It is sent once its delivery is committed, and may be lost on its way."""
         seen: dict[tuple[str, int], int] = {}
         odd: set[int] = set()
         for each in deliveries:

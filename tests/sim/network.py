@@ -152,7 +152,7 @@ class Connection:
         return self._closed
 
     def _look(self) -> None:
-        """Fail the requests that have waited too long, and close a connection that nobody uses."""
+        """Fail the requests that have waited too long, and close an unused connection."""
         now = self._loop.now
         for entry in self._requests:
             if entry.deadline > now:

@@ -85,7 +85,7 @@ class OperatorChanges:
         await asyncio.gather(*(notice(worker, RELOAD_S * chance.random()) for worker in self._workers))
 
     async def _pause(self, chance: random.Random) -> None:
-        """Have a consumer deliver nothing for a while, perhaps until somebody has it go on earlier."""
+        """Have a consumer deliver nothing for a while, perhaps until a request resumes it earlier."""
         name, seconds = chance.choice(self._run.files.consumers).name, chance.choice(PAUSE_S) * chance.random()
         until = datetime.fromtimestamp(self._operator.now_ms / 1000 + seconds, UTC).isoformat()
         async with asyncio.timeout(PATIENCE_S):

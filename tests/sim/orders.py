@@ -1,4 +1,4 @@
-"""Somebody who creates and deletes consumers by request while the storm is on, and what must be there in the end."""
+"""An administrator who creates and deletes consumers by request during a storm, and what must be there in the end."""
 
 from __future__ import annotations
 

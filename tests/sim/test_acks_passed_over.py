@@ -1,4 +1,4 @@
-"""Acks that arrive while nobody reads them for their consumer: each of them counts later all the same."""
+"""Acks that arrive while no worker reads them for their consumer: each of them counts later all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to workers whose clocks are wrong: one that somebody waits for is answered, one that nobody waits for is not."""
+"""Requests to workers whose clocks are wrong: one whose sender still waits is answered, another is not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_worker_whose_clock_is_ahead_answers_requests(ahead_s: float) -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 12.0, 3_600.0])
-def test_requests_that_nobody_waits_for_are_not_carried_out(ahead_s: float) -> None:
+def test_requests_whose_sender_waits_no_more_are_not_carried_out(ahead_s: float) -> None:
     warm_up()
     world = World(1, brokers=1)
 

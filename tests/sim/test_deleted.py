@@ -1,4 +1,4 @@
-"""A consumer whose deletion was confirmed is gone, whoever serves its shard afterwards."""
+"""A consumer whose deletion was confirmed is gone, on every worker that serves its shard afterwards."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_worker_whose_heartbeats_hang_fences_no_journal() -> None:
             await ask(world, f"q{number}", "consumer.info", "S", consumer="c")
             answer = await await_answer(world, f"q{number}")
             assert answer["overlay"]["state"] == "running"
-        assert len(opened) == 1, "the owner opens its journal, and nobody fences it"
+        assert len(opened) == 1, "the owner opens its journal, and is not fenced"
         world.network.watch, world.faults.stalled = None, 0.0
         for worker in workers:
             await worker.stop()

@@ -144,7 +144,7 @@ def test_workers_that_are_stopped_in_a_rebalance_end(seed: int) -> None:
 
 
 def test_a_worker_that_joined_while_kafka_restarted_serves_soon() -> None:
-    """It leads the group and does not know the state topic's partitions: nobody is given a shard until it does."""
+    """It leads the group and does not know the state topic's partitions: no member is given a shard until it does."""
     warm_up()
     world = World(1, brokers=1)
 

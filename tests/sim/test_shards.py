@@ -39,7 +39,7 @@ async def deliver(world: World, value: str) -> None:
     await await_values(world, "out", [value])
 
 
-def test_an_error_that_nobody_foresaw_ends_a_session_alone() -> None:
+def test_an_unforeseen_error_ends_a_session_alone() -> None:
     """A fault of the service's own, twice."""
     warm_up()
     raised: list[int] = []

@@ -125,7 +125,7 @@ def test_it_goes_on_where_it_was(
 
     def run_and_fence(spark: SparkSession, work: Callable[[Any], Any], items: list[Range]) -> list[Any]:
         if len(waves) == 3:
-            raise Fenced("somebody else has the shard now")
+            raise Fenced("another writer has the shard now")
         waves.append(len(items))
         return run(spark, work, items)
 

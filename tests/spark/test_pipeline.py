@@ -1,4 +1,4 @@
-"""A consumer as a Spark job: the records of the service, batch for batch, and nobody beside it."""
+"""A consumer as a Spark job: the records of the service, batch for batch, and no second job beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's predicates: what becomes of each, the same rows with and without, and why nobody gets them unasked."""
+"""Spark's predicates: what becomes of each, the same rows with and without, and why they are used only on demand."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_limits_are_shared_out(waiting: dict[TopicPartition, tuple[int, int]], m
     assert given <= most + len(waiting) * weight
     for source, (start, end) in shared.items():
         assert start == waiting[source][0] and start <= end <= waiting[source][1]
-        assert (end > start) is (waiting[source][1] > start)  # nobody starves
+        assert (end > start) is (waiting[source][1] > start)  # no partition starves
 
 
 def test_limits(feed: Feed) -> None:

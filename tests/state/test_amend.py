@@ -1,4 +1,4 @@
-"""Changes to the state by somebody who is not the owner of the shard."""
+"""Changes to the state by a process that does not own the shard."""
 
 from __future__ import annotations
 

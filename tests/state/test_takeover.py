@@ -64,7 +64,7 @@ async def disown(state: ShardState) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The state topic of a scene, and those who take its shards over. Who is on stage is closed at the end."""
+    """The state topic of a scene, and its workers, which take over each other's shards. All are closed at the end."""
 
     scene: Scene
     admin: Admin
@@ -114,7 +114,7 @@ async def test_takeover_during_an_open_transaction_reads_what_is_committed(stage
     assert (await stage.read())[0].cursors == {PLACE: LogPosition(50)}
 
 
-async def test_takeover_is_not_misled_by_somebody_else_s_open_transaction(stage: Stage) -> None:
+async def test_takeover_is_not_misled_by_an_open_transaction_of_another_writer(stage: Stage) -> None:
     """Another shard's transaction, open over its own partition, hides nothing here."""
     await stage.set_up(shards=2)
     other, _ = await stage.take_over(shard=1)

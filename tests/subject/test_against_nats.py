@@ -132,7 +132,7 @@ async def test_the_same_stream_subjects_are_allowed(client: Client, no_ack: bool
         assert refused is _refuses(check, text), text
 
 
-async def test_wildcards_may_reach_into_reserved_subjects_where_nobody_is_answered(client: Client) -> None:
+async def test_wildcards_may_reach_into_reserved_subjects_without_an_answer(client: Client) -> None:
     for text in (">", "*.*", "*.>", "*.a"):
         assert await create_stream(client, [text], no_ack=False) != 0
         assert await create_stream(client, [text], no_ack=True) == 0

@@ -22,7 +22,7 @@ REPLICATED = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
-    # one partition each: whoever leads it is the coordinator of every group, and of every transaction
+    # one partition each: its leader is the coordinator of every group, and of every transaction
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     # leaders move when a test says so

@@ -35,7 +35,7 @@ def missing(text: str, **index: list[str]) -> Missing:
         ("NOT late AND late IS NOT NULL", ("late",), ()),
         ("delay IS NULL", (), ("delay",)),
         ("t = 'x'", ("t",), ()),
-        # what nobody could answer
+        # what no worker could answer
         ("carrier LIKE '%A'", (), ()),
         ("delay * 2 > n", (), ()),
         ("carrier = 'AA' OR delay * 2 > 7", (), ()),

@@ -75,7 +75,7 @@ async def test_another_program_answers(pages: dict[str, Any]) -> None:
             await ask_service(http)
 
 
-async def test_nobody_answers() -> None:
+async def test_without_a_service_there_is_no_answer() -> None:
     async with serving({}) as http:
         pass
     with pytest.raises(NoService, match="nothing answers"):

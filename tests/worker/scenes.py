@@ -172,7 +172,7 @@ class Served:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self.service.run(self._stop))
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the thread
+        except BaseException as error:  # noqa: BLE001 - raised again where the thread is awaited
             self.error = error
 
     def report(self) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def new_inbox(scene: Scene, name: str = "a", **config: str) -> str:
     return make_topic(scene.bootstrap, f"{scene.prefix}.replies.{name}", config=config)
 
 
-def test_an_answer_that_its_topic_refuses_holds_up_nobody(scene: Scene, new_topic: NewTopicFixture) -> None:
+def test_an_answer_that_its_topic_refuses_holds_up_no_ack(scene: Scene, new_topic: NewTopicFixture) -> None:
     """Who asks for it there gets none; acks are taken, and what comes later is delivered."""
     topic, inbox = new_topic(), new_inbox(scene, **{"max.message.bytes": "64"})
     scene.add_stream("S", topic)
@@ -229,7 +229,7 @@ def test_an_answer_comes_with_the_state(scene: Scene, new_topic: NewTopicFixture
     assert (answer.key, answer.header(b"Overlay-Correlation-Id"), answer.value) == (b"2", b"2", b"")
 
 
-def test_who_does_not_ack_holds_up_nobody(
+def test_a_reader_that_does_not_ack_holds_up_no_other(
     scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer that takes ten at a time leaves its neighbour's cursor, and gets everything in the end."""

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, Scene, Served, await_caught_up, check_output, expect, read_committed, serve
 
 STEPS = int(os.environ.get("OVERLAY_COMINGS", "8"))
-WISHES: tuple[tuple[str, ...], ...] = ((), ("a.*",), ("*.y",), ("b.x", "c.*"), ("nobody.*",))
+WISHES: tuple[tuple[str, ...], ...] = ((), ("a.*",), ("*.y",), ("b.x", "c.*"), ("unused.*",))
 PLACES = tuple(f"{letter}.{end}" for letter in "abcd" for end in "xy")
 
 pytestmark = pytest.mark.timeout(120 + 15 * STEPS)

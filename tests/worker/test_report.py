@@ -24,7 +24,7 @@ def test_rates_of_many_rounds() -> None:
     assert rates.of_consumer(CONSUMER, 30_000 + 2 * WINDOW_MS) == 0
 
 
-def test_what_is_noted_belongs_to_whoever_notes_it() -> None:
+def test_what_is_noted_belongs_to_its_source() -> None:
     rates, counts = Rates(began=0), Counts(delivered=Counter({CONSUMER: 1}))
     rates.note(counts, 10)
     rates.note(counts, 20)

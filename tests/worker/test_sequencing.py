@@ -166,7 +166,7 @@ def make_again(bootstrap: str, topic: str, partitions: int) -> None:
 
 @pytest.mark.usefixtures("quiet_logs")
 def test_an_index_topic_deleted_under_us(scene: Scene, new_topic: NewTopicFixture) -> None:
-    """Nobody knows the sequences any more: nothing is delivered until the operator gives them up."""
+    """The sequences are lost: nothing is delivered until the operator gives them up."""
     topic = new_topic(partitions=3)
     write(scene, topic, 6)
     add_stream(scene, topic)

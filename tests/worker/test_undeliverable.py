@@ -151,7 +151,7 @@ def make_noise(size: int) -> bytes:
 
 
 def test_an_output_that_takes_less_than_it_did(scene: Scene, new_topic: NewTopicFixture) -> None:
-    """The broker refuses first; nobody is stalled. What was delivered before keeps its history in the letter."""
+    """The broker refuses first; no consumer is stalled. What was delivered before keeps its history in the letter."""
     topic = new_topic()
     scene.add_stream("S", topic)
     outputs = {"plain": add(scene, "plain", 1 << 20), "acked": add(scene, "acked", 1 << 20, **ACKED)}

@@ -148,7 +148,7 @@ class AckSender:
     def _check_wanted(self) -> None:
         if not self._policy.takes_acks:
             name = f"{self._head.stream}/{self._head.consumer}"
-            raise NoAckWanted(f"{name} has `ack_policy: {self._policy}`: nobody waits for acks of its messages")
+            raise NoAckWanted(f"{name} has `ack_policy: {self._policy}`: no acks of its messages are wanted")
 
     def _run(self) -> None:
         while not self._is_closed:

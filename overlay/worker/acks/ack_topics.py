@@ -2,11 +2,11 @@
 
 A deadline may fire only when every ack sent before it has been read. Kafka does not say when a record was sent, but a high
 watermark that is asked for after the deadline lies behind all of them; once the reading has passed it, nothing is missing. So
-the ends of the ack topics are asked for when a deadline waits for them, and not before. An unfinished transaction of somebody
+the ends of the ack topics are asked for when a deadline waits for them, and not before. An unfinished transaction
 keeps the readable part of a log below its end: until it ends, redelivery of that stream's messages is suspended.
 
-An ack topic may lose its end in an unclean election. What comes in the place of the lost records are acks that nobody has
-heard, also where the topic has grown past the position since. The leader epoch of the last batch that was read tells
+An ack topic may lose its end in an unclean election. What comes in the place of the lost records are acks that have not
+been read, also where the topic has grown past the position since. The leader epoch of the last batch that was read tells
 (kafka/fetcher.py), and the state keeps it. Reading goes on at the cut.
 
 A consumer that was away has not heard what was said meanwhile. A partition is read from where the last of the consumers

@@ -8,7 +8,7 @@ hand beyond that is kept for the next round.
 
 Cursor groups meet as cursors do: one that is going to reach the next one in this round has that one sit it out, and
 then they are one. The foremost, where the ledger is kept, is the head: what it reads is what gets sequences next, so
-it is in no need of an order. Cursor groups of those who must not be told of a sequence before it is committed never
+it is in no need of an order. Cursor groups of consumers that must not be told of a sequence before it is committed never
 join it, and stop where the committed part of the ledger ends.
 
 A cursor that only the chunk index is made from has no order to keep. It reads its partition up to the head, and joins it.

@@ -49,7 +49,7 @@ Wants = Callable[[Flight], bool]
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A consumer. `members`: applications that share its output; 0 if nobody acks."""
+    """A consumer. `members`: applications that share its output; 0 if there are no acks."""
 
     name: str
     config: Mapping[str, Any]

@@ -27,7 +27,7 @@ class Worker:
     folder: Path
     port: int
     deaths: list[str] = field(default_factory=list)
-    """How the process ended when nobody had killed it."""
+    """How the process ended without a kill by the test."""
     frozen: bool = False
     _process: subprocess.Popen[bytes] | None = None
     _guard: Guard | None = None
@@ -61,7 +61,7 @@ class Worker:
         self._guard = Guard(["kill", "-9", str(self._process.pid)])
 
     def look(self) -> None:
-        """Note an end that nobody caused, and start the process again."""
+        """Note an end that the test did not cause, and start the process again."""
         if self._process is not None and (code := self._process.poll()) is not None:
             self.deaths.append(f"worker {self.number} ended with {code}:\n{self._read_tail()}")
             self._forget()

@@ -39,7 +39,7 @@ def test_both_numbers_are_shown() -> None:
     assert str(OverlappingFilterSubjects("overlap")) == "overlap (JetStream 10138, in ADR-34 10136)"
 
 
-def test_an_error_that_nobody_knows() -> None:
+def test_an_unknown_error_code() -> None:
     error = read_error({"code": 418, "err_code": 99999, "description": "teapot"})
     assert type(error) is Refused
     assert (error.code, error.err_code, str(error)) == (418, 99999, "teapot (JetStream 99999)")

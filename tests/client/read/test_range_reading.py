@@ -136,5 +136,5 @@ async def test_large_and_unknown_fetch_ranges_are_not(partition_fetches: Lanes, 
 
 
 def test_a_fetcher_goes_on_fetching_beside_what_is_ahead() -> None:
-    """Else the first partition fetch could wait for bytes that nobody takes."""
+    """Else the first partition fetch could wait for bytes that are never taken."""
     assert AHEAD_BYTES * 2 < READY_BYTES

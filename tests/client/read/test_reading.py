@@ -66,7 +66,7 @@ def test_closed_in_the_middle(client: Client, large: str) -> None:
 
 
 def test_closed_while_the_next_batch_is_in_the_making(bootstrap: str, large: str, tmp_path: Path) -> None:
-    """The next reading of the stream has the same buffers: nobody may be writing to them any more."""
+    """The next reading of the stream has the same buffers: the earlier one may not write to them any more."""
     write_service_file(tmp_path, bootstrap)
     (tmp_path / "streams").mkdir()
     (tmp_path / "streams" / "s.yaml").write_text(f"name: S\ntopics: [{large}]\nsubject: {{template: s}}\n")
@@ -130,7 +130,7 @@ def _settle(reading: Reading) -> int:
 
 @pytest.mark.parametrize("ending", ["", "raise SystemExit(3)"])
 def test_at_the_interpreter_s_exit(bootstrap: str, large: str, ending: str) -> None:
-    """A reading that somebody still holds neither hangs nor complains."""
+    """A reading that is still referenced neither hangs nor complains."""
     script = f"""
 import overlay
 reading = overlay.open(bootstrap={bootstrap!r}).read(topic={large!r}, follow=True)

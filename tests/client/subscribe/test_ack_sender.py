@@ -30,7 +30,7 @@ def test_what_a_lost_client_has_not_sent_another_one_sends(
 
     def make(settings: dict[str, Any]) -> Producer:
         made.append(settings)
-        # nobody listens where the first one sends
+        # no broker listens at the first one's address
         at = {} if len(made) > 1 else {"bootstrap.servers": "127.0.0.1:1"}
         return Producer({**settings, **at, "enable.idempotence": True})
 

@@ -46,7 +46,7 @@ def test_tokens_of_many_incarnations_are_told() -> None:
         assert kind.find_token([("Nats-Reply-To", other)]) is None
 
 
-def test_without_a_token_it_is_nobodys() -> None:
+def test_without_a_token_it_belongs_to_no_consumer() -> None:
     assert KIND.find_token([]) is None
     assert KIND.find_token([("Nats-Subject", b"t")]) is None
     assert not KIND.is_status([("Nats-Subject", b"t")])

@@ -31,7 +31,7 @@ class Script:
         self.paused: set[int] = set()
         self.committed: dict[int, int] = {}
         self.loses_commits = False
-        """Whether commits that nobody waits for fail, as in a rebalance."""
+        """Whether asynchronous commits fail, as in a rebalance."""
         self.is_behind = False
         """Whether the group has a newer generation, of which the next poll tells."""
 
@@ -158,7 +158,8 @@ def test_who_leaves_in_a_rebalance_commits_in_the_new_generation(monkeypatch: py
 
 
 def test_what_is_paused_goes_on_when_more_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody takes the one message that there is room for: the member pauses, and is given another partition then."""
+    """The buffer is full and the application takes nothing: the member pauses, and is given another partition
+    then."""
     monkeypatch.setattr(membership, "PATIENCE_S", 0.0)
     monkeypatch.setattr(membership, "POLL_S", 0.001)
     message_buffer = MessageBuffer(1)

@@ -108,7 +108,7 @@ def test_without_the_last_the_message_in_hand_is_not_passed() -> None:
     assert message_buffer.find_positions(with_last=False) == {}
 
 
-def test_what_nobody_has_goes_with_its_partition() -> None:
+def test_messages_that_were_not_handed_out_go_with_their_partition() -> None:
     message_buffer = MessageBuffer(10)
     message_buffer.put(make_batch(0, 0, 3))
     message_buffer.put(make_batch(1, 0, 2))

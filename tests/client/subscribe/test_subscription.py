@@ -217,14 +217,14 @@ def test_what_the_application_does_not_want_is_acked(output: Output) -> None:
         number = int(message.data)
         if number == 50:
             assert isinstance(message, Message)
-            message.term("not for anybody")
+            message.term("not for this office")
         return number % 10 == 0 and number != 50
 
     with output.subscribe(is_wanted) as messages:
         assert read_numbers(islice(messages, 9)) == [10, 20, 30, 40, 60, 70, 80, 90, 100]
     acks = output.read_acks()
     assert acks.acked == [number for number in range(1, 101) if number % 10]
-    assert acks.words == [(Verb.TERM, 50, None, "not for anybody")]
+    assert acks.words == [(Verb.TERM, 50, None, "not for this office")]
 
 
 def test_a_test_that_fails_is_the_applications_matter(output: Output) -> None:
@@ -291,7 +291,7 @@ def answer_next(output: Output, count: int) -> None:
     producer = SureProducer(output.bootstrap)
     assert record.header(b"Overlay-Reply-Topic") == output.reply_topic.encode()
     producer.produce(output.reply_topic, b"", record.header(b"Overlay-Correlation-Id"))
-    producer.produce(output.reply_topic, b"", b"somebody else's")
+    producer.produce(output.reply_topic, b"", b"another client's")
     assert producer.flush(DEADLINE_S) == 0
 
 
@@ -328,7 +328,7 @@ def test_after_the_end_nothing_is_settled_in_silence(output: Output) -> None:
     assert list(messages) == []
 
 
-def test_one_that_nobody_holds_ends(output: Output) -> None:
+def test_one_without_references_ends(output: Output) -> None:
     output.deliver(5)
     for message in output.subscribe():
         message.ack()

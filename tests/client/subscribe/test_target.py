@@ -56,11 +56,11 @@ def client(scene: Scene, new_topic: NewTopicFixture) -> Client:
 
 def test_the_door_without_a_service(client: Client, bootstrap: str) -> None:
     with client.subscribe("late"):
-        pass  # a file has it: nobody is asked
+        pass  # a file has it: no worker is asked
     with pytest.raises(UnknownConsumer, match=r"There is late.*cannot be asked"):
         client.subscribe("lat")
     with pytest.raises(SourceUnavailable):
-        overlay.open(bootstrap=bootstrap, prefix="nobody").subscribe("late")
+        overlay.open(bootstrap=bootstrap, prefix="unused").subscribe("late")
 
 
 def test_what_makes_no_sense(client: Client) -> None:

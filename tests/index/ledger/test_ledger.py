@@ -247,7 +247,7 @@ def test_after_any_crash_sequences_are_the_same(
 ) -> None:
     """Each life reads the ledger anew, and the logs from somewhat before its ends. Rounds are made ahead of their commits.
 
-    Whoever saw a sequence, in whichever life, saw the one that all later readings of the index topic give.
+    A sequence that was seen in any life is the one that all later readings of the index topic give.
     """
     topic: list[bytes] = []
     ends = dict.fromkeys(SOURCES, 0)

@@ -66,7 +66,7 @@ CHUNKS = [
     ),
     # 2: one has nothing
     chunk(2, {"carrier": "DL", "tail": "X", "delay": 100, "fare": 7.0, "sent": to_time(NOW), "ok": False}, {"origin": "LGA"}),
-    # 3: nobody has anything
+    # 3: no consumer has anything
     chunk(3, *({"origin": "EWR", "at": NOW - age * MINUTE, "priority": 4 + age} for age in (5, 4))),
 ]  # fmt: skip
 

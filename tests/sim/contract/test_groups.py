@@ -105,7 +105,7 @@ async def test_one_member_and_then_a_second(compare: Compare) -> None:
         side.note("beat", await one.beat())
         side.note("old generation", await one.beat(one.generation - 1))
         side.note("new generation", await one.beat(one.generation + 1))
-        side.note("unknown", await one.beat(id="nobody"))
+        side.note("unknown", await one.beat(id="unknown"))
         side.note("commit", await one.commit(topic, 4))
         joining = await side.start(two.join())
         await note_group(side, "preparing", group)
@@ -169,7 +169,7 @@ async def test_joins_that_are_refused(compare: Compare) -> None:
         one, two = await Member.connect(side, group), await Member.connect(side, group)
         for session_ms in (0, 5_999, 1_800_001):
             side.note(f"session {session_ms}", await one.join(session_ms=session_ms))
-        one.id = "nobody"
+        one.id = "unknown"
         side.note("unknown", await one.join())
         one.id = ""
         side.note("no protocols", await one.join([]))

@@ -106,7 +106,7 @@ class Cluster:
         return session
 
     def close(self, session: Session) -> None:
-        """The client closed a connection, or it broke. Answers that are held reach nobody."""
+        """The client closed a connection, or it broke. Answers that are held are dropped."""
         session.closed = True
         session.held.clear()
         self.sessions.pop(session, None)

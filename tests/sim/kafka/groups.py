@@ -349,7 +349,7 @@ class Groups:
             member.timer.cancel()
 
         def expire() -> None:
-            # a member whose request is held has said nothing, and is there; without a coordinator nobody counts
+            # a member whose request is held has said nothing, and is there; without a coordinator no silence counts
             is_coordinated = self._cluster.coordinator(group.name, GROUP) in self._cluster.up
             if member.joining is None and member.syncing is None and is_coordinated:
                 self._drop(group, member)

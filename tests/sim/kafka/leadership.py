@@ -106,7 +106,7 @@ def move(cluster: Cluster, partition: Partition, broker: int, *, is_unclean: boo
     """Let a partition have another leader, in a new leader epoch.
 
     Records above the high watermark are lost: followers may not have had them. An unclean election loses the last `lose`
-    offsets as well, whoever was told that they are safe.
+    offsets as well, even if a producer was told that they are safe.
     """
     log = partition.log
     keep = min(log.high_watermark, log.end - lose if is_unclean else log.end)

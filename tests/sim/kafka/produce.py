@@ -13,7 +13,7 @@ from .topics import Partition
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-ALL, LEADER, NOBODY = -1, 1, 0
+ALL, LEADER, NO_ACK = -1, 1, 0
 Result = tuple[int, int, int, int]
 """(code, base offset, the broker's timestamp or -1, log start offset)"""
 _REFUSED = (-1, -1, -1)
@@ -33,11 +33,11 @@ class Producing:
         acks = request.required_acks
         for topic, partitions in request.topics:
             for index, data in partitions:
-                if acks not in (ALL, LEADER, NOBODY):
+                if acks not in (ALL, LEADER, NO_ACK):
                     self._results[topic, index] = (Code.INVALID_REQUIRED_ACKS, *_REFUSED)
                     continue
                 self._produce(topic, index, bytes(data))
-        if acks == NOBODY:
+        if acks == NO_ACK:
             if any(result[0] for result in self._results.values()):
                 cluster.hang_up(answer.session)
             answer.is_silent = True

@@ -104,7 +104,7 @@ OWNERSHIP = (
             ),
         ),
         mend="f289270",
-        history="test_shards.py::test_an_error_that_nobody_foresaw_ends_a_session_alone",
+        history="test_shards.py::test_an_unforeseen_error_ends_a_session_alone",
     ),
     Mutant(
         "state-read-once",

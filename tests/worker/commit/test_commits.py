@@ -68,7 +68,7 @@ def test_a_round_in_parts_is_delivered_once(
         check_output(found, mine, stream="S", consumer=name)
 
 
-def test_a_transaction_that_takes_its_time_holds_up_nobody_without_one(
+def test_a_transaction_that_takes_its_time_does_not_hold_up_those_without_one(
     scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only positions are in the transaction of an at-least-once consumer; its records come while that one is open."""

@@ -21,7 +21,7 @@ EMPTY = np.empty(0, np.uint8)
 
 
 def make_fetched(position: int, next_offset: int, stable_end: int) -> Fetched:
-    """Return a fetch of some offsets. What is in it nobody looks at."""
+    """Return a fetch of some offsets. Its content does not matter."""
     return Fetched(position, EMPTY, split(EMPTY).batches, NO_ABORTS, stable_end, 0, LogPosition(next_offset))
 
 

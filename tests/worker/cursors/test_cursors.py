@@ -178,7 +178,7 @@ def test_who_reaches_a_halted_cursor_halts_too() -> None:
 
 
 @pytest.mark.parametrize("order", [("lasts", "all"), ("all", "lasts")])
-def test_a_consumer_of_last_messages_shares_its_cursor_with_nobody(order: tuple[str, str]) -> None:
+def test_a_consumer_of_last_messages_has_a_cursor_of_its_own(order: tuple[str, str]) -> None:
     log = Log()
     for name in order:
         log.enlist(name, ConsumerState(snapshot={SOURCE: 40} if name == "lasts" else {}), 0)
@@ -240,7 +240,7 @@ def test_what_is_written_leads_back_to_where_everyone_stands(
 
 
 def test_a_partition_that_its_stream_does_not_have_for_a_while() -> None:
-    """Whoever was behind there is so still when it is back, served meanwhile or not."""
+    """A consumer that was behind there is so still when the partition is back, served meanwhile or not."""
     here, gone, consumer, absent = ("a", 0), ("b", 0), ("S", "c"), ("S", "absent")
     state = ShardState({("S", here): LogPosition(500), ("S", gone): LogPosition(1_000)}, {})
     state.consumers |= {

@@ -137,7 +137,7 @@ class CursorsMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), count=st.integers(1, 20))
     def delete(self, which: int, count: int) -> None:
-        """Retention; nobody has been told."""
+        """Retention that the cursors have not heard of."""
         source = self.sources[which % len(self.sources)]
         # a head that retention passes restarts its ledger, which needs a new session (kept/ledgers.py)
         most = self.ledger.end_of(source) if self.numbered else self.ends[source]

@@ -175,7 +175,7 @@ def test_everybody_is_given_everything_in_order(
         ]
         assert [sequence for sequence in world.given[name] if sequence] == sorted(filter(None, wanted))
         assert world.given[name].count(0) == wanted.count(0)
-    # whoever may has joined the others
+    # each cursor that may has joined the others
     careful = any(is_careful for _, is_careful in starts) and kept
     assert all(len(some) <= 1 + careful for some in world.list_cursors().values())
 
@@ -223,7 +223,7 @@ def test_consumers_with_machines_wait_where_a_corrupt_batch_stops_their_cursor_g
     ((stopped,),) = (world.list_cursors()[first],)
     stopped.log_position, stopped.state = LogPosition(1), State.HALTED
     world.cursors.part(set(), 0)
-    assert all(len(some) == 1 for some in world.list_cursors().values()), "nobody waits who takes no acks"
+    assert all(len(some) == 1 for some in world.list_cursors().values()), "no consumer waits that takes no acks"
     world.cursors.part({("S", "acked")}, 0)
     for _ in range(2):
         parted = [(source, cursor.members) for source in SOURCES for cursor in world.list_cursors()[source]]

@@ -178,7 +178,7 @@ def test_a_partition_fetch_is_led_no_farther_than_its_cursor() -> None:
     cursors.enlist(("S", "c"), ConsumerState(snapshot={("t", 0): 50_000}), {("t", 0): LogPosition(0)})
     cursors.find(("S", "c"), {("t", 0): np.array([0, 20_000])}, 0)
     ((_, cursor),) = cursors.all()
-    cursor.log_position = LogPosition(500)  # those who were ahead have moved on since the leap ended here
+    cursor.log_position = LogPosition(500)  # cursors that were ahead have moved on since the leap ended here
     ((_, _, wish),) = cursors.take_wishes()
     assert wish is not None and wish.log_position.position == 500
     cursors.take_round({cursor: Look(make_fetched(500, 600, 50_000), 50_000)}, 0.0)

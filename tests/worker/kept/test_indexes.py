@@ -151,7 +151,7 @@ def test_retention_takes_chunks_along(scene: Scene, new_topic: NewTopicFixture) 
 
 
 @pytest.mark.parametrize("config", [{"max.message.bytes": "100"}], ids=["takes no header"])
-def test_an_index_topic_that_refuses_holds_up_nobody(
+def test_an_index_topic_that_refuses_holds_up_no_consumer(
     scene: Scene, new_topic: NewTopicFixture, config: dict[str, str]
 ) -> None:
     client, name = AdminClient({"bootstrap.servers": scene.bootstrap}), index_topic(scene.prefix, "S")

@@ -25,7 +25,7 @@ from tests.worker.scenes import produce
 async def test_what_retention_takes_is_forgotten_but_not_what_is_in_hand(
     bootstrap: str, new_topic: NewTopicFixture, admin: Admin
 ) -> None:
-    """One partition is read to its end, in the other somebody stands at 12."""
+    """One partition is read to its end, in the other a consumer has reached 12."""
     sources: list[TopicPartition] = [(topic, 0) for topic in sorted((new_topic(), new_topic()))]
     ledger = Ledger()
     for topic, _ in sources:

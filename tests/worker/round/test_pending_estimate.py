@@ -305,14 +305,14 @@ def test_through_a_service(scene: Scene, new_topic: NewTopicFixture, partitions:
     ("position", "wanted"), [(6, [2, 1]), (4, [0, 0])], ids=["to the next chunk", "into the midst of one"]
 )
 def test_a_filter_that_leaves_out_chunks(position: int, wanted: list[int]) -> None:
-    """What it has passed over is not ahead of it; of a part of a chunk nobody knows how much that was."""
+    """What it has passed over is not ahead of it; of a part of a chunk it is not known how much that was."""
     log = Log([[("b", 9), ("b", 9)], [("b", 0)] * 4, [("b", 9), ("b", 9)], [("b", 9)]])
     reader = make_reader("sql", "b", sql="n > 8")
     index = log.make_index(CONFIG, [1, 2, 3, 4])
     pipeline = Pipeline({"S": CONFIG}, {}, pending_estimate=PendingEstimate({"S": CONFIG}, {"S": index}))
     for fetched, at, found in (
         (log.fetch(0, 1, 4), 0, [8, 7]),
-        # somebody else's cursor was joined there
+        # another consumer's cursor was joined there
         (log.fetch(1, 2, 4, position) if position == 4 else log.fetch(2, 1, 4), position, wanted),
     ):
         outcome = pipeline.run([Task("S", SOURCE, fetched, at, NO_STOP, (reader,))], NOW)
