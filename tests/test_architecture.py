@@ -21,7 +21,7 @@ PURE_PACKAGES = (
     *(f"index/{room}" for room in ("ledger", "pending", "skip")),
     *(f"worker/{room}" for room in ("cursors", "round")),
 )
-IN_DISPATCH = {"reply_sender.py", "reply_topics.py"}
+IN_DISPATCH = {"ack_topics.py", "interest.py", "refetch.py", "reply_sender.py", "reply_topics.py"}
 """What is not pure in dispatch/."""
 PURE_FILES = (
     "arrays.py",
@@ -74,7 +74,6 @@ IN_WORKER: dict[str, set[str]] = {
     "round": set(),
     "commit": {"cursors", "round"},
     "kept": {"assignment", "cursors", "round"},
-    "acks": {"assignment", "commit", "cursors", "round"},
 }
 """Rooms of the worker: what each may import of the others."""
 CLOSED = {room: {*ROOMS[number + 1 :], *APART.get(room, ())} for number, room in enumerate(ROOMS)}
@@ -301,7 +300,7 @@ def test_others_only_ask_a_machine_s_state() -> None:
 
 
 def test_the_dispatcher_alone_touches_machines() -> None:
-    """Machines move in a thread of their own. The rest of the service reads Facts (worker/acks/machine_facts.py)."""
+    """Machines move in a thread of their own. The rest of the service reads Facts (dispatch/machine_facts.py)."""
     allowed = {"worker/warmup.py"}  # a dispatcher without consumers
     touching = {
         shorten(path)

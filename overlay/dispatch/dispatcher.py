@@ -2,7 +2,7 @@
 
 Offers and acks go in, batches of records come out. No I/O, no clock.
 
-A step has three parts. The dispatch loop (worker/acks/dispatch_loop.py) runs them one after the
+A step has three parts. The dispatch loop (worker/dispatch_loop.py) runs them one after the
 other:
 
 1. `take_in` hands offers, acks, orders and the time to the machines. Nothing goes out yet.

@@ -4,7 +4,7 @@ Three activities run side by side. The fetcher fetches ahead. The reading loop t
 one round at a time, has the pipeline turn it into finished batches in a thread, and has the cursors
 moved (worker/cursors/cursors.py). The commit loop (worker/commit/commits.py) sends the batches of
 one round while the pipeline works on the next. If consumers have machines, a dispatch loop
-(worker/acks/dispatch_loop.py) runs as well.
+(worker/dispatch_loop.py) runs as well.
 
 Nothing here survives an error. Positions in memory run ahead of what is committed, so after a
 failure the whole session is thrown away and the next one begins from the state partition.
@@ -29,13 +29,13 @@ from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import Delta, StreamPartition
 from overlay.waits import is_any_within
 
-from .acks.backpressure import Backpressure
-from .acks.dispatch_loop import DispatchLoop
 from .assignment import Assignment
+from .backpressure import Backpressure
 from .commit.commits import Commits, CommitUnit
 from .commit.counting import Counting
 from .cursors.cursors import Cursors, Moved
 from .cursors.intake import Round
+from .dispatch_loop import DispatchLoop
 from .kept.following import Following
 from .last_messages import Snapshots
 from .round.indexing import Reach

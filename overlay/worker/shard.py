@@ -30,10 +30,10 @@ from overlay.state.shard_state import ConsumerId, ShardState
 from overlay.state.takeover import take_over
 from overlay.waits import Backoff, unless
 
-from .acks.setup import open_dispatch_loop
 from .assignment import Assignment, enlist, make_assignment
 from .commit.commits import Commits
 from .cursors.initial_positions import open_cursors
+from .dispatch_setup import open_dispatch_loop
 from .kept.indexes import open_indexes
 from .kept.ledgers import follow_starts
 from .kept.retention import follow_retention

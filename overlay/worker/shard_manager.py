@@ -29,7 +29,7 @@ from overlay.metrics import Metrics
 from overlay.state.amend import amend, forget_consumer
 from overlay.state.shard_state import ConsumerId, ShardState
 
-from .acks.dispatch_loop import DispatchLoop
+from .dispatch_loop import DispatchLoop
 from .membership import Membership
 from .metric_series import Series
 from .report import Rates, report_consumer, report_service, report_stream

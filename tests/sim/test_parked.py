@@ -45,7 +45,7 @@ def put_back(state: ShardState) -> Delta:
 
 def test_a_consumer_that_is_offered_what_it_has_delivered_does_not_stay_parked() -> None:
     warm_up()
-    world = World(1, brokers=1, limits={"overlay.worker.acks.backpressure.FULL": FULL})
+    world = World(1, brokers=1, limits={"overlay.worker.backpressure.FULL": FULL})
 
     async def history(world: World) -> None:
         world.cluster.create_topic("source")

@@ -13,7 +13,7 @@ from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
 from overlay.dispatch.reply_address import Address
 from overlay.kafka.own_topics import acks_topic
-from overlay.worker.acks.dispatch_loop import DispatchLoop
+from overlay.worker.dispatch_loop import DispatchLoop
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -233,7 +233,7 @@ def test_a_reader_that_does_not_ack_holds_up_no_other(
     scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer that takes ten at a time leaves its neighbour's cursor, and gets everything in the end."""
-    monkeypatch.setattr("overlay.worker.acks.backpressure.FULL", 100)
+    monkeypatch.setattr("overlay.worker.backpressure.FULL", 100)
     topic = new_topic()
     scene.add_stream("S", topic)
     slow = scene.add_consumer("S", "slow", **ACKED | {"ack_wait": "60s"}, max_ack_pending=10)

@@ -148,7 +148,7 @@ ACKS = (
         what it has delivered before leaves its cursor for good.""",
         (
             Change(
-                "overlay.worker.acks.dispatch_loop",
+                "overlay.worker.dispatch_loop",
                 "        self._let_go({*work.records, *(offer.consumer for offer in offers)})\n",
                 "        self._let_go(work.records)\n",
             ),
@@ -175,7 +175,7 @@ ACKS = (
         until it is back is passed over, and they are delivered again.""",
         (
             Change(
-                "overlay.worker.acks.ack_starts",
+                "overlay.dispatch.ack_starts",
                 "        elif consumer[0] == stream and consumer in state.machines:\n"
                 "            heard = {**offsets, **heard}\n",
                 "",
@@ -190,12 +190,12 @@ ACKS = (
         over.""",
         (
             Change(
-                "overlay.worker.acks.setup",
+                "overlay.worker.dispatch_setup",
                 "        if is_new(state, stream, topic):\n",
                 "        if True:\n",
             ),
             Change(
-                "overlay.worker.acks.ack_starts",
+                "overlay.dispatch.ack_starts",
                 "state.acks.get((stream, source), LogPosition(0))",
                 "state.acks.get((stream, source), LogPosition(ends[source]))",
             ),

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from overlay.config import StreamConfig
+from overlay.dispatch import refetch as refetch_module
+from overlay.dispatch.refetch import Recalled, Refetch, locate_in
 from overlay.jobs import Jobs
 from overlay.kafka.admin import connect
 from overlay.kafka.fetcher import Fetcher
-from overlay.worker.acks import refetch as refetch_module
-from overlay.worker.acks.refetch import Recalled, Refetch, locate_in
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import produce
 

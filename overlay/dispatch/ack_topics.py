@@ -19,13 +19,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from overlay.clock import monotonic, now_ns
-from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
+
+from .ack_offsets import AckOffsets
 
 log = get_logger(__name__)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from overlay.dispatch.ack_offsets import AckOffsets
+from overlay.dispatch.ack_starts import find_shared, settle
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState
-from overlay.worker.acks.ack_starts import find_shared, settle
 
 TOPIC = "overlay.S.acks"
 FIRST, SECOND = (TOPIC, 0), (TOPIC, 1)

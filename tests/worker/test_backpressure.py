@@ -7,9 +7,9 @@ from typing import cast
 
 from overlay.kafka.log_position import LogPosition
 from overlay.state.shard_state import ConsumerState
-from overlay.worker.acks.backpressure import Backpressure
-from overlay.worker.acks.dispatch_loop import DispatchLoop
+from overlay.worker.backpressure import Backpressure
 from overlay.worker.cursors.cursors import Cursors
+from overlay.worker.dispatch_loop import DispatchLoop
 
 PLACE = ("S", ("t", 0))
 A, B, C = ("S", "a"), ("S", "b"), ("S", "c")

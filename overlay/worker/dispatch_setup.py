@@ -10,8 +10,11 @@ from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, fill_defaults
 from overlay.dispatch.ack_decoder import AckDecoder
 from overlay.dispatch.ack_offsets import AckOffsets
+from overlay.dispatch.ack_starts import find_shared, is_another, is_new, settle
+from overlay.dispatch.ack_topics import AckTopics, Place
 from overlay.dispatch.dispatcher import Dispatcher
 from overlay.dispatch.effect_encoder import EffectEncoder
+from overlay.dispatch.refetch import Refetch, locate_by, locate_in
 from overlay.dispatch.reply_address import make_rule
 from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.served_consumer import Beginning, ConsumerSlot, slot
@@ -22,14 +25,11 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import ConsumerId, ShardState
-from overlay.worker.assignment import Assignment
-from overlay.worker.commit.commits import Commits
-from overlay.worker.cursors.cursors import Cursors
 
-from .ack_starts import find_shared, is_another, is_new, settle
-from .ack_topics import AckTopics, Place
+from .assignment import Assignment
+from .commit.commits import Commits
+from .cursors.cursors import Cursors
 from .dispatch_loop import DispatchLoop
-from .refetch import Refetch, locate_by, locate_in
 
 log = get_logger(__name__)
 

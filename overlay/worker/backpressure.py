@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from overlay.worker.cursors.cursors import Cursors, Moved
-
+from .cursors.cursors import Cursors, Moved
 from .dispatch_loop import DispatchLoop
 
 FULL = 32_768

@@ -20,7 +20,6 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.arrays import Ints
 from overlay.config.stream import StreamConfig
-from overlay.dispatch.record_slice import RecordSlice, keep
 from overlay.index.ledger.ledger import Ledger
 from overlay.jobs import Jobs
 from overlay.kafka.admin import Admin
@@ -29,6 +28,8 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Addressing
 from overlay.waits import run_all
+
+from .record_slice import RecordSlice, keep
 
 NEAR = 500
 """Up to so many unwanted offsets between two wanted ones are read with them."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
+
+from .ack_offsets import AckOffsets
 
 
 def is_another(state: ShardState, stream: str, topic: str, identity: str) -> bool:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from overlay.consumer.events import Bound
 from overlay.consumer.info import ConsumerInfo
 from overlay.dispatch.dispatcher import Offer, Work
+from overlay.dispatch.machine_facts import MachineFacts
 from overlay.jobs import Jobs
-from overlay.worker.acks.machine_facts import MachineFacts
 from tests.dispatch.scenes import Office, make_pieces
 
 CONSUMER = ("S", "c")

@@ -27,7 +27,11 @@ from overlay.clock import now_ns
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Event, Pulled, Unreachable
 from overlay.dispatch.ack_decoder import AckBatch, AckDecoder, DecodedAcks
+from overlay.dispatch.ack_topics import AckTopics, Place
 from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
+from overlay.dispatch.interest import Readers
+from overlay.dispatch.machine_facts import MachineFacts
+from overlay.dispatch.refetch import Refetch
 from overlay.dispatch.reply_address import parse_address
 from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.undelivered import Undelivered
@@ -41,14 +45,10 @@ from overlay.output.record import Record
 from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import ConsumerId, Delta, write_machine
 from overlay.waits import is_set_within
-from overlay.worker.commit.commits import Commits, CommitUnit
-from overlay.worker.cursors.cursors import Cursors
-from overlay.worker.round.task import Counts
 
-from .ack_topics import AckTopics, Place
-from .interest import Readers
-from .machine_facts import MachineFacts
-from .refetch import Refetch
+from .commit.commits import Commits, CommitUnit
+from .cursors.cursors import Cursors
+from .round.task import Counts
 
 _Written = tuple[ConsumerId, int, int, tuple[int, int]]
 """Of a batch: its consumer, its partition, the number of its records, and their first and last
