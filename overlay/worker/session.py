@@ -52,8 +52,7 @@ SEAL_S = 1.0
 
 @dataclass(slots=True)
 class Session:
-    """The reading loop and everything that belongs to one ownership of a shard. Good for one
-    run."""
+    """The reading loop and everything that belongs to one ownership of a shard. Good for one run."""
 
     client: AIOKafkaClient
     admin: Admin
@@ -93,8 +92,7 @@ class Session:
         self.counting = Counting(self.metrics, self.reaches)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, then commit the rounds under way. Raises the error that ends the
-        session early."""
+        """Serve until `stop`, then commit the rounds under way. Raises the error that ends the session early."""
         self.cursors.begin(now_ms())
         await self.commits.open(self.cursors.everything(), self.assignment.opening)
         self.cursors.note_committed(
@@ -118,8 +116,7 @@ class Session:
             await fetcher.close()
 
     async def _run_all(self, *tasks: asyncio.Task[None]) -> None:
-        """Wait for all tasks. The first error cancels the others; that may take as long as a job in
-        one of their threads."""
+        """Wait for all tasks. The first error cancels the others; that may take as long as a job in a thread."""
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -204,8 +201,7 @@ class Session:
         for partition in moved.halted:
             log.error("partition stopped", stream=partition[0], reason=str(self.cursors.halts[partition]))
         self.pending_estimate.publish()
-        # the order matters: cursors join first, then consumers are offered records, then full ones
-        # leave
+        # the order matters: cursors join first, then consumers are offered records, then full ones leave
         delta = self._hand_over(result, moved)
         self.fetches.follow()
         self.counting.take(result)
@@ -225,16 +221,13 @@ class Session:
     def _hand_over(self, result: RoundResult, moved: Moved) -> Delta:
         """Offer records to the consumers with machines, and park those that are full. Return what
         the state must record."""
-        partitions, consumers = (
-            moved.partitions,
-            moved.consumers | {*result.counts.delivered, *result.counts.dead_letters},
-        )
-        if self.dispatch_loop is not None and self._backpressure is not None:
-            ended = self.pending_estimate.settle(self.cursors.is_at_end)
-            consumers |= self.dispatch_loop.offer(result.offers, {**result.beyond, **ended})
-            left = self._backpressure.park()
-            partitions, consumers = partitions | left.partitions, consumers | left.consumers
-        return self.cursors.delta(partitions, consumers)
+        consumers = moved.consumers | {*result.counts.delivered, *result.counts.dead_letters}
+        if self.dispatch_loop is None or self._backpressure is None:
+            return self.cursors.delta(moved.partitions, consumers)
+        ended = self.pending_estimate.settle(self.cursors.is_at_end)
+        consumers |= self.dispatch_loop.offer(result.offers, {**result.beyond, **ended})
+        left = self._backpressure.park()
+        return self.cursors.delta(moved.partitions | left.partitions, consumers | left.consumers)
 
     def _give_out(self, given_out: Mapping[str, int], changed: asyncio.Event) -> Callable[[Sequence[int]], None] | None:
         """Have busy ledgers rest. Return what to do when the sequences are committed; None if none were given out."""
