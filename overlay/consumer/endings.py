@@ -40,9 +40,9 @@ def refuse(sequences: Ints, ended: Settled) -> Iterator[Effect]:
         for sequence, consumer_seq, *history in zip(*(column.tolist() for column in columns), strict=True)
     }
     for sequence in sequences.tolist():
-        consumer_seq, letter = known.get(sequence) or (0, give_up(sequence))
-        yield Advise(Advisory.TERMINATED, sequence, consumer_seq, letter.deliveries, UNDELIVERABLE)
-        yield letter
+        consumer_seq, dead_letter = known.get(sequence) or (0, give_up(sequence))
+        yield Advise(Advisory.TERMINATED, sequence, consumer_seq, dead_letter.deliveries, UNDELIVERABLE)
+        yield dead_letter
 
 
 def give_up(stream_seq: int) -> DeadLetter:
@@ -52,7 +52,7 @@ def give_up(stream_seq: int) -> DeadLetter:
     return DeadLetter(stream_seq, UNDELIVERABLE, 0, UNSET, UNSET)
 
 
-def bury(ended: Settled, reason: str) -> Iterator[Effect]:
+def make_dead_letters(ended: Settled, reason: str) -> Iterator[Effect]:
     """Yield a dead letter for each message that is given up and can still be read.
 
     `reason`: as in DeadLetter.

@@ -47,7 +47,7 @@ from . import events
 from .acks import Flaw, Verb, measure_token
 from .deadlines import NEVER
 from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse, Remove, Rewind, Status
-from .endings import Sampling, bury, exhaust, lose, refuse
+from .endings import Sampling, exhaust, lose, make_dead_letters, refuse
 from .info import Facts, take_facts
 from .pulls import DELETED, PullRequest, check_pull, idle
 from .settling import find_meant, is_settled
@@ -243,7 +243,7 @@ class Machine:
             self.state.acked_at = now
         numbers = event.stream_seq, event.consumer_seq, event.deliveries
         self._effects.append(Advise(Advisory.TERMINATED, *numbers, event.reason))
-        self._bury(ended.only(event.stream_seq), "term")
+        self._queue_dead_letters(ended.only(event.stream_seq), "term")
 
     def _answer_flow(self, event: events.FlowAnswered, now: int) -> None:
         """Let deliveries continue that waited for this answer to flow control.
@@ -308,15 +308,15 @@ class Machine:
     def _exhaust(self, ended: Settled) -> None:
         """Tell of messages that have used up their deliveries."""
         self._effects.extend(exhaust(ended))
-        self._bury(ended, "max_deliver")
+        self._queue_dead_letters(ended, "max_deliver")
 
-    def _bury(self, ended: Settled, reason: str) -> None:
+    def _queue_dead_letters(self, ended: Settled, reason: str) -> None:
         """Queue dead letters for these messages if the consumer has a dead-letter topic.
 
         `reason`: as in DeadLetter.
         """
         if self.state.config.dead_letter is not None:
-            self._effects.extend(bury(ended, reason))
+            self._effects.extend(make_dead_letters(ended, reason))
 
     # readers, pauses, time
 

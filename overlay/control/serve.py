@@ -264,7 +264,7 @@ class RequestServer:
             await self._lapse(id)
         if self._tail.seen >= self._hold:
             for id in self.registry.find_deleted():
-                await self._bury(id)
+                await self._finish_deletion(id)
 
     async def _write_files(self) -> None:
         """Write the definitions of files that the topic does not have, in one transaction for each
@@ -310,7 +310,7 @@ class RequestServer:
             await self._write(id, [Record(make_key(Subject.CONSUMER, *id), None)])
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
 
-    async def _bury(self, id: ConsumerId) -> None:
+    async def _finish_deletion(self, id: ConsumerId) -> None:
         """Finish a deletion: drop the state, then the consumer's records in the topic, and answer
         the clients that asked for it.
 

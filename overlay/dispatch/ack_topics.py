@@ -25,6 +25,7 @@ from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, Parti
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
+from overlay.state.shard_state import StreamPartition
 
 from .ack_offsets import AckOffsets
 
@@ -32,9 +33,6 @@ log = get_logger(__name__)
 
 STALL_S = 5.0
 """Deadlines that wait for longer than this are reported in the metrics."""
-
-Place = tuple[str, TopicPartition]
-"""Stream, and partition of its ack topic."""
 
 
 @dataclass(slots=True)
@@ -54,86 +52,88 @@ class AckTopics:
 
     admin: Admin
     metrics: Metrics
-    since: dict[Place, AckOffsets]
-    log_positions: Mapping[Place, LogPosition]
+    since: dict[StreamPartition, AckOffsets]
+    log_positions: Mapping[StreamPartition, LogPosition]
     topics: Mapping[str, str]
-    positions: dict[Place, LogPosition] = field(init=False)
+    positions: dict[StreamPartition, LogPosition] = field(init=False)
     """What was taken lies before it."""
     up_to: dict[str, int] = field(default_factory=dict)
     """By stream, the time up to which all acks have been taken, ns."""
     _fetcher: Fetcher = field(init=False)
-    _partition_fetches: dict[Place, PartitionFetch] = field(default_factory=dict)
+    _partition_fetches: dict[StreamPartition, PartitionFetch] = field(default_factory=dict)
     _probes: dict[str, _Probe] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.positions = {
-            place: log_position if (first := self.since[place].first) == log_position.position else LogPosition(first)
-            for place, log_position in self.log_positions.items()
+            partition: log_position
+            if (first := self.since[partition].first) == log_position.position
+            else LogPosition(first)
+            for partition, log_position in self.log_positions.items()
         }
 
     @property
-    def shared(self) -> dict[Place, LogPosition]:
-        """Where consumers stand that have no position of their own."""
+    def shared(self) -> dict[StreamPartition, LogPosition]:
+        """The position in each partition of the ack topics, for consumers without one of their own."""
         return {
-            place: at if at.position >= self.since[place].shared else self.log_positions[place]
-            for place, at in self.positions.items()
+            partition: at if at.position >= self.since[partition].shared else self.log_positions[partition]
+            for partition, at in self.positions.items()
         }
 
     def find_behind(self) -> dict[tuple[str, str], dict[TopicPartition, int]]:
         """Return the positions of consumers that are behind the shared ones, by stream and consumer
         name."""
         behind: dict[tuple[str, str], dict[TopicPartition, int]] = {}
-        for place, since in self.since.items():
-            if since.own and (at := self.positions[place].position) < since.shared:
+        for partition, since in self.since.items():
+            if since.own and (at := self.positions[partition].position) < since.shared:
                 for name, first in since.own.items():
-                    behind.setdefault((place[0], name), {})[place[1]] = max(at, first)
+                    behind.setdefault((partition[0], name), {})[partition[1]] = max(at, first)
         return {c: {s: at for s, at in own.items() if at < self.since[c[0], s].shared} for c, own in behind.items()}
 
     async def open(self, fetcher: Fetcher) -> None:
         """Begin to read."""
         self._fetcher = fetcher
-        for place, log_position in self.positions.items():
-            self._partition_fetches[place] = await fetcher.open(
-                *place[1], log_position.position, epoch=log_position.epoch
+        for partition, log_position in self.positions.items():
+            self._partition_fetches[partition] = await fetcher.open(
+                *partition[1], log_position.position, epoch=log_position.epoch
             )
-            self.up_to[place[0]] = 0
+            self.up_to[partition[0]] = 0
 
-    async def take(self) -> list[tuple[Place, Fetched]]:
+    async def take(self) -> list[tuple[StreamPartition, Fetched]]:
         """Return what was fetched since the last call, and move the positions past it.
 
         Raises SourceUnavailable if a topic was created again: the next session reads it from its
         start. Raises SourceChanged if Kafka denies access.
         """
-        taken: list[tuple[Place, Fetched]] = []
-        for place, partition_fetch in self._partition_fetches.items():
+        taken: list[tuple[StreamPartition, Fetched]] = []
+        for partition, partition_fetch in self._partition_fetches.items():
             match partition_fetch.take():
                 case Fetched() as fetched:
-                    taken.append((place, fetched))
-                    self.positions[place] = fetched.log_position
+                    taken.append((partition, fetched))
+                    self.positions[partition] = fetched.log_position
                 case Lost(position):
-                    await self._go_on(place, partition_fetch, position)
+                    await self._go_on(partition, partition_fetch, position)
                 case Changed(position, cut):
-                    self._go_back(place, partition_fetch, position, cut)
+                    self._go_back(partition, partition_fetch, position, cut)
                 case Denied(reason):
-                    raise SourceChanged(reason, place[0])
+                    raise SourceChanged(reason, partition[0])
         self._settle()
         return taken
 
-    async def _go_on(self, place: Place, partition_fetch: PartitionFetch, position: int) -> None:
+    async def _go_on(self, partition: StreamPartition, partition_fetch: PartitionFetch, position: int) -> None:
         """Go on at the log's start or end if it does not have the position, and count the acks that
         were lost.
 
         The topic's retention may be shorter than the time that no session ran, or the log may have
         lost its end. Raises SourceUnavailable if the topic was deleted or created again.
         """
-        stream, source = place
+        stream, source = partition
         facts = (await self.admin.find_topics([source[0]], with_config=False)).get(source[0])
         if facts is None or facts.identity != self.topics[source[0]]:
             raise SourceUnavailable(f"topic {source[0]} was deleted or created again: a new session reads what it says")
         first, end = (await self.admin.find_bounds([source], committed=False))[source]
         if position >= first:
             self._go_back(
-                place,
+                partition,
                 partition_fetch,
                 position,
                 await self._fetcher.find_cut(partition_fetch, first, min(position, end)),
@@ -141,16 +141,20 @@ class AckTopics:
         else:
             self.metrics.acks_lost.labels(stream).inc(first - position)
             log.error("acks have gone unread", stream=stream, topic=source[0], at=position, goes_on_at=first)
-            self.positions[place] = LogPosition(first)
+            self.positions[partition] = LogPosition(first)
             partition_fetch.seek(first)
 
-    def _go_back(self, place: Place, partition_fetch: PartitionFetch, position: int, cut: int) -> None:
+    def _go_back(self, partition: StreamPartition, partition_fetch: PartitionFetch, position: int, cut: int) -> None:
         """Go on where a log was cut off: what was written since are acks that have not been read."""
-        self.metrics.ack_logs_lost.labels(place[0]).inc()
+        self.metrics.ack_logs_lost.labels(partition[0]).inc()
         log.error(
-            "the ack topic has lost its end", stream=place[0], topic=partition_fetch.topic, at=position, goes_on_at=cut
+            "the ack topic has lost its end",
+            stream=partition[0],
+            topic=partition_fetch.topic,
+            at=position,
+            goes_on_at=cut,
         )
-        self.positions[place], self.since[place] = LogPosition(cut), self.since[place].clip(cut)
+        self.positions[partition], self.since[partition] = LogPosition(cut), self.since[partition].clip(cut)
         partition_fetch.seek(cut)
 
     async def probe(self, streams: Iterable[str]) -> None:

@@ -66,7 +66,7 @@ batch it has.
 
 
 @dataclass(slots=True, eq=False)
-class _Sending:
+class _QueuedBatch:
     """A batch in the queue of its partition. `taken` gets the offset of its first record."""
 
     outgoing: OutputBatch
@@ -79,7 +79,7 @@ class _Queue:
     """One partition's batches: `sent` of them are under way, in front of those that wait."""
 
     tp: TopicPartition
-    sendings: deque[_Sending] = field(default_factory=deque)
+    batches: deque[_QueuedBatch] = field(default_factory=deque)
     sent: int = 0
     limit: int = 1
     """Most batches in flight: one until the partition has taken a batch."""
@@ -89,15 +89,15 @@ class _Queue:
     unknown_since: float = 0.0
 
     def has_next(self, now: float) -> bool:
-        return self.refused is None and self.sent < min(self.limit, len(self.sendings)) and now >= self.not_before
+        return self.refused is None and self.sent < min(self.limit, len(self.batches)) and now >= self.not_before
 
 
 class _Request(ProduceRequest):  # type: ignore[misc]
     """aiokafka's request, encoded at once instead of field by field around the batches."""
 
-    def __init__(self, transactional_id: str | None, sendings: dict[TopicPartition, _Sending]) -> None:
+    def __init__(self, transactional_id: str | None, batches: dict[TopicPartition, _QueuedBatch]) -> None:
         super().__init__(transactional_id, ACKS_ALL, TIMEOUT_MS, [])
-        self._sendings = sendings
+        self._batches = batches
 
     def build(self, request_struct_class: Any) -> Any:
         built = super().build(request_struct_class)
@@ -107,10 +107,10 @@ class _Request(ProduceRequest):  # type: ignore[misc]
     def _encode(self) -> bytes:
         # versions 3 to 7 have the same layout; each topic entry has one partition
         pieces = [String().encode(self._transactional_id), Int16.encode(ACKS_ALL), Int32.encode(TIMEOUT_MS)]
-        pieces.append(Int32.encode(len(self._sendings)))
-        for tp, sending in self._sendings.items():
+        pieces.append(Int32.encode(len(self._batches)))
+        for tp, batch in self._batches.items():
             pieces += [String().encode(tp.topic), Int32.encode(1), Int32.encode(tp.partition)]
-            pieces += [Int32.encode(len(sending.data)), sending.data]
+            pieces += [Int32.encode(len(batch.data)), batch.data]
         return b"".join(pieces)
 
 
@@ -137,12 +137,12 @@ class Produce:
         `deadline_s`: seconds. Raises DeliveryFailed or Fenced, also for a batch of another call;
         after that nothing more can be sent.
         """
-        sendings = self._line_up(list(batches))
-        if not sendings:
+        queued = self._line_up(list(batches))
+        if not queued:
             return []
         self._pump()
         _, late = await asyncio.wait(
-            [p.taken for p in sendings], timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION
+            [batch.taken for batch in queued], timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION
         )
         if self._failure is None and self._refusals:
             self._fail(_join(self._refusals))  # other answers take too long
@@ -150,10 +150,12 @@ class Produce:
             raise self._failure
         if late:
             raise _too_late(
-                [p.outgoing for p in sendings if p.taken in late], deadline_s, everyone=len(late) == len(sendings)
+                [batch.outgoing for batch in queued if batch.taken in late],
+                deadline_s,
+                everyone=len(late) == len(queued),
             )
-        self._is_in_doubt &= any(queue.sendings for queue in self._queues.values())
-        return [sending.taken.result() for sending in sendings]
+        self._is_in_doubt &= any(queue.batches for queue in self._queues.values())
+        return [batch.taken.result() for batch in queued]
 
     async def settle(self, patience_s: float) -> bool:
         """Send nothing more.
@@ -174,20 +176,20 @@ class Produce:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fail(KafkaError("the producer was closed"))
 
-    def _line_up(self, batches: Sequence[OutputBatch]) -> list[_Sending]:
+    def _line_up(self, batches: Sequence[OutputBatch]) -> list[_QueuedBatch]:
         """Number the batches and append them to the queues of their partitions."""
         if self._failure is not None:
             raise self._failure
-        numbers, sendings = self._producer._txn_manager, []
+        numbers, queued = self._producer._txn_manager, []
         for outgoing in batches:
             tp = TopicPartition(outgoing.topic, outgoing.partition)
             sequence = numbers.sequence_number(tp)
             data = outgoing.batch.build(numbers.producer_id, numbers.producer_epoch, sequence)
             numbers.increment_sequence_number(tp, outgoing.batch.count)
-            sending = _Sending(outgoing, data, asyncio.get_running_loop().create_future())
-            self._queues.setdefault(tp, _Queue(tp)).sendings.append(sending)
-            sendings.append(sending)
-        return sendings
+            batch = _QueuedBatch(outgoing, data, asyncio.get_running_loop().create_future())
+            self._queues.setdefault(tp, _Queue(tp)).batches.append(batch)
+            queued.append(batch)
+        return queued
 
     def _pump(self) -> None:
         """Send all requests that may be sent now."""
@@ -212,7 +214,7 @@ class Produce:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _request(self, node: int, load: dict[TopicPartition, _Sending]) -> None:
+    async def _request(self, node: int, load: dict[TopicPartition, _QueuedBatch]) -> None:
         """Send one request and process its answer."""
         answers: dict[TopicPartition, tuple[type[KafkaError], int]] = {}
         try:
@@ -241,10 +243,10 @@ class Produce:
         is_taken = error is kafka_errors.NoError or (error is kafka_errors.DuplicateSequenceNumber and offset >= 0)
         # taken, refused, or in flight behind a refused one
         if is_taken and queue.refused is None:
-            sending = queue.sendings.popleft()
+            batch = queue.batches.popleft()
             queue.limit, queue.unknown_since = WINDOW, 0.0
-            if not sending.taken.done():
-                sending.taken.set_result(offset)
+            if not batch.taken.done():
+                batch.taken.set_result(offset)
             return
         if queue.refused is None:
             queue.refused = error()
@@ -283,11 +285,11 @@ class Produce:
         if self._failure is None:
             self._failure = reason
         for queue in self._queues.values():
-            for sending in queue.sendings:
-                if not sending.taken.done():
-                    sending.taken.set_exception(self._failure)
-                    sending.taken.exception()  # else asyncio reports the errors of futures that are not awaited any more
-            queue.sendings.clear()
+            for batch in queue.batches:
+                if not batch.taken.done():
+                    batch.taken.set_exception(self._failure)
+                    batch.taken.exception()  # else asyncio reports the errors of futures that are not awaited any more
+            queue.batches.clear()
 
 
 def _join(refusals: Sequence[DeliveryFailed]) -> DeliveryFailed:
@@ -304,13 +306,13 @@ def _join(refusals: Sequence[DeliveryFailed]) -> DeliveryFailed:
     )
 
 
-def _load(queues: Iterable[_Queue], now: float) -> dict[TopicPartition, _Sending]:
+def _load(queues: Iterable[_Queue], now: float) -> dict[TopicPartition, _QueuedBatch]:
     """The next batch of each partition, as far as one request goes."""
-    load: dict[TopicPartition, _Sending] = {}
+    load: dict[TopicPartition, _QueuedBatch] = {}
     size = 0
     for queue in queues:
-        if queue.has_next(now) and (not load or size + len(queue.sendings[queue.sent].data) <= REQUEST_BYTES):
-            load[queue.tp] = queue.sendings[queue.sent]
+        if queue.has_next(now) and (not load or size + len(queue.batches[queue.sent].data) <= REQUEST_BYTES):
+            load[queue.tp] = queue.batches[queue.sent]
             size += len(load[queue.tp].data)
             queue.sent += 1
     return load

@@ -37,7 +37,7 @@ PART_BYTES = 900_000
 
 ConsumerId = tuple[str, str]
 StreamPartition = tuple[str, TopicPartition]
-"""A partition that a stream reads: the name of the stream, and the partition."""
+"""The name of a stream, and a partition of its sources or of its ack topic."""
 Part = TypeVar("Part")
 Fact = TypeVar("Fact")
 

@@ -228,7 +228,8 @@ async def _enlist(
     if is_replayed(config) and known.replay_until is None:
         end = await find_replay_end(admin, sources.partitions, assignment.starts, ledger)
         delta.consumers[config.id] = replace(known, replay_until=end)
-    output, letters = assignment.outputs.get(config.deliver_subject), assignment.outputs.get(config.dead_letter_topic)
+    output = assignment.outputs.get(config.deliver_subject)
+    dead_letters = assignment.outputs.get(config.dead_letter_topic)
     output_topic = make_output_topic(output, config) if output else None
     accepts = compile_filter(config.filter, assignment.streams[config.stream])
     begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
@@ -241,7 +242,7 @@ async def _enlist(
         first,
         has_machine=config.id in assignment.machines,
         values=choose_values(config.filter, assignment.streams[config.stream]),
-        dead_letter_topic=make_dead_letter_topic(letters, config) if letters else None,
+        dead_letter_topic=make_dead_letter_topic(dead_letters, config) if dead_letters else None,
     )
 
 

@@ -15,8 +15,7 @@ from overlay.output.topics import find_fault
 def list_side_topics(prefix: str, config: ConsumerConfig) -> set[str]:
     """Return the topics besides its output that one consumer needs."""
     own = {acks_topic(prefix, config.stream), events_topic(prefix)} if config.needs_machine else set()
-    letters = config.dead_letter_topic
-    return own | {letters} if letters else own
+    return own | {config.dead_letter_topic} if config.dead_letter_topic else own
 
 
 async def ensure_side_topics(
@@ -29,7 +28,7 @@ async def ensure_side_topics(
     """
     topics, consumers = loaded.service.topics, list(configs)
     wanted = {name: dict[str, str]() for config in consumers for name in list_side_topics(topics.prefix, config)}
-    letters = {name for config in consumers if (name := config.dead_letter_topic)}
+    dead_letter_topics = {name for config in consumers if (name := config.dead_letter_topic)}
     for config in consumers:
         if config.on_undeliverable is OnUndeliverable.DEAD_LETTER and (name := config.dead_letter_topic):
             _widen(wanted[name], [sources.get(topic) for topic in loaded.streams[config.stream].topic_names])
@@ -38,7 +37,7 @@ async def ensure_side_topics(
     missing = sorted(wanted.keys() - present.keys() - refused.keys())
     refused |= await admin.create_topics(new_topic(name, 1, topics.replication, wanted[name]) for name in missing)
     present |= await admin.find_topics(name for name in missing if name not in refused)
-    faults = {name: fault for name in letters & present.keys() if (fault := find_fault(present[name]))}
+    faults = {name: fault for name in dead_letter_topics & present.keys() if (fault := find_fault(present[name]))}
     return present, {**refused, **{name: f"topic {name}: {fault}" for name, fault in faults.items()}}
 
 

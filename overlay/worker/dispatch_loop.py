@@ -27,7 +27,7 @@ from overlay.clock import now_ns
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Event, Pulled, Unreachable
 from overlay.dispatch.ack_decoder import AckBatch, AckDecoder, DecodedAcks
-from overlay.dispatch.ack_topics import AckTopics, Place
+from overlay.dispatch.ack_topics import AckTopics
 from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
 from overlay.dispatch.interest import Readers
 from overlay.dispatch.machine_facts import MachineFacts
@@ -43,7 +43,7 @@ from overlay.output.batch_builder import OutputBatch, refuse_oversized
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.output.transaction import PlainSender
-from overlay.state.shard_state import ConsumerId, Delta, write_machine
+from overlay.state.shard_state import ConsumerId, Delta, StreamPartition, write_machine
 from overlay.waits import is_set_within
 
 from .commit.commits import Commits, CommitUnit
@@ -215,7 +215,7 @@ class DispatchLoop:
         refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, OutputBatch))])
         self._count(heard, work)
         # one commit unit for all: output, machine states, and how far acks have been read
-        acks = {place: at for place, at in self.listening.shared.items() if self._heard_to.get(place) != at}
+        acks = {partition: at for partition, at in self.listening.shared.items() if self._heard_to.get(partition) != at}
         self._heard_to |= acks
         caught_up = self._note_heard()
         if work or acks or caught_up:
@@ -254,9 +254,9 @@ class DispatchLoop:
         """Send batches outside of transactions, and record where they went."""
         assert self.plain is not None
         offsets = await self.plain.send([outgoing for _, outgoing in batches])
-        self._note_places(_describe(batches), offsets)
+        self._note_offsets(_describe(batches), offsets)
 
-    def _note_places(self, written: Iterable[_Written], offsets: Iterable[int]) -> None:
+    def _note_offsets(self, written: Iterable[_Written], offsets: Iterable[int]) -> None:
         """Record at which offsets of the output the deliveries are, to recognize later how far
         readers are."""
         for (consumer, partition, count, seqs), base in zip(written, offsets, strict=False):
@@ -279,12 +279,15 @@ class DispatchLoop:
             patience = min(patience, PROBE_S)
         await is_set_within(self._wake, patience)
 
-    def _hear(self, fetches: Iterable[tuple[Place, Fetched]]) -> list[tuple[str, DecodedAcks]]:
+    def _hear(self, fetches: Iterable[tuple[StreamPartition, Fetched]]) -> list[tuple[str, DecodedAcks]]:
         """Decode what was fetched from ack topics. Return it by stream."""
         since = self.listening.since
         return [
-            (place[0], self.ack_decoders[place[0]].read(fetched.data, fetched.position, fetched.aborted, since[place]))
-            for place, fetched in fetches
+            (
+                partition[0],
+                self.ack_decoders[partition[0]].read(fetched.data, fetched.position, fetched.aborted, since[partition]),
+            )
+            for partition, fetched in fetches
         ]
 
     def _take_in(
@@ -329,12 +332,12 @@ class DispatchLoop:
         wanted = dict.fromkeys(event.reply for event in pulls if event.reply)
         if not wanted:
             return said
-        by_place = {}
+        by_reply = {}
         for reply in wanted:
             address = parse_address(reply)
-            by_place[reply] = Entry(address.topic, Record(None, None), address.partition or 0)
-        _, lost = await self.reply_sender.reply_topics.sort(by_place.values())
-        nowhere = {reply for reply, entry in by_place.items() if entry in lost}
+            by_reply[reply] = Entry(address.topic, Record(None, None), address.partition or 0)
+        _, lost = await self.reply_sender.reply_topics.sort(by_reply.values())
+        nowhere = {reply for reply, entry in by_reply.items() if entry in lost}
         if not nowhere:
             return said
         self.metrics.replies_refused.labels("missing").inc(sum(event.reply in nowhere for event in pulls))
@@ -360,7 +363,7 @@ class DispatchLoop:
         written = _describe([(c, out) for c, out in work.batches if out.batch.is_transactional])
 
         def finish(offsets: Sequence[int]) -> None:
-            self._note_places(written, offsets)
+            self._note_offsets(written, offsets)
             self.reply_sender.put_announced(answers)
 
         self.reply_sender.announce(answers)
@@ -395,5 +398,5 @@ class DispatchLoop:
 
 
 def _describe(batches: Iterable[tuple[ConsumerId, OutputBatch]]) -> list[_Written]:
-    """Return what `_note_places` needs of each batch."""
+    """Return what `_note_offsets` needs of each batch."""
     return [(c, out.partition, out.batch.count, out.batch.consumer_seqs) for c, out in batches]

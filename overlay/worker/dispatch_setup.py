@@ -11,7 +11,7 @@ from overlay.config import ConsumerConfig, Loaded, fill_defaults
 from overlay.dispatch.ack_decoder import AckDecoder
 from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.dispatch.ack_starts import find_shared, is_another, is_new, settle
-from overlay.dispatch.ack_topics import AckTopics, Place
+from overlay.dispatch.ack_topics import AckTopics
 from overlay.dispatch.dispatcher import Dispatcher
 from overlay.dispatch.effect_encoder import EffectEncoder
 from overlay.dispatch.refetch import Refetch, locate_by, locate_in
@@ -24,7 +24,7 @@ from overlay.kafka.own_topics import acks_topic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender
-from overlay.state.shard_state import ConsumerId, ShardState
+from overlay.state.shard_state import ConsumerId, ShardState, StreamPartition
 
 from .assignment import Assignment
 from .commit.commits import Commits
@@ -124,11 +124,11 @@ def _fill_slots(
 
 async def _find_acks(
     admin: Admin, metrics: Metrics, prefix: str, streams: Iterable[str], assignment: Assignment, state: ShardState
-) -> tuple[dict[Place, AckOffsets], dict[Place, LogPosition]]:
+) -> tuple[dict[StreamPartition, AckOffsets], dict[StreamPartition, LogPosition]]:
     """Where to go on reading acks, by stream and partition, for each consumer and for those that share a position; the state
     takes note of it."""
-    found: dict[Place, AckOffsets] = {}
-    log_positions: dict[Place, LogPosition] = {}
+    found: dict[StreamPartition, AckOffsets] = {}
+    log_positions: dict[StreamPartition, LogPosition] = {}
     for stream in streams:
         topic = acks_topic(prefix, stream)
         facts = assignment.outputs[topic]

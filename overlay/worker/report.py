@@ -62,14 +62,15 @@ class Rates:
         return self._recent
 
     def of_consumer(self, consumer: ConsumerId, now: int) -> float:
-        """Records a second."""
+        """Return the records a second that were delivered to a consumer in the last ten seconds. `now`: ms since 1970."""
         return self._per_second(sum(delivered[consumer] for _, delivered, *_ in self._recall(now)), now)
 
     def of_stream(self, stream: str, now: int) -> float:
+        """Return the records a second of a stream that were decoded."""
         return self._per_second(sum(decoded[stream] for _, _, decoded, _ in self._recall(now)), now)
 
     def of_index(self, stream: str, now: int) -> float:
-        """Records a second that go into chunks."""
+        """Return the records a second of a stream that went into chunks."""
         return self._per_second(sum(indexed[stream] for *_, indexed in self._recall(now)), now)
 
     def _per_second(self, records: int, now: int) -> float:

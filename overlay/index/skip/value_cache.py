@@ -159,8 +159,10 @@ def _take_block(
     buf: Bytes, at: Ints, size: Ints, codes: Codes, this: Ints, seed: np.uint64, places: UInt16s, lines: Words,
     words: Words, first: int, last: int, keys: Words, rows: Ints, table: Int32s, hashes: Hashes, count: int,
 ) -> int:  # fmt: skip
-    """Take in one property of records first:last; there must be room for their terms. Return the
-    number of terms.
+    """Add one property of records first:last to the chunk's terms, null flags and zones.
+
+    The hash set `table` must have room for their terms. Return how many terms it has then: `count`
+    and the new ones.
     """
     if lines[0] + np.uint64(_BLOCK) >= np.uint64(lines.size) // _LINE:
         _forget(places, lines)

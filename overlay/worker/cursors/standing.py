@@ -10,7 +10,7 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 
 @dataclass(slots=True)
 class Standing:
-    """One consumer's part of what the state records, apart from its cursors' positions."""
+    """What the state records of one consumer besides its positions in source topics."""
 
     sequence: int = 0
     """The last consumer sequence given out."""

@@ -251,8 +251,8 @@ def _sort_out(
     refused = find_refused(reader.output_topic, piece, rows, now)
     if not refused.size:
         return rows, sequences
-    letters = [give_up(sequence) for sequence in sequences[refused].tolist()]
-    pressed = encode_dead_letters(reader.dead_letter_topic, piece, rows[refused], letters, task.source[1], now)
+    dead_letters = [give_up(sequence) for sequence in sequences[refused].tolist()]
+    pressed = encode_dead_letters(reader.dead_letter_topic, piece, rows[refused], dead_letters, task.source[1], now)
     gathered.batches += ((reader.id, outgoing) for outgoing in pressed)
     gathered.dead_letters[reader.id] += refused.size
     return np.delete(rows, refused), np.delete(sequences, refused)
