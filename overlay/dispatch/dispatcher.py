@@ -43,6 +43,7 @@ from overlay.consumer.info import Facts
 from overlay.consumer.pending import distinct
 from overlay.consumer.queues import Run
 from overlay.consumer.window import EMPTY
+from overlay.match.record_slice import RecordSlice
 from overlay.output.batch_builder import OutputBatch
 from overlay.output.entry import Entry
 from overlay.state.shard_state import ConsumerId
@@ -50,7 +51,6 @@ from overlay.state.shard_state import ConsumerId
 from .ack_decoder import AckBatch
 from .effect_encoder import EffectEncoder
 from .record_cache import RecordCache
-from .record_slice import RecordSlice
 from .served_consumer import ConsumerSlot, count_unnamed
 
 STEP_MESSAGES = 16_384

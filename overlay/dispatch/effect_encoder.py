@@ -15,6 +15,7 @@ import numpy as np
 from overlay.arrays import Ints
 from overlay.config.consumer import PartitionBy
 from overlay.consumer.effects import DeadLetter, Deliver, Effect, Status
+from overlay.match.record_slice import RecordSlice
 from overlay.output.assemble import Envelope, Numbers, make_envelope
 from overlay.output.batch_builder import MAX_MESSAGE_BYTES, BatchBuilder, OutputBatch, OutputTopic
 from overlay.output.entry import Entry, press_entries
@@ -26,7 +27,6 @@ from .answers import describe_reply, encode_answers, encode_statuses
 from .dead_letters import encode_dead_letters
 from .event_topic import encode_notices
 from .record_cache import NOWHERE, RecordCache
-from .record_slice import RecordSlice
 from .reply_address import parse_address
 from .served_consumer import ConsumerSlot
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from overlay.arrays import Ints
-
-from .record_slice import RecordSlice, join
+from overlay.match.record_slice import RecordSlice, join
 
 CACHE_BYTES = 64 << 20
 JOINED_BYTES = 1 << 20

@@ -27,9 +27,8 @@ from overlay.kafka.fetcher import Fetched, Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Addressing
+from overlay.match.record_slice import RecordSlice, keep
 from overlay.waits import run_all
-
-from .record_slice import RecordSlice, keep
 
 NEAR = 500
 """Up to so many unwanted offsets between two wanted ones are read with them."""

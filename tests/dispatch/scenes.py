@@ -13,9 +13,9 @@ from overlay.dispatch.ack_decoder import AckBatch
 from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
 from overlay.dispatch.effect_encoder import EffectEncoder
 from overlay.dispatch.record_cache import RecordCache
-from overlay.dispatch.record_slice import RecordSlice, keep
 from overlay.dispatch.served_consumer import Beginning, ConsumerSlot, slot
 from overlay.match import Addressed, Addressing
+from overlay.match.record_slice import RecordSlice, keep
 from overlay.output.batch_builder import OutputTopic
 from overlay.state.shard_state import ConsumerId
 from overlay.subject import Pattern

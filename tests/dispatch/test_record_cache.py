@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.dispatch.record_cache import NOWHERE, RecordCache
-from overlay.dispatch.record_slice import RecordSlice, join
+from overlay.match.record_slice import RecordSlice, join
 from tests.dispatch.scenes import make_pieces
 from tests.output.pressing import make_records
 

@@ -20,11 +20,11 @@ from overlay.consumer.endings import give_up
 from overlay.consumer.pending import distinct
 from overlay.dispatch.dead_letters import encode_dead_letters
 from overlay.dispatch.dispatcher import Offer
-from overlay.dispatch.record_slice import keep
 from overlay.field import Field
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.log_position import LogPosition
 from overlay.match import Addressed, Addressing, Audience, Masks, Selection
+from overlay.match.record_slice import keep
 from overlay.output.assemble import Numbers
 from overlay.output.batch_builder import BatchBuilder
 from overlay.output.undeliverable import find_refused

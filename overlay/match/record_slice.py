@@ -8,9 +8,10 @@ import numpy as np
 
 from overlay.arrays import Bytes, Ints
 from overlay.kernels import kernel
-from overlay.match.addressing import Addressed
 from overlay.scan.decode import Records
 from overlay.subject.dictionary import Codes, Texts
+
+from .addressing import Addressed
 
 _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
