@@ -5,7 +5,7 @@ after each batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,11 @@ class Figures(StreamingQueryListener):
     `note` adds what a batch delivered, which Spark does not know.
     """
 
-    def __init__(self, consumer: ConsumerConfig) -> None:
+    def __init__(self, consumers: Sequence[ConsumerConfig]) -> None:
+        """`consumers`: those of the job, all of one stream."""
         self.metrics = Metrics()
-        self._consumer = consumer.id
+        self._consumers = {config.id[1]: config.id for config in consumers}
+        self._stream = consumers[0].stream
         self.query = ""
         """The run id of the query to count; other queries of the session are ignored."""
 
@@ -48,9 +50,10 @@ class Figures(StreamingQueryListener):
             server.server_close()
             thread.join()
 
-    def note(self, records: int) -> None:
-        """Count delivered records."""
-        self.metrics.records_delivered.labels(*self._consumer).inc(records)
+    def note(self, records: Mapping[str, int]) -> None:
+        """Count the records delivered to each consumer, by name."""
+        for name, count in records.items():
+            self.metrics.records_delivered.labels(*self._consumers[name]).inc(count)
 
     def onQueryStarted(self, event: Any) -> None:
         """Do nothing: the code that starts the query sets `query`."""
@@ -66,8 +69,9 @@ class Figures(StreamingQueryListener):
             for name in ("startOffset", "endOffset", "latestOffset")
         )
         if any(source.startOffset for source in progress.sources):
-            self.metrics.records_fetched.labels(self._consumer[0]).inc(max(0, ends - starts))
-        self.metrics.consumer_lag_records.labels(*self._consumer).set(max(0, latest - ends))
+            self.metrics.records_fetched.labels(self._stream).inc(max(0, ends - starts))
+        for consumer in self._consumers.values():
+            self.metrics.consumer_lag_records.labels(*consumer).set(max(0, latest - ends))
 
     def onQueryIdle(self, event: Any) -> None:
         """Do nothing."""

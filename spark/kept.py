@@ -13,11 +13,13 @@ import gc
 import pickle
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from overlay.client.connection import Connections
 from overlay.client.read.indexes import Indexes
+from overlay.config.stream import StreamConfig
 
 from .options import Ask
 
@@ -39,12 +41,17 @@ _lock = threading.Lock()
 
 def keep(ask: Ask) -> Kept:
     """Return what this process keeps for the ask's stream, new if there is nothing yet."""
-    key = pickle.dumps((sorted(ask.kafka.items()), ask.prefix, ask.request.stream))
+    return keep_connections(ask.kafka, ask.prefix, ask.request.stream)
+
+
+def keep_connections(kafka: Mapping[str, str], prefix: str, stream: StreamConfig) -> Kept:
+    """Return what this process keeps for a stream, new if there is nothing yet. `prefix`: of the overlay's own topics."""
+    key = pickle.dumps((sorted(kafka.items()), prefix, stream))
     old: list[Kept] = []
     with _lock:
         kept = _kept.get(key)
         if kept is None:
-            kept = _kept[key] = Kept(Connections(ask.kafka), Indexes(ask.prefix))
+            kept = _kept[key] = Kept(Connections(kafka), Indexes(prefix))
         _kept.move_to_end(key)
         while len(_kept) > MOST:
             old.append(_kept.popitem(last=False)[1])

@@ -190,16 +190,20 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         equal. Raises DataLoss if the log does not have all of these offsets any more, unless
         failOnDataLoss is off.
         """
+        ends = self.find_range(start, end)
+        return list[InputPartition](Planner(self._ask).plan_between(ends)) if ends else []
+
+    def find_range(self, start: Position, end: Position) -> Ends:
+        """Return first and next offset of each partition between two positions; empty if they are equal."""
         anew = find_anew(start.get(IDS, {}), end.get(IDS, {}))
         begun, ends = {s: at for s, at in read_position(start).items() if s[0] not in anew}, read_position(end)
         if begun == ends:
-            return []
-        planner = Planner(self._ask)
+            return {}
         added = [source for source in ends if source not in begun]
         if added:
-            bounds = planner.look()
+            bounds = Planner(self._ask).look()
             begun |= {source: bounds.log_starts.get(source, 0) for source in added}
-        return list[InputPartition](planner.plan_between({source: (begun[source], at) for source, at in ends.items()}))
+        return {source: (begun[source], at) for source, at in ends.items()}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a task. Runs in an executor."""

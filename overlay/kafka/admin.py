@@ -14,6 +14,7 @@ from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import (
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
@@ -166,6 +167,17 @@ class Admin:
                 refused[name] = f"topic {name} cannot be created: {message or describe_code(code)}"
         return refused
 
+    async def add_partitions(self, topic: str, count: int) -> None:
+        """Let a topic have `count` partitions, and wait until all can be described. Raises OverlayError."""
+        async with self._in_time(f"topic {topic}"):
+            answer = await self._order(CreatePartitionsRequest([(topic, (count, None))], int(DEADLINE_S * 1000), False))
+            for _, code, message in answer.topic_errors:
+                # an unanswered request is sent again: the topic may have them by then
+                if code not in (Code.NONE, Code.INVALID_PARTITIONS):
+                    raise _judge(f"topic {topic}", "Alter", code, message)
+            while (await self.find_topics([topic], with_config=False))[topic].partitions < count:  # noqa: ASYNC110
+                await asyncio.sleep(PAUSE_S)  # no event tells when all brokers know of them
+
     async def _order(self, request: Any) -> Any:
         """Send a creation or deletion to the controller, and to the next controller if it has
         moved.
@@ -173,7 +185,7 @@ class Admin:
         An unanswered creation is sent again. An unanswered deletion is not: by then the name may
         belong to a topic that was created anew.
         """
-        is_creation = isinstance(request, CreateTopicsRequest)
+        is_creation = isinstance(request, CreateTopicsRequest | CreatePartitionsRequest)
         while True:
             answer = await (self._brokers.ask_controller if is_creation else self._brokers.order_once)(request)
             results = answer.topic_errors if is_creation else answer.topic_error_codes

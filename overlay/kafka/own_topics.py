@@ -105,6 +105,23 @@ def lease_group(prefix: str, consumer: tuple[str, str]) -> str:
     return f"{prefix}.spark.{stream}.{name}"
 
 
+def job_topic(prefix: str, job: str) -> str:
+    """Return the name of the state topic of a Spark job: partition 0 is the driver's, and each
+    output partition that the job writes has one of the others."""
+    return f"{prefix}.spark.{job}"
+
+
+def job_id(prefix: str, job: str) -> str:
+    """Return the transactional id of a Spark job's driver."""
+    return f"{prefix}.spark.{job}"
+
+
+def writer_id(prefix: str, job: str, output: tuple[str, int]) -> str:
+    """Return the transactional id of the task that writes one output partition of a Spark job."""
+    topic, partition = output
+    return f"{prefix}.spark.{job}.{topic}.{partition}"
+
+
 def replay_group(prefix: str, consumer: tuple[str, str]) -> str:
     """Return the group that remembers which dead letters of a consumer were replayed. `consumer`:
     stream and name."""

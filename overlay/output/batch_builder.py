@@ -137,6 +137,20 @@ class BatchBuilder:
             mine = places == target
             self._fill(output_topic, slice_, rows[mine], _cut(columns, mine), target, now)
 
+    def add_to(
+        self, output_topic: OutputTopic, target: int, slice_: Slice, rows: Ints, numbers: Numbers, now: int
+    ) -> None:
+        """Add the deliveries of `rows` to one output partition, `target`, whatever `partition_by` says.
+
+        `numbers`: of the rows. `now`: ms since 1970.
+        """
+        self._fill(output_topic, slice_, rows, numbers.complete(), target, now)
+
+    def take(self) -> list[tuple[OutputTopic, OutputBatch]]:
+        """Return the batches that are full, in order within each output partition."""
+        finished, self._closed = self._closed, []
+        return finished
+
     def flush(self) -> list[tuple[OutputTopic, OutputBatch]]:
         """Return the batches of everything added since the last call, in order within each output
         partition.
@@ -145,8 +159,7 @@ class BatchBuilder:
             if body.count:
                 self._close(output_topic, target, body)
         self._open.clear()
-        finished, self._closed = self._closed, []
-        return finished
+        return self.take()
 
     def _fill(
         self, output_topic: OutputTopic, slice_: Slice, rows: Ints, numbers: _Columns, target: int, now: int

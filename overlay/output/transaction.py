@@ -119,8 +119,17 @@ class PlainSender(_Sender):
 class Transactions(_Sender):
     """The transactions of one shard, one after the other."""
 
-    def __init__(self, kafka: Properties, transactional_id: str, state_topic: str, shard: int) -> None:
-        super().__init__(kafka, transactional_id=transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+    def __init__(
+        self,
+        kafka: Properties,
+        transactional_id: str,
+        state_topic: str,
+        shard: int,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    ) -> None:
+        """`shard`: the partition of the state topic. `timeout_ms`: the broker aborts a transaction
+        that takes longer; at most its transaction.max.timeout.ms."""
+        super().__init__(kafka, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         self._state = TopicPartition(state_topic, shard)
         self._answered = asyncio.Event()
         self._watch_answers()
@@ -148,6 +157,17 @@ class Transactions(_Sender):
         async with self._guard():
             return await self._send(list(batches))
 
+    async def commit(self, batches: Sequence[OutputBatch]) -> list[int]:
+        """Write the last batches of the open transaction, and commit it; return the offset of each."""
+        async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
+            offsets = await self._send(batches)
+            await self._producer.commit_transaction()
+        return offsets
+
+    async def abort(self) -> None:
+        """Abort the open transaction, as far as that is possible now. This object cannot be used any more."""
+        await self._abort()
+
     async def finish(
         self, state: bytes, batches: Sequence[OutputBatch] = (), more: Sequence[Record] = ()
     ) -> tuple[int, list[int]]:
@@ -159,19 +179,13 @@ class Transactions(_Sender):
         """
         topic, partition = self._state
         records = press_entries([Entry(topic, record, partition) for record in (Record(None, state), *more)], now_ms())
-        async with self._guard():
-            async with asyncio.timeout(2 * DEADLINE_S):
-                offsets = await self._send([*batches, *records])
-                await self._producer.commit_transaction()
-            return offsets[len(batches)], offsets[: len(batches)]
+        offsets = await self.commit([*batches, *records])
+        return offsets[len(batches)], offsets[: len(batches)]
 
     async def write(self, batches: Sequence[OutputBatch]) -> list[int]:
         """Write and commit a transaction with only these batches; return the offset of each."""
-        async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
-            await self._producer.begin_transaction()
-            offsets = await self._send(batches)
-            await self._producer.commit_transaction()
-        return offsets
+        await self.begin()
+        return await self.commit(batches)
 
     async def _send(self, batches: Sequence[OutputBatch]) -> list[int]:
         await self._include({TopicPartition(outgoing.topic, outgoing.partition) for outgoing in batches})

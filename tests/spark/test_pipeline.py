@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,11 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from overlay.config import ConsumerConfig, load
-from overlay.errors import OverlayError
 from overlay.inspect.reading import TopicNotFound
-from spark.figures import Figures, count_offsets
+from spark.figures import count_offsets
 from spark.lease import Lease, NotOwner, own
 from spark.output import UnknownConsumer, find_output
-from spark.pipeline import NotForSpark, Pipeline, check_consumer, explain, start_pipeline
-from spark.sequences import BatchEnds, add_marks, number_rows
+from spark.pipeline import NotForSpark, check_consumer, explain, start_pipeline
 from tests.oracle.push import place
 from tests.spark.deliveries import write_folder
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
@@ -32,10 +29,6 @@ from tests.support.waiting import wait_until
 
 __all__ = ["running_service"]
 
-SCHEMA = (
-    "subject string, sequence long, timestamp timestamp, key binary, value binary,"
-    " headers array<struct<name:string,value:binary>>, topic string, partition int, offset long"
-)
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 RECORDS = 400
@@ -178,54 +171,33 @@ def test_a_lease_that_is_lost(bootstrap: str, new_topic: NewTopicFixture, tmp_pa
     lease.release()
 
 
-def test_a_batch_that_is_run_again_has_the_same_sequences(spark: SparkSession, tmp_path: Path) -> None:
-    rows = add_marks(spark.range(0, 100, 1, 4)).persist()
-    numbered, last = number_rows(rows, 7)
-    assert last == 107
-    assert [(row.id, row.consumer_sequence) for row in numbered.collect()] == [(n, n + 8) for n in range(100)]
-    folder = str(tmp_path / "sequences")
-    first = BatchEnds(spark, folder)
-    assert first.find_base(0) == 0
-    first.keep(0, 5)
-    first.keep(1, 9)
-    for again in (first, BatchEnds(spark, folder)):
-        # batch 1 was cut off before Spark noted it
-        assert again.find_base(1) == 5
-    assert BatchEnds(spark, folder).find_base(2) == 9
-    with pytest.raises(OverlayError, match="consumer sequences of batch 6 are not there"):
-        BatchEnds(spark, folder).find_base(7)
-    empty, last = number_rows(add_marks(spark.range(0)), 3)
-    assert (empty.count(), last) == (0, 3)
-
-
 @pytest.mark.parametrize("by", ["key", "subject", "source"])
 def test_several_output_partitions(
     spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, by: str
 ) -> None:
     """Where each record goes, and that each partition has its records in order, though many tasks scanned them."""
-    more = f"{ONCE_MORE}output: {{partitions: 3, partition_by: {by}}}\n"
-    folder = write_folder(tmp_path / "config", bootstrap, new_topic(3), more=more)
-    output = find_output(folder, "c")
-    keys = [None if n % 3 else f"k{n % 11}".encode() for n in range(300)]
-    rows: list[tuple[Any, ...]] = [
-        (f"a.{n % 7}", n + 1, datetime(2020, 1, 1, tzinfo=UTC), key, str(n).encode(), [], "src", n % 5, n)
-        for n, key in enumerate(keys)
-    ]
-    batch = spark.createDataFrame(rows, SCHEMA).repartitionByRange(4, "offset")
-    pipeline = Pipeline(
-        output, 3, BatchEnds(spark, str(tmp_path / "sequences")), Figures(output.consumer), lambda: None
-    )
-    pipeline.deliver(batch, 0)
-    found = [[int(value or b"") for _, value, _ in read_all(bootstrap, output.topic, p)] for p in range(3)]
-    assert found == [[n for n in range(300) if place(by, 3, n % 5, keys[n], f"a.{n % 7}") == p] for p in range(3)]
+    source = new_topic(2, retention_ms=-1)
+    produce_source(bootstrap, source, range(300), partitions=2)
+    more = f"output: {{partitions: 3, partition_by: {by}}}\n"
+    folder = write_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, more=more)
+    run(spark, folder, tmp_path / "checkpoint", options={"minPartitions": "4", "partitionBytes": "1000"})
+    found = [list_numbers(bootstrap, f"{source}-out", partition) for partition in range(3)]
+    in_order = [*range(0, 300, 2), *range(1, 300, 2)]
+    keys = [None if n % 4 else f"k{n % 7}".encode() for n in range(300)]
+    subjects = [f"a.{n % 5}.{'x' if n % 2 else 'y'}" for n in range(300)]
+    assert found == [[n for n in in_order if place(by, 3, n % 2, keys[n], subjects[n]) == p] for p in range(3)]
+
+
+def list_numbers(bootstrap: str, topic: str, partition: int = 0) -> list[int]:
+    """The header n of each record."""
+    return [int(dict(headers)["n"] or b"") for _, _, headers in read_all(bootstrap, topic, partition)]
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("", "delivery: Spark's Kafka sink has no transactions. Write delivery: at_least_once"),
-        (ONCE_MORE + "output: {timestamps: source}\n", "output.timestamps: Spark's Kafka sink sets no timestamps"),
-        (ONCE_MORE + "deliver_policy: last\n", "deliver_policy: has to be one of all, new"),
+        ("replay_policy: original\n", "replay_policy: write instant"),
+        ("deliver_policy: last_per_subject\n", "deliver_policy: has to be one of all, last, new"),
     ],
 )
 def test_what_spark_cannot_do_is_refused(bootstrap: str, tmp_path: Path, more: str, message: str) -> None:
@@ -238,12 +210,12 @@ def test_what_spark_cannot_do_is_refused(bootstrap: str, tmp_path: Path, more: s
 
 def test_fields_that_are_the_service_s_own_are_refused() -> None:
     config = ConsumerConfig.model_validate(
-        {"stream": "S", "durable_name": "c", "delivery": "at_least_once", "rate_limit_bps": 5, "headers_only": True}
+        {"stream": "S", "durable_name": "c", "delivery": "at_least_once", "rate_limit_bps": 5, "flow_control": True}
     )
     with pytest.raises(NotForSpark) as caught:
         check_consumer(config)
     refused = [line.split(":")[0] for line in str(caught.value).splitlines()[1:]]
-    assert refused == ["ack_policy", "rate_limit_bps", "headers_only"]
+    assert refused == ["ack_policy", "rate_limit_bps", "flow_control"]
 
 
 def test_what_is_wrong_is_told_at_the_start(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ from .newest import Newest, merge_newest
 from .offset_ranges import OffsetRange, cut_out
 from .question import CheckedQuestion
 from .range_reading import RangeReading, go_on
-from .row_filter import FilteredRows, RowFilter
+from .row_filter import FetchFilter, FilteredRows, RowFilter
 
 log = get_logger(__name__)
 
@@ -170,7 +170,7 @@ class Scan:
 
     client: AIOKafkaClient
     admin: Admin
-    row_filter: RowFilter
+    row_filter: FetchFilter
     request: CheckedQuestion
     bounds: ReadBounds
     read_plan: ReadPlan

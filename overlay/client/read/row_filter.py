@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +68,22 @@ class FilteredRows:
     @property
     def rows(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
+
+
+class FetchFilter(Protocol):
+    """What a scan passes its fetches through, such as a RowFilter.
+
+    `schema`: of the batches. `sequenced`: the stream has one partition, so that offsets give
+    sequences; it may be set to False later.
+    """
+
+    schema: pa.Schema
+    sequenced: bool
+
+    def sift(
+        self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
+    ) -> Iterator[FilteredRows]:
+        """Yield what passes of a fetch, in parts. `now`: ms since 1970. `stop`: offset at which the fetch range ends."""
 
 
 class RowFilter:

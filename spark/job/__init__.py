@@ -1,0 +1,1 @@
+"""Consumers of a stream as one Spark job, exactly once. See job.py."""

@@ -1,0 +1,166 @@
+"""The block filter of a scan task: fetched bytes in, blocks for all consumers of the job out.
+
+No I/O; runs in a thread. The records are decoded once, matched once, and each distinct filter is
+evaluated once, as in the service's pipeline (overlay/worker/round/pipeline.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from overlay.arrays import Ints
+from overlay.client.read.offset_ranges import OffsetRange
+from overlay.client.read.row_filter import FilteredRows
+from overlay.index.ledger.ledger import Ledger
+from overlay.kafka.fetcher import Fetched
+from overlay.match import Addressed, Addressing, Audience, Masks
+from overlay.match.record_slice import RecordSlice, join, keep
+from overlay.output.partition import place
+from overlay.scan import Malformed
+from overlay.subject.dictionary import Dictionary
+
+from .blocks import SCHEMA, pack
+from .readers import JobReader, JobScan
+
+BLOCK_BYTES = 1 << 20
+"""Bytes from which on a block is handed on."""
+
+_Part = tuple[RecordSlice, Ints]
+
+
+class BlockFilter:
+    """The filter of one scan task, with the interface of a RowFilter. Not thread-safe.
+
+    `consumers`: the numbers of those that the task reads for. `sequenced`: the stream has one
+    partition, so that offsets give sequences. `ledger`: gives them in others; without one they are
+    written as 0.
+    """
+
+    schema = SCHEMA
+
+    def __init__(
+        self,
+        scan: JobScan,
+        task: int,
+        consumers: tuple[int, ...],
+        *,
+        sequenced: bool,
+        ledger: Ledger | None,
+        addressing: Addressing,
+    ) -> None:
+        self.sequenced = sequenced
+        self._task, self._ledger, self._addressing, self._now = task, ledger, addressing, scan.now
+        self._consumers, self._readers = consumers, [scan.readers[consumer] for consumer in consumers]
+        readers = self._readers
+        values = [reader.values for reader in readers]
+        self._masks = Masks([reader.filter for reader in readers], scan.stream.properties, values)
+        self._patterns, self._values = [reader.patterns for reader in readers], values
+        self._audiences: dict[Dictionary, Audience] = {}
+        self._found = [0] * len(readers)
+        self._open: dict[tuple[int, int], list[_Part]] = {}
+        self._number = 0
+
+    def sift(
+        self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
+    ) -> Iterator[FilteredRows]:
+        """Yield the blocks of a fetch. `now` is not used: the batch has a time of its own."""
+        part = FilteredRows(fetched.position)
+        pieces = self._addressing.read(
+            *offset_range.source,
+            fetched.data,
+            fetched.position,
+            more=self._masks.fields,
+            stop=offset_range.stop if stop is None else stop,
+            aborted=fetched.aborted,
+        )
+        for piece in pieces:
+            if isinstance(piece, Malformed):
+                part.broken, part.position = piece, piece.next_offset
+                yield self._finish(part)
+                part = FilteredRows(part.position)
+            else:
+                part.position = piece.records.next_offset
+                self._add(part, piece)
+        part.is_last = True
+        yield self._finish(part)
+
+    def _add(self, part: FilteredRows, piece: Addressed) -> None:
+        """Match a slice, and keep what the consumers want of it."""
+        if not len(piece.records):
+            return
+        part.scanned += len(piece.records)
+        part.unaddressed.update(piece.count_unaddressed())
+        if piece.dictionary not in self._audiences:
+            self._audiences[piece.dictionary] = Audience(piece.dictionary, self._patterns, self._values)
+        selection = self._audiences[piece.dictionary].select(piece.codes)
+        source = piece.topic, piece.partition
+        wanted = {i: selection.of(i) for i in selection.wanting()}
+        for i, rows in wanted.items():
+            if (floor := self._readers[i].floors.get(source, 0)) > int(piece.records.offset[0]):
+                wanted[i] = rows[piece.records.offset[rows] >= floor]
+        sifted = self._masks.sift(piece, {i: rows for i, rows in wanted.items() if rows.size}, self._now)
+        for tally in sifted.tallies.values():
+            part.unknown += tally.unknown
+            part.nulls.update(tally.nulls)
+        for i, rows in sifted.rows.items():
+            sequences = self._find_sequences(piece, rows)
+            if first := self._readers[i].first_sequence:
+                rows, sequences = rows[late := sequences >= first], sequences[late]
+            if rows.size:
+                self._keep(i, self._readers[i], piece, rows, sequences)
+
+    def _find_sequences(self, piece: Addressed, rows: Ints) -> Ints:
+        offsets = piece.records.offset[rows]
+        if self.sequenced:
+            return offsets + 1
+        if self._ledger is None:
+            return np.zeros(rows.size, np.int64)
+        return self._ledger.sequence_of((piece.topic, piece.partition), offsets)
+
+    def _keep(self, consumer: int, reader: JobReader, piece: Addressed, rows: Ints, sequences: Ints) -> None:
+        """Keep the rows of a consumer, by output partition."""
+        ranks = np.arange(self._found[consumer], self._found[consumer] + rows.size)
+        self._found[consumer] += rows.size
+        topic = reader.output_topic
+        if topic.partitions == 1:
+            self._put(consumer, reader.first_writer, piece, rows, sequences, ranks)
+            return
+        texts = piece.texts
+        targets = place(topic.partition_by, topic.partitions, piece.partition, piece.records, rows, piece.codes, texts)
+        for target in np.unique(targets).tolist():
+            mine = targets == target
+            self._put(consumer, reader.first_writer + target, piece, rows[mine], sequences[mine], ranks[mine])
+
+    def _put(self, consumer: int, writer: int, piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints) -> None:
+        self._open.setdefault((writer, consumer), []).append((keep(piece, rows, sequences), ranks))
+
+    def _finish(self, part: FilteredRows) -> FilteredRows:
+        """Make blocks of what is kept, and add them to the part."""
+        columns: list[tuple[int, int, int, int, int, bytes]] = []
+        for (writer, consumer), parts in self._open.items():
+            for records, ranks in _unite(parts):
+                data = pack(records, ranks)
+                columns.append((writer, self._task, self._number, self._consumers[consumer], len(records), data))
+                self._number += 1
+        self._open.clear()
+        if columns:
+            arrays = [
+                pa.array(values, field.type) for values, field in zip(zip(*columns, strict=True), SCHEMA, strict=True)
+            ]
+            part.batches = [pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)]
+        return part
+
+
+def _unite(parts: list[_Part]) -> Iterator[_Part]:
+    """Yield neighbouring parts of one source partition as one, until BLOCK_BYTES are reached."""
+    records, ranks = parts[0]
+    for more, further in parts[1:]:
+        if records.size >= BLOCK_BYTES or more.partition != records.partition:
+            yield records, ranks
+            records, ranks = more, further
+        else:
+            records, ranks = join(records, more), np.concatenate((ranks, further))
+    yield records, ranks

@@ -1,0 +1,79 @@
+"""Blocks: what the scan tasks of a job hand to its write tasks.
+
+A block has records of one source partition for one consumer and one output partition, as the bytes
+of the source log with the arrays that say where each record is. Spark carries it as one binary
+value. So neither Python nor the JVM makes an object for a record, and a write task gives the
+records their consumer sequences, their tokens and their compression through the service's own code
+(overlay/output/assemble.py).
+
+The cut into blocks follows from how the fetches came, so it differs from one run of a task to the
+next. What a task finds does not. So a block names its records by their rank among all that its task
+found for the consumer, and the consumer sequence of a record is the sequence before the task, plus
+the rank, plus 1.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from overlay.arrays import Ints
+from overlay.match.record_slice import RecordSlice
+from overlay.scan.decode import Records
+from overlay.scan.plan import make_plan
+from overlay.subject.dictionary import Texts
+
+SCHEMA = pa.schema(
+    [
+        pa.field(name, type, nullable=False)
+        for name, type in (
+            ("writer", pa.int32()),
+            ("task", pa.int32()),
+            ("number", pa.int32()),
+            ("consumer", pa.int32()),
+            ("rows", pa.int64()),
+            ("data", pa.binary()),
+        )
+    ]
+)
+"""`writer`: number of the output partition. `task`, `number`: of the scan task, and of the block within it; blocks of a
+writer are written in this order. `consumer`: number of the consumer. `rows`: records in the block."""
+DDL = "writer int, task int, number int, consumer int, rows bigint, data binary"
+"""The same schema as Spark writes it."""
+
+_HEAD = struct.Struct("<qqqqq")
+_NO_FIELDS: Ints = np.empty((0, 0), np.int64)
+
+
+def pack(records: RecordSlice, ranks: Ints) -> bytes:
+    """Return a block's data. `ranks`: of each record (int64)."""
+    source, texts = records.records, records.texts
+    head = _HEAD.pack(len(records), texts.bounds.size, texts.text.size, source.buf.size, records.partition)
+    columns = (
+        source.offset, source.timestamp, source.body, source.end, records.sequences, ranks, texts.bounds, records.codes,
+        texts.text, source.buf,
+    )  # fmt: skip
+    return b"".join((head, *(np.ascontiguousarray(column).tobytes() for column in columns)))
+
+
+def unpack(data: bytes) -> tuple[RecordSlice, Ints]:
+    """Return the records of a block, and their ranks. They own their memory."""
+    rows, bounds_size, text_size, size, partition = _HEAD.unpack_from(data)
+    at = _HEAD.size
+
+    def read(type: type[np.generic], count: int) -> Any:
+        nonlocal at
+        # a copy, since kernels are compiled for arrays that may be written
+        column: Any = np.frombuffer(data, type, count, at).copy()
+        at += column.nbytes
+        return column
+
+    offset, timestamp, body, end, sequences, ranks = (read(np.int64, rows) for _ in range(6))
+    bounds, codes = read(np.int64, bounds_size), read(np.int32, rows)
+    text, buf = read(np.uint8, text_size), read(np.uint8, size)
+    next_offset = int(offset[-1]) + 1 if rows else 0
+    records = Records(buf, offset, timestamp, body, end, _NO_FIELDS, _NO_FIELDS, next_offset, make_plan())
+    return RecordSlice(records, codes, Texts(text, bounds), partition, sequences), ranks

@@ -1,0 +1,123 @@
+"""The driver's journal: the plans of a job's batches, in partition 0 of its state topic.
+
+The journal is opened under the job's transactional id, and every plan is a transaction. So a driver
+that was replaced by another one cannot write a plan any more, and without a plan no task begins to
+write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Collection, Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+from aiokafka.client import AIOKafkaClient
+
+from overlay.clock import now_ms
+from overlay.errors import Fenced, OverlayError
+from overlay.kafka.admin import Admin
+from overlay.kafka.connection import Properties, open_client
+from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import job_id, job_topic
+from overlay.output.entry import Entry, press_entries
+from overlay.output.record import Record
+from overlay.output.transaction import Transactions
+
+from .records import BatchPlan, decode_plan, encode_plan
+from .state_log import ensure_state_log, grow_state_log, read_last
+
+T = TypeVar("T")
+
+
+class JobTaken(OverlayError):
+    """Another driver runs this job now. The operator stops one of the two."""
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for a client that stays open while the driver's thread does other things."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """End the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Journal:
+    """The journal of one job, held by one driver. `last`: the last plan, None for a new job."""
+
+    def __init__(self, kafka: Properties, prefix: str, job: str, replication: int) -> None:
+        self._kafka, self._prefix, self._job, self._replication = kafka, prefix, job, replication
+        self.topic = job_topic(prefix, job)
+        self.last: BatchPlan | None = None
+        self._thread = LoopThread("journal")
+        self._admin: Admin
+        self._client: AIOKafkaClient
+        self._transactions: Transactions | None = None
+
+    def __enter__(self) -> Journal:
+        try:
+            self._thread.run(self._open())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _open(self) -> None:
+        self._admin = Admin(self._kafka)
+        self._client = await open_client(self._kafka)
+        await ensure_state_log(self._admin, self.topic, self._replication)
+        self._transactions = Transactions(self._kafka, job_id(self._prefix, self._job), self.topic, 0)
+        await self._transactions.start([self.topic])
+        found = await read_last(self._client, self._admin, self.topic, 0)
+        self.last = None if found is None else decode_plan(found)
+
+    def write(self, plan: BatchPlan) -> None:
+        """Write a plan. Raises JobTaken if another driver has begun, and SourceUnavailable."""
+        assert self._transactions is not None
+        record = Entry(self.topic, Record(None, encode_plan(plan)), 0)
+        try:
+            self._thread.run(self._transactions.write(press_entries([record], now_ms())))
+        except Fenced as error:
+            raise JobTaken(
+                f"job {self._job!r} is run by another driver now, which has begun since. Stop one of the two; jobs on one"
+                " stream beside each other need names of their own (--job)"
+            ) from error
+        self.last = plan
+
+    def assign_writers(self, outputs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the partition of the state topic of each output partition that the job has ever written, and of `outputs`."""
+        known: dict[TopicPartition, int] = dict(self.last.writers) if self.last is not None else {}
+        for output in sorted(outputs):
+            known.setdefault(output, len(known) + 1)
+        self._thread.run(grow_state_log(self._admin, self.topic, len(known) + 1))
+        return known
+
+    def close(self) -> None:
+        """Close the connections. The job's state stays."""
+        self._thread.run(self._close())
+        self._thread.close()
+
+    async def _close(self) -> None:
+        if self._transactions is not None:
+            await self._transactions.close()
+        if hasattr(self, "_client"):
+            await self._client.close()
+        if hasattr(self, "_admin"):
+            await self._admin.close()

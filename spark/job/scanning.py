@@ -1,0 +1,74 @@
+"""A scan task of a job: ranges of the log in, blocks for all its consumers out. Runs in an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from overlay.client.connection import Connection
+from overlay.client.read.bounds import ReadBounds
+from overlay.client.read.indexes import ReadPlan
+from overlay.client.read.question import CheckedQuestion, make_request
+from overlay.client.read.reader import Batches, Progress, Scan
+from overlay.client.read.reading import Reading
+from overlay.state.partitions import Sources
+from spark.kept import keep_connections, settle
+from spark.partitions import TaskPartition
+from spark.plan import DataLoss
+
+from .block_filter import BlockFilter
+from .blocks import SCHEMA
+from .readers import JobScan
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """What one task reads, and for which consumers of the job, by their numbers."""
+
+    part: TaskPartition
+    consumers: tuple[int, ...]
+
+
+def scan(scan: JobScan, number: int, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    """Yield the blocks of a task. Raises DataLoss unless it is allowed, and what a reading raises."""
+    progress = Progress()
+    request = make_request(scan.stream, is_named=True, now=scan.now, columns=["offset"])
+    work = partial(_read, scan=scan, number=number, task=task, request=request, progress=progress)
+    connections = keep_connections(scan.kafka, scan.prefix, scan.stream).lines
+    with Reading(connections, work, SCHEMA, progress) as batches:
+        for batch in batches:
+            _check(scan, progress)
+            yield batch
+    _check(scan, progress)
+    settle()
+
+
+async def _read(
+    line: Connection, scan: JobScan, number: int, task: ScanTask, request: CheckedQuestion, progress: Progress
+) -> Batches:
+    client = await line.open()
+    for topic in scan.stream.topic_names:
+        await client.add_topic(topic)
+    addressing, part = line.find_addressing(scan.stream), task.part
+    block_filter = BlockFilter(
+        scan, number, task.consumers, sequenced=part.sequenced, ledger=part.ledger, addressing=addressing
+    )
+    # one after the other: ranks follow the order of the ranges
+    for offset_range in part.offset_ranges:
+        bounds = ReadBounds((offset_range,), Sources((offset_range.source,), {}))
+        reading = Scan(client, line.admin, block_filter, request, bounds, ReadPlan((offset_range,)), progress)
+        async with aclosing(reading.read()) as batches:
+            async for batch in batches:
+                yield batch
+
+
+def _check(scan: JobScan, progress: Progress) -> None:
+    if progress.lost and scan.fails_on_loss:
+        raise DataLoss(
+            f"retention removed {progress.lost} offsets before they were read. Read faster, or allow it with"
+            " failOnDataLoss=false"
+        )

@@ -1,0 +1,56 @@
+"""The state topic of a job: made if missing, grown with the job's outputs, and read at its end.
+
+Partition 0 belongs to the driver, each other partition to one writer. So the records of a partition
+are written under one transactional id, and after InitProducerId no transaction in it is open
+(docs/exactly-once.md#takeover).
+"""
+
+from __future__ import annotations
+
+from aiokafka.client import AIOKafkaClient
+
+from overlay.errors import OverlayError
+from overlay.kafka.admin import Admin, new_topic
+from overlay.kafka.own_topics import STATE_CONFIG
+from overlay.kafka.range_reader import read_records
+
+FIRST_PARTITIONS = 8
+"""Partitions with which the topic is made: the driver's, and room for some writers."""
+LOOK_BACK = 64
+"""Offsets to read first for the last record."""
+
+
+async def ensure_state_log(admin: Admin, topic: str, replication: int) -> int:
+    """Create the topic if it is missing. Return its number of partitions. Raises OverlayError."""
+    found = await admin.find_topics([topic], with_config=False)
+    if topic not in found:
+        if refused := await admin.create_topics([new_topic(topic, FIRST_PARTITIONS, replication, STATE_CONFIG)]):
+            raise OverlayError(refused[topic])
+        found = await admin.await_topics([topic])
+    return found[topic].partitions
+
+
+async def grow_state_log(admin: Admin, topic: str, partitions: int) -> None:
+    """Add partitions until there are at least so many. Raises OverlayError."""
+    found = await admin.find_topics([topic], with_config=False)
+    if topic not in found:
+        raise OverlayError(f"{topic}: the job's state topic is gone. Restore it, or begin a job of another name")
+    if found[topic].partitions < partitions:
+        await admin.add_partitions(topic, partitions)
+
+
+async def read_last(client: AIOKafkaClient, admin: Admin, topic: str, partition: int) -> bytes | None:
+    """Return the value of the last committed record of a partition, None if it has none.
+
+    Call after InitProducerId. Raises SourceChanged and SourceUnavailable.
+    """
+    first, end = (await admin.find_bounds([(topic, partition)]))[topic, partition]
+    reach, last = LOOK_BACK, None
+    await client.add_topic(topic)
+    while first < end and last is None:
+        start = max(first, end - reach)
+        async for _, _, value in read_records(client, topic, partition, start, end):
+            last = value
+        if last is None:
+            end, reach = start, 8 * reach
+    return last

@@ -1,0 +1,214 @@
+"""A write task of a job: blocks in, one Kafka transaction out for each output partition.
+
+A writer is the one task that writes an output partition in a batch. Its steps:
+
+1. InitProducerId under the writer's own transactional id. It fences an earlier attempt of the task,
+   a speculative twin, and the tasks of a driver that was replaced. It ends their open transaction.
+2. Read the last commit in the writer's partition of the state topic. If it is of this batch, or of
+   a later one, the deliveries are there already, and nothing is written.
+3. Number, assemble, compress and send the blocks in their order, while the next ones are read.
+4. Write the commit of this batch into the state, and commit the transaction.
+
+So the deliveries of a batch in an output partition are committed once, whoever is killed when. No
+transaction spans several output partitions, as none has to (docs/exactly-once.md#spark-jobs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from overlay.arrays import Ints
+from overlay.client.connection import Connection
+from overlay.errors import OverlayError
+from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.own_topics import job_topic, writer_id
+from overlay.output.assemble import Numbers
+from overlay.output.batch_builder import BatchBuilder, OutputBatch, refuse_oversized
+from overlay.output.entry import Entry, press_entries
+from overlay.output.record import Record
+from overlay.output.transaction import Transactions
+from spark.kept import keep_connections
+
+from .blocks import unpack
+from .readers import JobScan
+from .records import WriterCommit, decode_commit, encode_commit
+from .state_log import read_last
+
+SEND_BYTES = 4 << 20
+"""Bytes of full batches that are sent together."""
+TRANSACTION_MS = 600_000
+"""Longest time that the transaction of a batch may take."""
+
+OUTCOME = pa.schema([pa.field("writer", pa.int32(), nullable=False), pa.field("records", pa.int64(), nullable=False)])
+OUTCOME_DDL = "writer int, records bigint"
+"""What a write task tells the driver: `records` are those that it wrote, -1 if they were there already."""
+
+
+class BatchChanged(OverlayError):
+    """A task has found other records than when the batch was counted. The batch has to be run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobWrite:
+    """What every write task of a batch has to know.
+
+    `before`: int64 [tasks, consumers], the consumer sequence before the first record that a scan
+    task found for a consumer. `counts`: int64 [tasks, writers], the records of each. `writers`:
+    the output partition of each writer; `states`: its partition of the state topic.
+    """
+
+    scan: JobScan
+    job: str
+    batch: int
+    plan: str
+    before: Ints = field(repr=False)
+    counts: Ints = field(repr=False)
+    writers: tuple[TopicPartition, ...]
+    states: Mapping[TopicPartition, int]
+
+
+def write(job: JobWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield one row of OUTCOME for each writer whose blocks come, in order of task and number.
+
+    Raises Fenced if another attempt has taken over, BatchChanged, DeliveryFailed, SourceUnavailable.
+    """
+    blocks = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    found: list[tuple[int, int]] = []
+    block = next(blocks, None)
+    scan = job.scan
+    while block is not None:
+        own = _OfWriter(block, blocks)
+
+        async def work(line: Connection, own: _OfWriter = own) -> None:
+            found.append((own.writer, await _write(job, own, line)))
+
+        keep_connections(scan.kafka, scan.prefix, scan.stream).lines.run(work)
+        block = own.drain()
+    columns = [pa.array(values, type.type) for values, type in zip(zip(*found, strict=True), OUTCOME, strict=True)]
+    if columns:
+        yield pa.RecordBatch.from_arrays(columns, schema=OUTCOME)
+
+
+Block = tuple[int, int, int, int, int, bytes]
+
+
+class _OfWriter:
+    """The blocks of one writer, at the front of all that come."""
+
+    def __init__(self, first: Block, blocks: Iterator[Block]) -> None:
+        self.writer = first[0]
+        self._next: Block | None = first
+        self._blocks = blocks
+
+    def __iter__(self) -> Iterator[Block]:
+        while (block := self._next) is not None and block[0] == self.writer:
+            self._next = next(self._blocks, None)
+            yield block
+
+    def drain(self) -> Block | None:
+        """Pass over the rest, and return the first block of the next writer, None if there is none."""
+        for _ in self:
+            pass
+        return self._next
+
+
+async def _write(job: JobWrite, blocks: _OfWriter, line: Connection) -> int:
+    """Write the batch of one writer. Return the number of records, -1 if they were there already."""
+    scan, output = job.scan, job.writers[blocks.writer]
+    topic, state = job_topic(scan.prefix, job.job), job.states[output]
+    transactions = Transactions(scan.kafka, writer_id(scan.prefix, job.job, output), topic, state, TRANSACTION_MS)
+    await transactions.start([output[0], topic])
+    try:
+        last = await read_last(await line.open(), line.admin, topic, state)
+        if last is not None and not _is_ahead(job, decode_commit(last), output):
+            return -1
+        builder = _Builder(job, blocks)
+        await transactions.begin()
+        ready: list[OutputBatch] | None = await asyncio.to_thread(builder.fill)
+        while ready:
+            sending = asyncio.create_task(transactions.send(ready))
+            try:
+                ready = await asyncio.to_thread(builder.fill)
+            finally:
+                await sending
+        commit = encode_commit(WriterCommit(job.batch, job.plan, builder.records))
+        await transactions.commit(press_entries([Entry(topic, Record(None, commit), state)], scan.now))
+        return builder.records
+    except BaseException:
+        # else readers of the output would wait for the end of the transaction
+        await transactions.abort()
+        raise
+    finally:
+        await transactions.close()
+
+
+def _is_ahead(job: JobWrite, last: WriterCommit, output: TopicPartition) -> bool:
+    """Return whether the batch has to be written; False if it is committed. Raises OverlayError if the commit is of another
+    plan."""
+    if last.batch < job.batch:
+        return True
+    if last.batch == job.batch and last.plan != job.plan:
+        raise OverlayError(
+            f"{output[0]}-{output[1]}: batch {job.batch} of job {job.job!r} is committed by another plan: another driver"
+            " has run it. Stop one of the two"
+        )
+    return False
+
+
+class _Builder:
+    """The batches of one writer, made from its blocks. Runs in a thread."""
+
+    def __init__(self, job: JobWrite, blocks: _OfWriter) -> None:
+        self._job, self._blocks, self._writer = job, iter(blocks), blocks.writer
+        self._builder = BatchBuilder()
+        self._found = np.zeros(job.counts.shape[0], np.int64)
+        self._is_over = False
+        self.records = 0
+
+    def fill(self) -> list[OutputBatch]:
+        """Return the next batches, about SEND_BYTES of them; none if the blocks are used up.
+
+        Raises BatchChanged, and DeliveryFailed for a record that its topic can never take.
+        """
+        ready: list[OutputBatch] = []
+        size = 0
+        while size < SEND_BYTES and not self._is_over:
+            block = next(self._blocks, None)
+            self._is_over = block is None
+            if block is not None:
+                self._add(block)
+            taken = self._builder.take() if block is not None else self._builder.flush()
+            refuse_oversized((("", ""), outgoing) for _, outgoing in taken)
+            ready += [outgoing for _, outgoing in taken]
+            size = sum(outgoing.size for outgoing in ready)
+        if self._is_over:
+            self._check()
+        return ready
+
+    def _add(self, block: Block) -> None:
+        writer, task, _, consumer, rows, data = block
+        reader = self._job.scan.readers[consumer]
+        records, ranks = unpack(data)
+        own = self._job.before[task, consumer] + 1 + ranks
+        every = np.arange(rows, dtype=np.int64)
+        self._builder.add_to(
+            reader.output_topic, writer - reader.first_writer, records, every, Numbers(records.sequences, own),
+            self._job.scan.now,
+        )  # fmt: skip
+        self._found[task] += rows
+        self.records += rows
+
+    def _check(self) -> None:
+        """Raise BatchChanged unless each scan task has found as many records as when they were counted."""
+        expected = self._job.counts[:, self._writer]
+        if not np.array_equal(self._found, expected):
+            task = int(np.flatnonzero(self._found != expected)[0])
+            raise BatchChanged(
+                f"scan task {task} has found {self._found[task]} records, and {expected[task]} when they were counted: the log"
+                " has lost records meanwhile, by compaction or retention. The batch is run again"
+            )
