@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from overlay.config import ConsumerConfig
-from overlay.config.consumer import AckPolicy, Delivery
+from overlay.config.consumer import AckPolicy
 from overlay.errors import CredentialsRefused
 from overlay.kafka.admin import Admin
 from overlay.kafka.own_topics import lease_group
@@ -48,5 +48,4 @@ async def find_held(
 
 def _may_be_a_pipeline(config: ConsumerConfig) -> bool:
     """Return whether a pipeline could run a consumer with this config."""
-    is_plain = config.ack_policy is AckPolicy.NONE and config.delivery is Delivery.AT_LEAST_ONCE
-    return config.is_push and is_plain
+    return config.is_push and config.ack_policy is AckPolicy.NONE

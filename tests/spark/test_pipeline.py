@@ -197,7 +197,7 @@ def list_numbers(bootstrap: str, topic: str, partition: int = 0) -> list[int]:
     ("more", "message"),
     [
         ("replay_policy: original\n", "replay_policy: write instant"),
-        ("deliver_policy: last_per_subject\n", "deliver_policy: has to be one of all, last, new"),
+        ("filter_subject: a.>\ndeliver_policy: last_per_subject\n", "deliver_policy: has to be one of all, last, new"),
     ],
 )
 def test_what_spark_cannot_do_is_refused(bootstrap: str, tmp_path: Path, more: str, message: str) -> None:

@@ -1,0 +1,108 @@
+"""Blocks and the records of a job's state: what is read is what was written."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlay.match.record_slice import RecordSlice
+from overlay.scan.decode import Records
+from overlay.scan.plan import make_plan
+from overlay.subject.dictionary import Texts
+from spark.job.blocks import pack, unpack
+from spark.job.numbering import find_sequences, number, tabulate
+from spark.job.records import (
+    BatchPlan,
+    ConsumerPlan,
+    StateUnreadable,
+    WriterCommit,
+    decode_commit,
+    decode_plan,
+    encode_commit,
+    encode_plan,
+)
+
+NO_FIELDS = np.empty((0, 0), np.int64)
+
+
+def make_slice(sizes: list[int], subjects: list[bytes]) -> RecordSlice:
+    """A slice with a record of each size, whose subjects take turns."""
+    rows = len(sizes)
+    end = np.cumsum(np.array(sizes, np.int64), dtype=np.int64)
+    offset = np.arange(rows, dtype=np.int64) * 3 + 7
+    buf = np.arange(int(end[-1]), dtype=np.int64).astype(np.uint8)
+    records = Records(
+        buf, offset, offset + 1_000, end - np.array(sizes), end, NO_FIELDS, NO_FIELDS, int(offset[-1]) + 1, make_plan()
+    )
+    bounds = np.cumsum([0, *map(len, subjects)]).astype(np.int64)
+    texts = Texts(np.frombuffer(b"".join(subjects), np.uint8).copy(), bounds)
+    return RecordSlice(records, (np.arange(rows) % len(subjects)).astype(np.int32), texts, 5, offset + 1)
+
+
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=30),
+    st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=4),
+)
+def test_a_block_has_the_records_that_were_packed(sizes: list[int], subjects: list[bytes]) -> None:
+    kept, ranks = make_slice(sizes, subjects), np.arange(len(sizes), dtype=np.int64) + 11
+    found, found_ranks = unpack(pack(kept, ranks))
+    for name in ("buf", "offset", "timestamp", "body", "end"):
+        assert getattr(found.records, name).tolist() == getattr(kept.records, name).tolist()
+    assert (found.records.next_offset, found.partition) == (kept.records.next_offset, 5)
+    assert found.sequences.tolist() == kept.sequences.tolist()
+    assert found.codes.tolist() == kept.codes.tolist()
+    assert (found.texts.text.tobytes(), found.texts.bounds.tolist()) == (b"".join(subjects), kept.texts.bounds.tolist())
+    assert found_ranks.tolist() == ranks.tolist()
+
+
+def test_sequences_follow_the_order_of_tasks() -> None:
+    by_consumer, by_writer = tabulate([(0, 0, 0, 3), (0, 0, 1, 2), (2, 0, 1, 4), (1, 1, 0, 7)], 3, 2, 2)
+    assert by_consumer.tolist() == [[5, 0], [0, 7], [4, 0]]
+    assert by_writer.tolist() == [[3, 2], [7, 0], [0, 4]]
+    assert number(by_consumer, [100, 50]).tolist() == [[100, 50], [105, 50], [105, 57]]
+
+
+def make_plan_of(batch: int, before: int, last: int) -> BatchPlan:
+    consumers = {"c": ConsumerPlan("f", before, last, 0, {("t", 0): 3})}
+    return BatchPlan(batch, 1_000, "s", {("t", 0): (3, 9), ("t/u", 1): (0, 4)}, consumers, {("out", 2): 1})
+
+
+def test_a_batch_that_is_run_again_keeps_its_sequences() -> None:
+    last = make_plan_of(4, 10, 15)
+    assert find_sequences(last, 4, {"c": "f"}, {"c": 5})["c"] == ConsumerPlan("f", 10, 15, 0, {("t", 0): 3})
+    assert find_sequences(last, 5, {"c": "f"}, {"c": 5})["c"] == ConsumerPlan("f", 15, 20, 0, {("t", 0): 3})
+    assert find_sequences(None, 0, {"c": "f"}, {"c": 5})["c"] == ConsumerPlan("f", 0, 5, 0)
+
+
+def test_a_batch_that_lost_records_goes_on_behind_its_former_sequences() -> None:
+    """Some of its deliveries may be committed with these."""
+    assert find_sequences(make_plan_of(4, 10, 15), 4, {"c": "f"}, {"c": 3})["c"].before == 15
+
+
+def test_the_state_s_records_are_read_as_written() -> None:
+    plan = make_plan_of(4, 10, 15)
+    assert decode_plan(encode_plan(plan)) == plan
+    assert decode_plan(encode_plan(plan.complete())).is_complete
+    assert plan.fingerprint == make_plan_of(4, 15, 18).fingerprint
+    assert plan.fingerprint != make_plan_of(5, 10, 15).fingerprint
+    commit = WriterCommit(4, plan.fingerprint, 5)
+    assert decode_commit(encode_commit(commit)) == commit
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", "is no plan"),
+        (b"[]", "is no plan"),
+        (b'{"version": 1, "kind": "plan"}', "cannot be read"),
+        (json.dumps({"version": 2, "kind": "plan"}).encode(), "a plan of version 2; .*Use the version that wrote it"),
+        (encode_commit(WriterCommit(1, "p", 2)), "a commit of version 1"),
+    ],
+)
+def test_a_record_that_cannot_be_read(data: bytes, message: str) -> None:
+    with pytest.raises(StateUnreadable, match=message):
+        decode_plan(data)
