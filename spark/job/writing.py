@@ -9,7 +9,7 @@ A writer is the one task that writes an output partition in a batch. Its steps:
 3. Number, assemble, compress and send the blocks in their order, while the next ones are read.
 4. Write the commit of this batch into the state, and commit the transaction.
 
-So the deliveries of a batch in an output partition are committed once, whoever is killed when. No
+So the deliveries of a batch in an output partition are committed once, whichever process is killed, and when. No
 transaction spans several output partitions, as none has to (docs/exactly-once.md#spark-jobs).
 """
 

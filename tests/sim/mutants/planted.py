@@ -50,15 +50,8 @@ PLANTED = (
         (
             Change(
                 "overlay.output.transaction",
-                "                offsets = await self._send([*batches, *records])\n"
-                "                await self._producer.commit_transaction()\n"
-                "            return offsets[len(batches)]",
-                "                offsets = await self._send(batches)\n"
-                "                await self._producer.commit_transaction()\n"
-                "                await self._producer.begin_transaction()\n"
-                "                offsets += await self._send(records)\n"
-                "                await self._producer.commit_transaction()\n"
-                "            return offsets[len(batches)]",
+                "        offsets = await self.commit([*batches, *records])\n",
+                "        offsets = await self.commit(batches)\n        offsets += await self.write(records)\n",
             ),
         ),
     ),
