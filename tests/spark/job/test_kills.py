@@ -1,0 +1,105 @@
+"""A job whose driver and workers are killed again and again: each record is delivered once, in order."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.spark.deliveries import write_folder
+from tests.spark.job.test_job import STREAM, find_token, produce
+from tests.support.kafka import NewTopicFixture
+from tests.support.waiting import wait_until
+from tests.worker.scenes import read_committed
+
+KILLS = int(os.environ.get("OVERLAY_KILLS", "4"))
+RECORDS = 300
+"""Records that are written before each kill."""
+PARTITIONS = 2
+START_S = 180.0
+
+
+@contextmanager
+def started(folder: Path, checkpoint: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver in a process group of its own, which is killed at the end."""
+    command = [
+        *(sys.executable, "-m", "spark.pipeline", "--continuous", "--config", str(folder), "--consumer", "c"),
+        # four tries for each task: a worker that is killed ends its task, not the job
+        *("--checkpoint", str(checkpoint), "--master", "local[2,4]", "--option", "maxRecordsPerTrigger=150"),
+    ]
+    with log.open("ab") as out:
+        driver = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+    try:
+        yield driver
+    finally:
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait(30)
+
+
+def list_workers(group: int) -> list[int]:
+    """The Python workers of Spark in a process group: what its daemons have forked."""
+    found = subprocess.run(["ps", "-eo", "pid,pgid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 3) for line in found.splitlines()[1:]]
+    daemons = {pid for pid, pgid, _, args in rows if int(pgid) == group and "daemon" in args}
+    return [int(pid) for pid, _, parent, _ in rows if parent in daemons]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_000)
+def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
+    chance = random.Random(17)
+    source = new_topic(PARTITIONS, retention_ms=-1)
+    output, log = f"{source}-out", tmp_path / "log"
+    more = "filter: {sql: 'n % 3 <> 0'}\noutput: {partitions: 2}\n"
+    folder = write_folder(tmp_path / "config", bootstrap, output, source=source, stream=STREAM, more=more)
+    written = 0
+
+    def count() -> int:
+        return len(read_committed(bootstrap, output)) if written else 0
+
+    produce(bootstrap, source, range(RECORDS), PARTITIONS)
+    written = RECORDS
+    for kill in range(KILLS):
+        with started(folder, tmp_path / "checkpoint", log) as driver:
+            # kills fall on starts, on batches under way, and on calm
+            if kill % 3:
+                wanted = sum(n % 3 != 0 for n in range(written))
+                wait_until(lambda wanted=wanted: count() >= wanted // 2, START_S, f"a half of {wanted} records")  # type: ignore[misc]
+            produce(bootstrap, source, range(written, written + RECORDS), PARTITIONS)
+            written += RECORDS
+            for _ in range(2):
+                time.sleep(chance.uniform(0, 4))  # the moment of the kill is random
+                for worker in chance.sample(workers := list_workers(driver.pid), min(1, len(workers))):
+                    os.kill(worker, signal.SIGKILL)
+            time.sleep(chance.uniform(0, 3))
+    with started(folder, tmp_path / "checkpoint", log) as driver:
+        wanted = sum(n % 3 != 0 for n in range(written))
+        wait_until(lambda: count() >= wanted, START_S, f"{wanted} records; the driver says:\n{log.read_text()[-3000:]}")
+        assert driver.poll() is None, log.read_text()[-3000:]
+    check(bootstrap, output, written)
+
+
+def check(bootstrap: str, output: str, written: int) -> None:
+    """Each record that matches is there once, in the order of its source partition, with a sequence of its own."""
+    found = read_committed(bootstrap, output)
+    numbers = [int(seen.value or b"") for seen in found]
+    assert sorted(numbers) == [n for n in range(written) if n % 3]
+    for partition in range(2):
+        for source in range(PARTITIONS):
+            mine = [
+                n
+                for n, seen in zip(numbers, found, strict=True)
+                if seen.partition == partition and n % PARTITIONS == source
+            ]
+            assert mine == sorted(mine)
+    sequences = [int(find_token(seen).split(b".")[-3]) for seen in found]
+    assert sorted(sequences) == list(range(1, len(found) + 1))
