@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from overlay.waits import Backoff, finish_in_thread, finish_within, is_set_within, run_all, unless, until
+from overlay.waits import Backoff, finish_in_thread, finish_within, is_set_within, run_all, set_after, unless, until
 
 
 async def test_results_and_errors_come_through() -> None:
@@ -112,6 +112,16 @@ async def test_an_event_that_comes_with_a_cancellation() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_an_event_sets_another_one() -> None:
+    event, other = asyncio.Event(), asyncio.Event()
+    passing = asyncio.create_task(set_after(event, other))
+    await asyncio.sleep(0)
+    assert not other.is_set()
+    event.set()
+    await passing
+    assert other.is_set()
 
 
 async def test_the_first_error_ends_all_before_it_is_raised() -> None:

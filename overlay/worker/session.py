@@ -27,7 +27,7 @@ from overlay.metrics import Metrics
 from overlay.output.batch_builder import refuse_oversized
 from overlay.output.transaction import PlainSender
 from overlay.state.shard_state import Delta, StreamPartition
-from overlay.waits import is_any_within
+from overlay.waits import is_set_within, set_after
 
 from .assignment import Assignment
 from .backpressure import Backpressure
@@ -102,6 +102,7 @@ class Session:
             await self.client.add_topic(topic)
         fetcher = Fetcher(self.client)
         self.fetches = SourceFetches(self.cursors, fetcher, self.admin, self.metrics)
+        stopping = asyncio.create_task(set_after(stop, fetcher.changed), name="stopping")
         try:
             await self.following.open(fetcher)
             self.fetches.follow()
@@ -113,6 +114,7 @@ class Session:
                 self._serving = asyncio.create_task(self.dispatch_loop.run(), name="dispatching")
             await self._run_all(reading, committing, *((self._serving,) if self._serving else ()))
         finally:
+            stopping.cancel()
             await fetcher.close()
 
     async def _run_all(self, *tasks: asyncio.Task[None]) -> None:
@@ -128,7 +130,7 @@ class Session:
     async def _read(self, changed: asyncio.Event, stop: asyncio.Event) -> None:
         """Read, process and queue rounds until `stop`, then hand the rest to the commit loop.
 
-        `changed` is set when there may be something to do. While the pipeline works on a round,
+        `changed` is set when there may be something to do, and by `stop`. While the pipeline works on a round,
         plain sends (those outside of transactions) of at most one earlier round are under way. What
         is fetched meanwhile makes the next round larger, and so cheaper per record.
         """
@@ -148,7 +150,7 @@ class Session:
                     made = await self._prepare(changed)
                     if not made.tasks:
                         self._note_ends()
-                        if await is_any_within([changed, stop], patience):
+                        if await is_set_within(changed, patience):
                             continue
                     result = await jobs.run(pipeline.run, made.tasks, now_ms())
                     if not made.tasks and not result.index and not result.ledger:

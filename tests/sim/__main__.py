@@ -23,7 +23,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Run simulated histories.")
     parser.add_argument("seed", type=int, nargs="?", help="run this history, and print its story if it fails")
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help="run N histories")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="with --seeds: the first one")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="with --seeds or --speed: the first one")
+    parser.add_argument(
+        "--speed", action="store_true", help="measure quiet histories and storms, 20 or as --seeds says"
+    )
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="with --seeds: how many run at once")
     parser.add_argument(
         "--shrink", type=int, default=40, metavar="N", help="runs to find a shorter story with (default: 40)"

@@ -13,7 +13,11 @@ from overlay.logs import set_up_logs
 from .many import run_many
 from .plan import Plan
 from .shrink import shrink
+from .speed import measure_speed
 from .storm import Storm
+
+SPEED_SEEDS = 20
+"""Storms that `--speed` measures, if the command line does not say how many."""
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -21,6 +25,8 @@ def run(asked: argparse.Namespace) -> int:
     set_up_logs(level=50)
     if asked.seed is not None:
         return tell(asked.seed, always=asked.story, shrinks=asked.shrink, requests=asked.requests)
+    if asked.speed:
+        return tell_speed(range(asked.first, asked.first + (asked.seeds or SPEED_SEEDS)))
     return judge_many(range(asked.first, asked.first + asked.seeds), asked.processes)
 
 
@@ -63,3 +69,10 @@ def judge_many(seeds: range, processes: int) -> int:
     click.echo(f"{virtual_s:.0f} virtual seconds in {real_s:.0f} s, {virtual_s / real_s:.0f} a second")
     click.echo(f"{len(seeds)} histories, {failed} failed")
     return 1 if failed else 0
+
+
+def tell_speed(seeds: range) -> int:
+    """Print a line for each kind of history: how many virtual seconds pass in a second of processor time."""
+    for speed in measure_speed(seeds):
+        click.echo(str(speed))
+    return 0

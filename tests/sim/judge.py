@@ -34,6 +34,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -99,11 +100,22 @@ class Judge:
         self._gone = {record.value or b"" for record in self._source if record.value not in present}
         """What the source has lost. Where it was not delivered before, it may be missing."""
         self._places = {record.value or b"": (record.partition, record.offset) for record in self._source}
-        self._acks = self._archive.read(ACKS)
-        self._answers = {
-            record.header(CORRELATION): record.timestamp for record in reversed(read_topic(self._cluster, REPLIES))
-        }
-        self._asked: dict[bytes | None, int] = {
+
+    # read when they are asked for: who waits until all is delivered asks for none of them
+
+    @cached_property
+    def _acks(self) -> list[Found]:
+        return self._archive.read(ACKS)
+
+    @cached_property
+    def _answers(self) -> dict[bytes | None, int]:
+        """When requests and acks were answered, by correlation."""
+        return {record.header(CORRELATION): record.timestamp for record in reversed(read_topic(self._cluster, REPLIES))}
+
+    @cached_property
+    def _asked(self) -> dict[bytes | None, int]:
+        """When each request was made, by correlation."""
+        return {
             (record.key or b"").removeprefix(b"request "): record.timestamp
             for record in read_topic(self._cluster, CONTROL)
             if record.value is not None

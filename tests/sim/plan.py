@@ -177,6 +177,8 @@ class Plan:
     """How long brokers take for what they do among themselves."""
     begins_s: float = 10.0
     """When the faults begin: perhaps before the topics of the overlay are there."""
+    storm_s: float = STORM_S
+    """How long they last, and how long producers write."""
 
     def __str__(self) -> str:
         """Return one line for each thing that the plan has."""

@@ -21,7 +21,7 @@ from .log_losses import LogLosses
 from .mishaps import Mishaps
 from .operator_changes import OperatorChanges
 from .orders import Operator
-from .plan import ACKS, KEYS, REPLIES, SOURCE, STORM_S, STREAM, Consumer, Plan
+from .plan import ACKS, KEYS, REPLIES, SOURCE, STREAM, Consumer, Plan
 from .process import State
 from .topic_changes import TopicChanges
 from .world import World
@@ -91,7 +91,7 @@ class Storm:
         world.network.watch = mishaps.trap
         happening = asyncio.create_task(mishaps.run())
         working = asyncio.create_task(self._operator.work())
-        await asyncio.sleep(STORM_S)
+        await asyncio.sleep(plan.storm_s)
         run.is_calm = True
         _take_over(world.faults, Faults())
         world.network.watch = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from . import administration, compaction, group_offsets, leadership, offsets, retention
@@ -451,6 +451,7 @@ def _find_stale(view: View, broker: int, topic: str, index: int, epoch: int) -> 
     return partition if leader == broker else Code.NOT_LEADER_OR_FOLLOWER
 
 
+@cache  # each request of a group or a transaction asks for its coordinator
 def _hash(text: str) -> int:
     """Return Java's hash of a text, without its sign: by it Kafka spreads groups and transactional ids."""
     found = 0
