@@ -69,11 +69,9 @@ class Session:
     pending_estimate: PendingEstimate = field(init=False)
     counting: Counting = field(init=False)
     reaches: dict[StreamPartition, Reach] = field(init=False)
-    """For each partition indexed here, how far its chunk index reaches. Counts chunks that were
-    sealed, whether or not their headers are committed yet."""
+    """For each partition indexed here, how far its chunk index reaches, with chunks whose headers are not committed yet."""
     is_over: bool = False
-    """Whether the session only waits for its tasks to end. Other parts of the service must not use
-    it then."""
+    """Whether the session only waits for its tasks to end. Other parts of the service must not use it then."""
     _serving: asyncio.Task[None] | None = None
     _backpressure: Backpressure | None = None
 
@@ -130,9 +128,9 @@ class Session:
     async def _read(self, changed: asyncio.Event, stop: asyncio.Event) -> None:
         """Read, process and queue rounds until `stop`, then hand the rest to the commit loop.
 
-        `changed` is set when there may be something to do, and by `stop`. While the pipeline works on a round,
-        plain sends (those outside of transactions) of at most one earlier round are under way. What
-        is fetched meanwhile makes the next round larger, and so cheaper per record.
+        `changed` is set when there may be something to do, and by `stop`. While the pipeline works on a round, plain
+        sends (those outside of transactions) of at most one earlier round are under way. What is fetched meanwhile makes
+        the next round larger, and so cheaper per record.
         """
         patience = SEAL_S if self.assignment.index_topics else None
         sending: asyncio.Task[None] | None = None
