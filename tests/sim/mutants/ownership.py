@@ -69,16 +69,17 @@ OWNERSHIP = (
     ),
     Mutant(
         "producer-stopped-without-a-limit",
-        """After an error wait until the producer has stopped by itself. It waits for batches that will never go out.""",
+        """After an error wait until the producer has stopped by itself. Its connections wait until their bytes are sent, and a
+        broker whose host is gone takes none.""",
         (
             Change(
                 "overlay.output.transaction",
-                "        await asyncio.wait((stopping,), timeout=STOP_S)\n",
-                "        await asyncio.wait((stopping,))\n",
+                "            await asyncio.wait((stopping,), timeout=STOP_S)\n",
+                "            await asyncio.wait((stopping,))\n",
             ),
         ),
         mend="a082a18",
-        waits_for="a reason for the producer to wait: batches go past it by now",
+        history="test_shards.py::test_a_broker_that_takes_no_bytes_holds_up_no_session",
     ),
     Mutant(
         "cancelled-shard-ends-in-silence",
