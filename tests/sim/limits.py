@@ -23,6 +23,7 @@ SMALL: Mapping[str, tuple[int, ...]] = {
     "overlay.dispatch.dispatcher.STEP_BYTES": (300, 5_000),
     "overlay.dispatch.dispatcher.STEP_MESSAGES": (1, 10),
     "overlay.dispatch.output_offsets.MOST_ENTRIES": (4, 32),
+    "overlay.kafka.fetcher.PARTITION_BYTES": (1, 500, 5_000),
     "overlay.kafka.range_reader.LOOK_BACK": (1, 3),
     "overlay.index.start_positions.WINDOW": (10, 100),
     "overlay.worker.backpressure.FULL": (8, 100),
