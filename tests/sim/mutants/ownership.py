@@ -130,7 +130,7 @@ OWNERSHIP = (
             ),
         ),
         mend="e4a7ad8",
-        waits_for="an index that is ahead of the ledger",
+        history="test_ledger_retention.py::test_an_index_that_retention_moves_ahead_of_the_ledger_does_not_hold_it_up",
     ),
     Mutant(
         "requests-decided-by-a-former-owner",
