@@ -250,20 +250,21 @@ class Fetcher:
         self,
         client: AIOKafkaClient,
         *,
-        partition_bytes: int = PARTITION_BYTES,
+        partition_bytes: int | None = None,
         requests: int = 1,
         apart: int = 0,
     ) -> None:
         """Start fetching with a connected client.
 
-        `requests`: most fetches in flight to one broker. Set it above 1 only if no partition fetch
-        waits for records that are not in the log yet. `apart`: fetchers with different numbers use
-        separate connections, so that they do not wait for each other.
+        `partition_bytes`: bytes to ask for per partition, None for PARTITION_BYTES. `requests`:
+        most fetches in flight to one broker. Set it above 1 only if no partition fetch waits for
+        records that are not in the log yet. `apart`: fetchers with different numbers use separate
+        connections, so that they do not wait for each other.
         """
         self.changed = asyncio.Event()
         self.bytes_fetched = 0
         self._client = client
-        self._partition_bytes = partition_bytes
+        self._partition_bytes = partition_bytes or PARTITION_BYTES
         self._partition_fetches: list[PartitionFetch] = []
         self._requests = requests
         self._apart = apart

@@ -89,14 +89,16 @@ class _Sender:
         await self._producer.client.force_metadata_update()
 
     async def close(self) -> None:
-        """Stop, and drop what is in flight."""
+        """Stop, and drop what is in flight. Takes about 2 * STOP_S at most, and raises no error."""
         producer = self._producer
         await self._produce.close()
-        stopping = asyncio.create_task(producer.stop())
-        await asyncio.wait((stopping,), timeout=STOP_S)
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
-        await producer.client.close()
+        # the producer may wait for a coordinator that is gone, and a connection until its buffered
+        # bytes are sent
+        for close in (producer.stop, producer.client.close):
+            stopping = asyncio.create_task(close())
+            await asyncio.wait((stopping,), timeout=STOP_S)
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
         waiter = producer._txn_manager and producer._txn_manager._transaction_waiter
         if waiter and waiter.done() and not waiter.cancelled():
             waiter.exception()  # otherwise asyncio warns about an exception that was never retrieved

@@ -35,6 +35,9 @@ class Faults:
     """Kinds of requests that go wrong, as their classes are called without a version; empty: all."""
     parted: set[tuple[str, int]] = field(default_factory=set)
     """Pairs of a process's name and a broker between which nothing arrives."""
+    clogged: set[tuple[str, int]] = field(default_factory=set)
+    """Such pairs between which batches fill the buffers of connections: a connection that the process closes is closed once
+    they are sent, or when the operating system gives up (`network.GIVE_UP_S`)."""
 
     def draw_latency(self, chance: random.Random) -> float:
         """Return the seconds that one way takes."""

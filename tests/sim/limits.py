@@ -13,7 +13,8 @@ RECORD_CACHE = "overlay.dispatch.dispatcher.RecordCache"
 """Not a constant: what makes a record cache, which is given the number as its size in bytes."""
 SMALL: Mapping[str, tuple[int, ...]] = {
     RECORD_CACHE: (1, 5_000),
-    "overlay.output.entry.BATCH_BYTES": (300, 5_000),
+    # a whole state has to go out within the deadline of a transaction, also where replication takes 0.2 s for each batch
+    "overlay.output.entry.BATCH_BYTES": (2_000, 5_000),
     "overlay.dispatch.reply_batches.BATCH_BYTES": (300, 5_000),
     "overlay.output.produce.REQUEST_BYTES": (500, 5_000),
     "overlay.output.produce.WINDOW": (1, 2),
@@ -23,6 +24,7 @@ SMALL: Mapping[str, tuple[int, ...]] = {
     "overlay.dispatch.dispatcher.STEP_BYTES": (300, 5_000),
     "overlay.dispatch.dispatcher.STEP_MESSAGES": (1, 10),
     "overlay.dispatch.output_offsets.MOST_ENTRIES": (4, 32),
+    "overlay.kafka.fetcher.PARTITION_BYTES": (2_000, 20_000),
     "overlay.kafka.range_reader.LOOK_BACK": (1, 3),
     "overlay.index.start_positions.WINDOW": (10, 100),
     "overlay.worker.backpressure.FULL": (8, 100),

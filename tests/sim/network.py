@@ -35,6 +35,10 @@ WORLD = Context()
 """The context of what belongs to no process."""
 CONNECT_S = 10.0
 """How long a broker that does not answer at all lets a client wait for a connection, as the operating system does."""
+PRODUCE = 0
+"""The API key of produce requests."""
+GIVE_UP_S = 900.0
+"""How long the operating system tries to send what a peer does not take, as Linux does by default."""
 
 
 class _Entry:
@@ -129,7 +133,7 @@ class Connection:
         return self._arrival
 
     def close(self, reason: Any = None, exc: BaseException | None = None) -> Future:
-        """Close; requests that are not answered fail. Return a future that is done."""
+        """Close; requests that are not answered fail. Return a future that is done once no byte is left to be sent."""
         if not self._is_open:
             return self._closed
         self._is_open = False
@@ -149,6 +153,10 @@ class Connection:
             nextafter(self._arrival, inf), self._loop.now + self._network.faults.draw_latency(self._loop.chance)
         )
         self._loop.call_at(self._arrival, self._hear_end, context=WORLD)
+        is_full = any(entry.struct.API_KEY == PRODUCE for entry in requests)
+        if is_full and (self._name, self._broker) in self._network.faults.clogged:
+            self._closed = self._loop.create_future()
+            self._loop.call_later(GIVE_UP_S, _finish, self._closed)
         return self._closed
 
     def _look(self) -> None:
@@ -257,6 +265,11 @@ class Connection:
             nextafter(self._arrival, inf), self._loop.now + self._network.faults.draw_latency(self._loop.chance)
         )
         self._loop.call_at(self._arrival, self._hear_end, context=WORLD)
+
+
+def _finish(closed: Future) -> None:
+    if not closed.done():
+        closed.set_result(None)
 
 
 class Network:

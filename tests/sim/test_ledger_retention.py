@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from overlay.config import Loaded
+from overlay.worker.cursors.cursor import Cursor
 
 from .host import Worker, read_config, warm_up
 from .scenes import DAY_S, await_values, read_sequences, read_values, run_for, until
 from .world import World
-from .writing import write
+from .writing import write, write_together
 
 INDEX = "overlay.S.index"
 PLAIN: Mapping[str, Any] = {"ack_policy": "none"}
@@ -144,5 +145,56 @@ def test_records_whose_sequences_are_lost_are_delivered_without_waiting_for_more
         await asyncio.sleep(10)
         assert sorted(read_values(world, "out-new")) == sorted(values)
         assert sorted(read_values(world, "out-old")) == sorted(values)
+
+    world.run(history)
+
+
+def find_lagging(worker: Worker) -> list[Cursor]:
+    """Return the cursors that make the index alone, behind those that give out sequences or ahead of them."""
+    (session,) = worker.service.sessions
+    return [cursor for _, cursor in session.cursors.all() if cursor.indexed and not cursor.sequenced]
+
+
+def test_an_index_that_retention_moves_ahead_of_the_ledger_does_not_hold_it_up() -> None:
+    """Retention takes what the index has not read yet, and what was fetched to be given sequences. The index goes on behind
+    that, before these records have theirs."""
+    warm_up()
+    limits = {
+        "overlay.kafka.fetcher.PARTITION_BYTES": 1,
+        "overlay.worker.round.sequencing.LINGER_S": 20.0,
+        "overlay.worker.round.sequencing.LINGER_RATE": 10,
+    }
+    world = World(1, limits=limits, longest_s=1_000)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source", 2)
+        loaded = configure(world, {"old": PLAIN})
+        old = [f"old{number}" for number in range(40)]
+        worker = Worker(world, "w", loaded)
+        worker.start()
+        await write(world, "source", old)
+        await await_values(world, "out-old", old)
+        await worker.stop()
+        # the index begins at its last chunk again, which is not full, and reads one batch after the other
+        worker.start()
+        await until(lambda: bool(worker.service.sessions), "a session")
+        world.faults.only, world.faults.slow, world.faults.slow_s = {"FetchRequest"}, 1.0, (0.1, 0.1)
+        await write(world, "source", ["one"])
+        many = [f"many{number}" for number in range(100)]
+        await write_together(world, "source", many)
+        await await_values(world, "out-old", ["one", *many])
+        # the stream is busy, so the next records wait until their sequences are given out
+        await write(world, "source", ["fetched"])
+        await asyncio.sleep(1)
+        (index,) = find_lagging(worker)
+        log = world.cluster.topics["source"].partitions[0].log
+        assert index.position < log.end - 1
+        with world.at_cluster("retention takes what there is") as cluster:
+            cluster.delete_before("source", 0, log.end)
+        await until(lambda: index.position == log.start, "the index goes on")
+        await write(world, "source", ["last"])
+        await await_values(world, "out-old", [*old, "one", *many, "fetched", "last"])
+        assert find_lagging(worker) == []
+        await worker.stop()
 
     world.run(history)

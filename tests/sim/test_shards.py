@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 
 from overlay.config import Loaded
+from overlay.kafka.own_topics import shard_id, workers_group
 from overlay.worker.kept.indexes import open_indexes
 
 from .host import Worker, read_config, warm_up
+from .kafka.cluster import GROUP, TRANSACTION
 from .scenes import await_values, until
 from .world import World
 from .writing import write_under_one_key
 
+LOST_S = 20.0
+"""Seconds until a cluster gives up a broker of which nothing is heard: longer than a transaction is tried for."""
 SOON_S = 10.0
 """Longest time from SIGTERM to the end of a worker that has nothing to commit."""
 
 
 def configure(world: World) -> Loaded:
     return read_config(
-        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
+        {
+            "kafka": {"bootstrap.servers": world.bootstrap},
+            "shards": 1,
+            "topics": {"replication": len(world.cluster.brokers)},
+        },
         [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
         [{"stream": "S", "durable_name": "c", "deliver_subject": "out", "ack_policy": "none"}],
     )
@@ -111,3 +119,37 @@ def test_a_coordinator_that_does_not_answer_holds_up_no_end() -> None:
         return world.loop.now - began
 
     assert world.run(history) < SOON_S
+
+
+def test_a_broker_that_takes_no_bytes_holds_up_no_session() -> None:
+    """The host of the output's leader is gone without a word while the worker sends: what is left in the connection's buffer
+    can never be sent. Other brokers lead its partitions soon after."""
+    warm_up()
+    world = World(5, tells=True)
+
+    async def history(world: World) -> float:
+        worker = await start(world)
+        cluster = world.cluster
+        busy = {
+            cluster.coordinator(workers_group("overlay"), GROUP),
+            cluster.coordinator(shard_id("overlay", 0), TRANSACTION),
+        }
+        leader = next(broker for broker in cluster.brokers if broker not in busy)
+        with world.at_cluster("another leader"):
+            cluster.move_leader("out", 0, leader)
+        await deliver(world, "second")
+        world.faults.parted.add(("w", leader))
+        world.faults.clogged.add(("w", leader))
+        began = world.loop.now
+        await write_under_one_key(world, "source", ["last"])
+        await asyncio.sleep(LOST_S)
+        with world.at_cluster("the controller gives the broker up") as cluster:
+            cluster.stop(leader)
+        await await_values(world, "out", ["last"], 600)
+        found = world.loop.now - began
+        await worker.stop()
+        return found
+
+    assert world.run(history) < 60
+    ends = [line for line in world.story if "beginning again" in line]
+    assert len(ends) == 1 and "out-0: not taken within" in ends[0], "the session says why it has ended"

@@ -157,8 +157,8 @@ ACKS = (
     ),
     Mutant(
         "parked-consumer-reads-the-wrong-place",
-        """Have a consumer that comes back from a full machine go on where its cursor's partition fetch was led,
-        without a new plan of what to leave out.""",
+        """Have a consumer that comes back from a full machine to a cursor of others skip what those do not want, without a
+        new plan of what to skip.""",
         (
             Change(
                 "overlay.worker.cursors.cursors",
@@ -167,7 +167,7 @@ ACKS = (
             ),
         ),
         mend="54548cf",
-        waits_for="a consumer with a filter whose machine is full while its track is led past what it needs",
+        history="test_parked.py::test_a_consumer_that_comes_back_to_a_cursor_is_given_what_the_others_there_skip",
     ),
     Mutant(
         "acks-for-an-absent-consumer-passed-over",

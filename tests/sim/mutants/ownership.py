@@ -69,16 +69,17 @@ OWNERSHIP = (
     ),
     Mutant(
         "producer-stopped-without-a-limit",
-        """After an error wait until the producer has stopped by itself. It waits for batches that will never go out.""",
+        """After an error wait until the producer has stopped by itself. Its connections wait until their bytes are sent, and a
+        broker whose host is gone takes none.""",
         (
             Change(
                 "overlay.output.transaction",
-                "        await asyncio.wait((stopping,), timeout=STOP_S)\n",
-                "        await asyncio.wait((stopping,))\n",
+                "            await asyncio.wait((stopping,), timeout=STOP_S)\n",
+                "            await asyncio.wait((stopping,))\n",
             ),
         ),
         mend="a082a18",
-        waits_for="a reason for the producer to wait: batches go past it by now",
+        history="test_shards.py::test_a_broker_that_takes_no_bytes_holds_up_no_session",
     ),
     Mutant(
         "cancelled-shard-ends-in-silence",
@@ -129,7 +130,7 @@ OWNERSHIP = (
             ),
         ),
         mend="e4a7ad8",
-        waits_for="an index that is ahead of the ledger",
+        history="test_ledger_retention.py::test_an_index_that_retention_moves_ahead_of_the_ledger_does_not_hold_it_up",
     ),
     Mutant(
         "requests-decided-by-a-former-owner",

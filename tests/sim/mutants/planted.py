@@ -112,10 +112,10 @@ PLANTED = (
                 "        if queue.sent == 0:  # those behind it have been answered as well\n",
                 "        if queue.sent == 0:\n"
                 "            numbers = self._producer._txn_manager\n"
-                "            for parcel in queue.parcels:\n"
+                "            for batch in queue.batches:\n"
                 "                at = numbers.sequence_number(queue.tp)\n"
-                "                parcel.data = parcel.outgoing.batch.build(numbers.producer_id, numbers.producer_epoch, at)\n"
-                "                numbers.increment_sequence_number(queue.tp, parcel.outgoing.batch.count)\n",
+                "                batch.data = batch.outgoing.batch.build(numbers.producer_id, numbers.producer_epoch, at)\n"
+                "                numbers.increment_sequence_number(queue.tp, batch.outgoing.batch.count)\n",
             ),
         ),
     ),
@@ -126,8 +126,8 @@ PLANTED = (
             Change(
                 "overlay.output.produce",
                 "        if late:\n",
-                "        if late and len(late) < len(parcels):\n"
-                "            return [-1 if p.taken in late else p.taken.result() for p in parcels]\n"
+                "        if late and len(late) < len(queued):\n"
+                "            return [-1 if batch.taken in late else batch.taken.result() for batch in queued]\n"
                 "        if late:\n",
             ),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from .mutant import ROOT, Change, Mutant, Stale
 from .scripted import FOLDER
 from .search import search
 
+WORD = re.compile(r"[A-Za-z_]\w*")
 QUICK = {"aborted-records-delivered": 5, "state-cut-short": 10, "pulls-replay-without-gaps": 0}
 """Mutants that few histories find, with how many of them at most; 0 for a scripted one."""
 
@@ -38,6 +40,15 @@ def test_a_mutant_that_a_scripted_history_finds_waits_for_nothing() -> None:
 def test_a_mutant_fits_the_source(name: str) -> None:
     for module, source in MUTANTS[name].read().items():
         compile(source, module, "exec")
+
+
+def test_a_mutant_uses_names_that_the_product_has() -> None:
+    """A rename that a mutant has not followed would have every history fail with it, for the wrong reason."""
+    known = {
+        word for path in (ROOT / "overlay").rglob("*.py") for word in WORD.findall(path.read_text(encoding="utf-8"))
+    }
+    used = [(name, WORD.findall(change.after)) for name, mutant in MUTANTS.items() for change in mutant.changes]
+    assert [(name, word) for name, words in used for word in words if word not in known] == []
 
 
 def test_a_mutant_whose_text_is_gone_is_an_error() -> None:
