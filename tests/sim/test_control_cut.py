@@ -1,4 +1,4 @@
-"""A control topic that loses its end in an unclean election: what it says then counts, also for a worker that slept meanwhile."""
+"""A control topic that loses its end in an unclean election: what it says then counts, also for a worker that slept."""
 
 from __future__ import annotations
 
