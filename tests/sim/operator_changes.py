@@ -60,8 +60,8 @@ class OperatorChanges:
         later."""
         files = self._run.files
         consumer = chance.choice(files.consumers)
-        if not self._is_taken_up(consumer):
-            return  # what the file says first is no update
+        if consumer.is_pulled or not self._is_taken_up(consumer):
+            return  # a consumer that is pulled has to ack; and what the file says first is no update
         policy = chance.choice([other for other in ("none", "explicit", "all") if other != consumer.policy])
         kept = {name: value for name, value in consumer.config.items() if name not in OF_ACKS or policy != "none"}
         changed = replace(consumer, config={**kept, "ack_policy": policy})
