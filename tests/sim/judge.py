@@ -224,10 +224,13 @@ class Judge:
         highest: dict[int, int] = defaultdict(int)
         latest: dict[tuple[int, int], int] = {}
         late: set[bytes] = set()
+        undecided = self._find_undecided(consumer)
         for each in deliveries:
             partition, sequence = each.record.partition, each.token.sequence
             if first[each.value] is not each:
                 continue
+            if each.token.deliveries > 1 and each.value in undecided:
+                continue  # the output has lost its first delivery
             source, at = self._places[each.value]
             if sequence < highest[partition] or at < latest.get((partition, source), -1):
                 late.add(each.value)
