@@ -24,7 +24,12 @@ class Life:
     name: str
     is_there: bool = False
     since: float = 0.0
-    """When the last request was sent that created it, or answered that deleted it."""
+    """When the last request was answered that deleted it; if it is there, when the request was sent that created it."""
+    is_unsure: bool = False
+    """Whether its state may be kept though it is deleted: no consumer was found, since the control topic had lost it. It goes
+    on where it stood when it is created again."""
+    began: float = 0.0
+    """Since when it may have kept its state."""
     filters: list[Sequence[int]] = field(default_factory=lambda: [range(KEYS)])
     """The numbers of the keys that it has wanted since then, the latest last."""
     past: list[Sequence[int]] = field(default_factory=lambda: [range(KEYS)])
@@ -81,15 +86,26 @@ class Operator:
             async with life.lock:
                 if order.creates == life.is_there:
                     continue
-                sent = self.now_ms
-                life.filters, life.copies = life.filters[-1:], 1
                 if order.creates:
-                    await self.insist("consumer.create", config=life.config)
+                    await self._create(life)
                 else:
-                    await self.insist("consumer.delete", consumer=life.name)
-                    life.deletions += 1
-                life.is_there, life.since = order.creates, sent if order.creates else self.now_ms
+                    await self._delete(life)
+                life.is_there = order.creates
                 self.run.world.tell(f"{life.name} is {'created' if order.creates else 'deleted'}")
+
+    async def _create(self, life: Life) -> None:
+        if life.is_unsure:
+            life.filters, life.copies, life.since = [*life.past, life.filters[-1]], life.copies + 1, life.began
+        else:
+            life.filters, life.copies, life.since = life.filters[-1:], 1, self.now_ms
+        life.began = life.since
+        await self.insist("consumer.create", config=life.config)
+
+    async def _delete(self, life: Life) -> None:
+        is_found = await self.insist("consumer.delete", consumer=life.name)
+        life.deletions += 1
+        life.since = self.now_ms
+        life.is_unsure = not is_found and self.run.plan.loses_requests
 
     async def repair(self) -> None:
         """Ask again for all that was asked for, once the control topic has lost its end.
@@ -104,8 +120,7 @@ class Operator:
                 if life.is_there:
                     await self.insist("consumer.create", config=life.config)
                 elif life.deletions:
-                    await self.insist("consumer.delete", consumer=life.name)
-                    life.since = self.now_ms
+                    await self._delete(life)
         self.run.world.tell("the operator has asked again for what the control topic has lost")
 
     async def update(self, life: Life, numbers: Sequence[int]) -> None:

@@ -202,6 +202,11 @@ class Plan:
         return any(each.kind in (Kind.FORGET, Kind.RECREATE, Kind.CUT_ACKS) for each in self.mishaps)
 
     @property
+    def loses_requests(self) -> bool:
+        """Whether the control topic may lose what requests asked for."""
+        return any(each.kind is Kind.CUT_CONTROL for each in self.mishaps)
+
+    @property
     def has_requests(self) -> bool:
         """Whether requests are sent to the service, by operators or by the judge."""
         return bool(self.orders) or any(each.kind in (Kind.PAUSE, Kind.EDIT, Kind.REPOLICY) for each in self.mishaps)
