@@ -50,7 +50,7 @@ from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse
 from .endings import Sampling, exhaust, lose, make_dead_letters, refuse
 from .info import Facts, take_facts
 from .pulls import DELETED, PullRequest, check_pull, idle
-from .settling import find_meant, is_settled
+from .settling import find_meant
 from .snapshot import MachineRecord, encode_checkpoint, encode_delta, restore
 from .state import MachineState
 from .table import PAUSED, TRANSITIONS, Phase
@@ -191,54 +191,65 @@ class Machine:
     def _ack(self, event: events.Acked, now: int) -> None:
         """Settle messages that were acked by token."""
         state = self.state
-        sequences, consumer_seq, reply = event.sequences, event.consumer_seq, event.reply
+        sequences, consumer_seq = event.sequences, event.consumer_seq
         if event.incarnation is not None:
             meant = find_meant(state, Verb.ACK, event.incarnation, sequences, np.full(sequences.size, consumer_seq))
             sequences, consumer_seq = meant.sequences, int(meant.consumer_seqs[-1])
-            if sequences[-1] != event.sequences[-1] and not is_settled(state, event.sequences):
-                reply = ""  # it covers what lies below, and the message itself comes again
         if sequences.size and int(sequences.max()) > state.window.delivered.stream:
             self._effects.append(Refuse(Flaw.FUTURE))
-        elif self._is_given(event, sequences, Verb.ACK) and self._hears(reply, now):
-            self._settle(state.window.ack(sequences, consumer_seq), now)
+        elif self._is_given(event, sequences, Verb.ACK) and self._hears(now):
+            ended = state.window.ack(sequences, consumer_seq)
+            self._answer_if_settled(event.reply, event.sequences)
+            self._settle(ended, now)
 
     def _ack_ranges(self, event: events.RangeAcked, now: int) -> None:
         """Settle messages that were acked by consumer sequence.
 
         If a range reaches beyond the last delivery, or if another incarnation gave out a part of
-        it, that part is refused and the rest counts.
+        it, that part is refused and the rest counts. The sender is not answered then: the messages
+        of that part may come again.
         """
         state = self.state
         newest = state.window.delivered.consumer
-        if any(last > newest for _, last in event.ranges):
+        is_whole = all(last <= newest for _, last in event.ranges)
+        if not is_whole:
             self._effects.append(Refuse(Flaw.FUTURE))
         known = tuple((first, min(last, newest)) for first, last in event.ranges if first <= newest)
         if event.incarnation is not None and state.config.ack_policy.takes_acks:
             own = state.lineage.clip(event.incarnation, known)
             if _count(own) < _count(known):
                 self._effects.append(Refuse(Flaw.INCARNATION))
+                is_whole = False
             known = own
-        if known and self._hears(event.reply, now):
-            self._settle(state.window.ack_ranges(known), now)
+        if known and self._hears(now):
+            named = state.window.find_sequences(known) if event.reply else EMPTY
+            ended = state.window.ack_ranges(known)
+            if is_whole:
+                self._answer_if_settled(event.reply, named)
+            self._settle(ended, now)
 
     def _nak(self, event: events.Nakked, now: int) -> None:
         """Queue a message for redelivery, or delay it."""
         if not self._is_taken(event, Verb.NAK, now):
             return
+        self._answer(event.reply)
         if self.state.window.nak(event.stream_seq, event.consumer_seq, event.delay, now):
             self._effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
 
     def _progress(self, event: events.Progressed, now: int) -> None:
         """Restart the timers of messages that the application still works on."""
         known = self._is_known(int(event.sequences.max()))
-        if known and self._is_given(event, event.sequences, Verb.PROGRESS) and self._hears(event.reply, now):
+        if known and self._is_given(event, event.sequences, Verb.PROGRESS) and self._hears(now):
+            self._answer(event.reply)
             self.state.window.progress(event.sequences, now)
 
     def _term(self, event: events.Termed, now: int) -> None:
         """Settle a message for good, with an advisory and a dead letter."""
         if not self._is_taken(event, Verb.TERM, now):
             return
-        ended = self.state.window.ack(np.array([event.stream_seq]), event.consumer_seq)
+        sequences = np.array([event.stream_seq])
+        ended = self.state.window.ack(sequences, event.consumer_seq)
+        self._answer_if_settled(event.reply, sequences)
         if len(ended):
             self.state.acked_at = now
         numbers = event.stream_seq, event.consumer_seq, event.deliveries
@@ -259,9 +270,9 @@ class Machine:
                 self._settle(state.window.ack_ranges(((1, event.up_to),)), now)
 
     def _is_taken(self, event: events.Nakked | events.Termed, verb: Verb, now: int) -> bool:
-        """Return whether a nak or a term counts; refuse or answer it as needed."""
+        """Return whether a nak or a term counts; refuse it if not."""
         is_given = self._is_known(event.stream_seq) and self._is_given(event, np.array([event.stream_seq]), verb)
-        return is_given and self._hears(event.reply, now)
+        return is_given and self._hears(now)
 
     def _is_known(self, stream_seq: int) -> bool:
         """Return whether this stream sequence has been delivered; refuse the event if not."""
@@ -281,20 +292,28 @@ class Machine:
         if find_meant(self.state, verb, event.incarnation, sequences[-1:], named).counts[0]:
             return True
         self._effects.append(Refuse(Flaw.INCARNATION))
-        if event.reply and not self.state.window.pending.find(sequences).size:
-            self._effects.append(Answer(event.reply))
+        self._answer_if_settled(event.reply, sequences)
         return False
 
-    def _hears(self, reply: events.Reply, now: int) -> bool:
-        """Return whether the consumer's policy takes acks by token; if so, queue the answer to the
-        sender.
-        """
+    def _hears(self, now: int) -> bool:
+        """Return whether the consumer's policy takes acks by token; if so, the consumer is in use."""
         if not self.state.config.ack_policy.takes_acks:
             return False
         self.state.active_at = now
+        return True
+
+    def _answer(self, reply: events.Reply) -> None:
+        """Queue the answer to the sender if the sender wants one."""
         if reply:
             self._effects.append(Answer(reply))
-        return True
+
+    def _answer_if_settled(self, reply: events.Reply, sequences: Ints) -> None:
+        """Queue the answer to the sender unless one of these messages is delivered again.
+
+        `sequences`: stream sequences.
+        """
+        if reply and self.state.window.is_settled(sequences):
+            self._effects.append(Answer(reply))
 
     def _settle(self, ended: Settled, now: int) -> None:
         """Note the time of an ack and report samples of what it settled."""

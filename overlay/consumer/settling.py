@@ -64,9 +64,3 @@ def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Int
         return Meant(sequences, consumer_seqs, given | lost)
     is_same = policy is AckPolicy.EXPLICIT and state.config.delivery is Delivery.AT_LEAST_ONCE
     return Meant(sequences, consumer_seqs, given | lost if is_same and verb in _FINAL else given)
-
-
-def is_settled(state: MachineState, sequences: Ints) -> bool:
-    """Return whether these messages were delivered, and none of them is pending."""
-    window = state.window
-    return int(sequences.max()) <= window.delivered.stream and not window.pending.find(sequences).size

@@ -264,6 +264,14 @@ class Window:
         found = own[self.pending.find_delivered(joined)], again[find_within(consumer_seqs, joined)]
         return own[self.pending.find(distinct(np.concatenate(found)))]
 
+    def is_settled(self, sequences: Ints) -> bool:
+        """Return whether all these messages were delivered and none of them waits for an ack: none is
+        delivered again.
+        """
+        if sequences.size and int(sequences.max()) > self.delivered.stream:
+            return False
+        return not self.pending.find_pending(self.pending.find(distinct(sequences))).size
+
     def nak(self, sequence: int, consumer_seq: int, delay: int | None, now: int) -> bool:
         """Queue a pending message for redelivery, or with a `delay` (ns) set its timer to it.
 

@@ -168,7 +168,8 @@ class Tail:
                 self._partition_fetch.seek(start)
             case Lost():
                 start, end = await self._find_bounds()
-                if end < max(self.seen, self._again_to):
+                # the log ended below the position, and may have grown past it since
+                if start <= self.seen or end < max(self.seen, self._again_to):
                     self._begin_again(end)
                 # otherwise compaction or retention has moved the log's start; the records it
                 # deleted are no longer valid
@@ -177,7 +178,7 @@ class Tail:
         return set()
 
     def _begin_again(self, end: int) -> None:
-        """Clear the registry because the topic ends below `seen`: it was created again or has lost
+        """Clear the registry because the topic ended below `seen`: it was created again or has lost
         its end. What it says now counts, as for a worker that starts now."""
         log.error("the control topic has lost records: read anew", topic=self.topic, end=end, read_before=self.seen)
         self._clear(end)

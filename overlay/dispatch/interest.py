@@ -38,6 +38,8 @@ EVERY_S = 0.5
 """Seconds between two turns."""
 ALL_EVERY = 4
 """Every so many turns, all groups are asked for their members."""
+ENDS_EVERY_S = 10.0
+"""Seconds between two looks at the ends of the outputs."""
 AT_ONCE = 1_000
 """Groups in one request."""
 
@@ -102,13 +104,29 @@ class Readers:
 
     async def run(self) -> None:
         """Ask Kafka about the groups every EVERY_S, until cancelled."""
-        for turn in itertools.count():
-            await asyncio.sleep(EVERY_S)
+        # apart: an output without a leader may hold up the question for its end
+        watching = asyncio.create_task(self._watch_ends())
+        try:
+            for turn in itertools.count():
+                await asyncio.sleep(EVERY_S)
+                try:
+                    await self._look()
+                    await self._count(self._list_watched(everyone=turn % ALL_EVERY == 0))
+                except OverlayError as error:
+                    log.warning("reader groups cannot be looked at", reason=str(error))
+                if watching.done():
+                    watching.result()
+        finally:
+            watching.cancel()
+
+    async def _watch_ends(self) -> None:
+        """Look for outputs that have lost records every ENDS_EVERY_S, until cancelled."""
+        while True:
+            await asyncio.sleep(ENDS_EVERY_S)
             try:
-                await self._look()
-                await self._count(self._list_watched(everyone=turn % ALL_EVERY == 0))
+                await self._look_for_cuts()
             except OverlayError as error:
-                log.warning("reader groups cannot be looked at", reason=str(error))
+                log.warning("the ends of outputs cannot be looked at", reason=str(error))
 
     def _list_followed(self) -> list[tuple[ConsumerId, Facts, OutputTopic]]:
         """Return the push consumers whose readers' positions matter, with their machine's state and
@@ -137,6 +155,25 @@ class Readers:
         for group in denied.keys() - self._denied.keys():
             log.warning("ack_wait never begins for deliveries to this group", group=group, reason=denied[group])
         self._denied = denied
+
+    async def _look_for_cuts(self) -> None:
+        """Compare the outputs whose deliveries wait for readers with their ends: they may have lost
+        records.
+        """
+        waiting = [(consumer, topic) for consumer, facts, topic in self._list_followed() if facts.awaits_reader]
+        given = {consumer: self._output_offsets[consumer].given for consumer, _ in waiting}
+        sources = [(topic.topic, partition) for _, topic in waiting for partition in range(topic.partitions)]
+        # the ends that readers of uncommitted records see: open transactions have lost nothing
+        bounds = await self.admin.find_bounds(sources, committed=False) if sources else {}
+        for consumer, topic in waiting:
+            offsets = self._output_offsets[consumer]
+            for partition in range(topic.partitions):
+                source, end = (topic.topic, partition), bounds[topic.topic, partition][1]
+                if offsets.has_lost(partition, end, given[consumer]):
+                    log.warning("an output has lost its last records", topic=f"{topic.topic}-{partition}", end=end)
+                    span = (await self.admin.find_bounds([source]))[source]
+                    records_end = await find_records_end(self.client, source, *span)
+                    offsets.cut(partition, end, given[consumer], records_end)
 
     def _list_watched(self, *, everyone: bool) -> dict[ConsumerId, ConsumerConfig]:
         """Return the consumers whose groups are asked for members: those with inactive_threshold,

@@ -10,13 +10,16 @@ Entries that the group has passed are dropped. If there are many, two neighbours
 which counts as read when both are. Then ack_wait begins later for some deliveries, never earlier.
 Everything written before this process began is one entry, which ends after the last record that
 existed then.
+
+An output may lose its end in an unclean election. Its readers never pass the lost offsets if the
+topic does not grow again. So what was lost counts as read when the group has reached the new end.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MOST_ENTRIES = 4_096
 
@@ -38,6 +41,17 @@ class _Entry:
         """Return the first consumer sequence that a reader with this committed offset has not passed."""
         return self.first + max(0, committed - self.base) if self.is_exact else self.first
 
+    def is_lost(self, end: int, given: int) -> bool:
+        """Return whether a log that ends at this offset has lost a part of the batch.
+
+        `given`: the last consumer sequence that was noted before the end was asked for.
+        """
+        return self.end > end and self.last <= given
+
+    def cut(self, end: int) -> _Entry:
+        """Return the entry without the offsets from `end` on. They count as read when the rest is."""
+        return replace(self, base=min(self.base, end), end=min(self.end, end))
+
 
 class OutputOffsets:
     """The entries of one consumer.
@@ -57,10 +71,35 @@ class OutputOffsets:
         sequences `first` to `last`.
         """
         entries = self._entries.setdefault(partition, deque())
+        if entries and entries[-1].end > base:
+            self.cut(partition, base, self._given, base)
+            entries = self._entries[partition]
         entries.append(_Entry(base, base + count, first, last, last - first + 1 == count))
         self._given = max(self._given, last)
         if len(entries) > MOST_ENTRIES:
             self._entries[partition] = deque(_halve(entries))
+
+    @property
+    def given(self) -> int:
+        """The last consumer sequence that was noted."""
+        return self._given
+
+    def has_lost(self, partition: int, end: int, given: int) -> bool:
+        """Return whether a partition that ends at this offset has lost batches.
+
+        `given`: `given` as it was before the question; batches noted since may be above that end.
+        """
+        return any(entry.is_lost(end, given) for entry in self._entries.get(partition, ()))
+
+    def cut(self, partition: int, end: int, given: int, records_end: int) -> None:
+        """Drop the offsets that a partition has lost: they count as read when the rest is.
+
+        `end`, `given`: as in `has_lost`. `records_end`: the offset after the partition's last
+        committed record. Only markers follow, which the group's offset need never pass.
+        """
+        entries = self._entries[partition]
+        at = max([records_end, *(entry.end for entry in entries if entry.end <= end)])
+        self._entries[partition] = deque(entry.cut(at) if entry.is_lost(end, given) else entry for entry in entries)
 
     def find_read(self, committed: Mapping[int, int]) -> int:
         """Return the consumer sequence up to which a group with these committed offsets has read

@@ -9,7 +9,7 @@ import pytest
 
 from overlay.client.subscribe.acking import Head, write_acks
 from overlay.consumer.acks import Flaw, Token, Verb, write_ranges
-from overlay.consumer.effects import Answer, Refuse
+from overlay.consumer.effects import Answer, Effect, Refuse
 from overlay.consumer.events import Acked, FlowAnswered, RangeAcked, Ticked, Updated
 from overlay.consumer.lineage import MOST, RECENT, choose_runs, join_runs
 from overlay.consumer.snapshot import decode
@@ -47,6 +47,39 @@ def test_of_a_range_counts_what_was_committed() -> None:
     driver = fail_between_delivery_and_commit()
     assert tell(driver, b"$JS.ACK._.7x1.S.c", write_ranges([(1, 4)])) == [Refuse(Flaw.INCARNATION)]
     assert list_pending(driver.machine) == [201, 202, 203]
+
+
+def test_a_range_is_answered_if_all_of_it_counts() -> None:
+    driver = fail_between_delivery_and_commit(delivery=AT_LEAST)
+    for ranges in ([(1, 4)], [(1, 2)], [(1, 1), (4, 4)]):
+        assert tell(driver, b"$JS.ACK._.7x1.S.c", write_ranges(ranges), "inbox") == [Refuse(Flaw.INCARNATION)]
+    assert tell(driver, b"$JS.ACK._.7x1.S.c", write_ranges([(1, 1)]), "inbox") == [Answer("inbox")]
+    assert list_pending(driver.machine) == [201, 202, 203]
+    assert tell(driver, b"$JS.ACK._.7x2.S.c", write_ranges([(3, 6)]), "inbox") == [Refuse(Flaw.FUTURE)]
+    assert tell(driver, b"$JS.ACK._.7x2.S.c", write_ranges([(3, 5)]), "inbox") == [Answer("inbox")]
+    assert list_pending(driver.machine) == []
+
+
+@pytest.mark.parametrize("body", [b"+ACK", b"+TERM"])
+@pytest.mark.parametrize("is_range", [False, True])
+def test_with_all_an_ack_below_the_floor_is_answered_once_its_message_is_settled(body: bytes, is_range: bool) -> None:
+    """Message 1 is acked by its second delivery, #4, before message 3 by its first."""
+    driver = restore([], "7x1", START, ack_policy="all")
+    offer(driver, 1, 2, 3)
+    driver.now += 2 * WAIT
+    driver.do(Ticked())
+    assert driver.sent()[3:] == [(1, 4, 2), (2, 5, 2), (3, 6, 2)]
+    tell(driver, Token("S", "c", 2, 1, 4, incarnation="7x1"))
+
+    def ack_third() -> list[Effect]:
+        if is_range:
+            return tell(driver, b"$JS.ACK._.7x1.S.c", write_ranges([(3, 3)]), "inbox")
+        return tell(driver, Token("S", "c", 1, 3, 3, incarnation="7x1"), body, "inbox")
+
+    assert Answer("inbox") not in ack_third()
+    assert list_pending(driver.machine) == [2, 3]
+    tell(driver, Token("S", "c", 2, 3, 6, incarnation="7x1"))
+    assert Answer("inbox") in ack_third()
 
 
 @pytest.mark.parametrize(

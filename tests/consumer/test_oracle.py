@@ -269,8 +269,11 @@ class Script:
             await self.peer.ack(token, BODIES[verb], reply)
         ack = parse_ack(str(token).encode(), BODIES[verb])
         assert isinstance(ack, Ack)
+        floor = self.twin.machine.state.window.floor.consumer
         for event in read_ack(ack, reply):
             self.twin.handle(event)
+        if reply and verb in ("ack", "term") and self.config["ack_policy"] == "all" and token.consumer_seq <= floor:
+            self.twin.answered[reply] = 1  # a server answers such an ack also if the message comes again
         if verb in ("progress", "delay"):
             await asyncio.sleep(2 * GUARD / 1e9)
         return f"{verb} {token} {reply}"

@@ -64,3 +64,45 @@ def test_many_entries_become_coarse_and_never_early(monkeypatch: pytest.MonkeyPa
     assert read == sorted(read)
     assert all(sequences <= (at + 1) // 2 for at, sequences in enumerate(read))
     assert read[-1] == 100
+
+
+def test_what_an_output_has_lost_counts_as_read_when_the_rest_is() -> None:
+    found = OutputOffsets({}, 0, 0)
+    found.note(0, 0, 5, 1, 5)
+    found.note(0, 6, 4, 6, 9)
+    found.note(1, 0, 2, 10, 11)
+    assert not found.has_lost(0, 10, 11)
+    assert found.has_lost(0, 6, 11)
+    found.cut(0, 6, 11, 5)
+    assert not found.has_lost(0, 6, 11)
+    assert found.find_read({0: 2, 1: 0}) == 2
+    assert found.find_read({0: 5, 1: 0}) == 9, "a marker follows"
+    assert found.find_read({0: 5, 1: 2}) == 11
+
+
+def test_batches_noted_while_the_end_was_asked_for_are_not_lost() -> None:
+    found = OutputOffsets({}, 0, 0)
+    found.note(0, 0, 5, 1, 5)
+    given = found.given
+    found.note(0, 6, 4, 6, 9)
+    assert not found.has_lost(0, 5, given)
+    assert found.has_lost(0, 5, found.given)
+
+
+def test_batches_of_open_transactions_are_read_before_lost_ones() -> None:
+    found = OutputOffsets({}, 0, 0)
+    found.note(0, 0, 5, 1, 5)
+    found.note(0, 5, 5, 6, 10)
+    found.note(0, 10, 5, 11, 15)
+    found.cut(0, 10, 15, 5)
+    assert found.find_read({0: 5}) == 5
+    assert found.find_read({0: 10}) == 15
+
+
+def test_a_batch_below_the_last_one_says_that_the_output_has_lost_its_end() -> None:
+    found = OutputOffsets({0: 50}, 3, 40)
+    found.note(0, 50, 10, 41, 50)
+    found.note(0, 20, 2, 51, 52)
+    assert found.find_read({0: 19}) == 3
+    assert found.find_read({0: 20}) == 50
+    assert found.find_read({0: 22}) == 52

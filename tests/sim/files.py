@@ -19,6 +19,8 @@ class Files:
     versions: dict[str, list[Consumer]]
     absent: set[str] = field(default_factory=set)
     """Consumers whose files are not there at the moment."""
+    refused: dict[str, Consumer] = field(default_factory=dict)
+    """What a file says at the moment that no update may say, by the consumer's name: the consumer runs as it was."""
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -43,5 +45,5 @@ class Files:
                 "topics": {"replication": plan.brokers},
             },
             [{"name": STREAM, "topics": [SOURCE], "subject": {"template": "s.{key}"}, "index": dict(plan.index)}],
-            [consumer.config for consumer in present],
+            [self.refused.get(consumer.name, consumer).config for consumer in present],
         )

@@ -5,6 +5,8 @@ The promises, for each consumer:
 - nothing is lost or invented: its output has the committed records that it wants, and no others;
 - what Kafka deleted from the source may be missing, and so may what an output held, when it was deleted, of transactions that
   had not ended; what it held of others counts as delivered;
+- the same where an output loses its end; there a transaction whose marker is lost has not ended, whatever the marker said;
+- where a file says another ack policy, the consumer runs as it was;
 - where the stream is reset to its start, all is delivered again; then sequences, counts, and acks are not compared;
 - where its filter changes, its output has what every version wants, nothing that no version wants, and of the records that are
   written last those that the latest version wants;
@@ -117,7 +119,7 @@ class Judge:
         """When each request was made, by correlation."""
         return {
             (record.key or b"").removeprefix(b"request "): record.timestamp
-            for record in read_topic(self._cluster, CONTROL)
+            for record in self._archive.read(CONTROL)
             if record.value is not None
         }
 
@@ -234,10 +236,13 @@ class Judge:
         highest: dict[int, int] = defaultdict(int)
         latest: dict[tuple[int, int], int] = {}
         late: set[bytes] = set()
+        undecided = self._find_undecided(consumer)
         for each in deliveries:
             partition, sequence = each.record.partition, each.token.sequence
             if first[each.value] is not each:
                 continue
+            if each.token.deliveries > 1 and each.value in undecided:
+                continue  # the output has lost its first delivery
             source, at = self._places[each.value]
             if sequence < highest[partition] or at < latest.get((partition, source), -1):
                 late.add(each.value)
@@ -408,7 +413,12 @@ class Judge:
                 again.append((each.token.sequence, last[each.token.sequence]))
             last[each.token.sequence] = each
         again += [(sequence, last[sequence]) for sequence in letters if sequence in last]
+        # what an output has lost may not have been read, and its deadline begins all the same
+        lost = _find_deliveries([*self._archive.lost[consumer.output], *self._archive.undecided[consumer.output]])
+        unsure = {each.token.sequence for each in lost}
         for sequence, before in again:
+            if sequence in unsure:
+                continue
             entry, record = said[sequence], before.record
             if entry.nakked or entry.termed or not entry.acked:
                 continue

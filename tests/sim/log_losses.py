@@ -1,5 +1,8 @@
 """Logs that lose their end, or are created again. The loss of a source stops its stream, and an operator resets the stream to
 the start, as `overlay stream reset` does.
+
+A loss may take the marker of a transaction and leave its records. Readers of committed records wait behind them until an
+operator aborts the transaction. After a loss of the control topic the operator asks again for all that was asked for.
 """
 
 from __future__ import annotations
@@ -14,28 +17,36 @@ from overlay.state.amend import amend
 from overlay.view.rewind import Where, plan_rewind
 from overlay.view.stored import read_memory
 
-from .applications import Run
+from .applications import CONTROL, Run
 from .kafka.topics import Partition
+from .orders import Operator
 from .plan import ACKS, SOURCE, STREAM, Kind
 
 RESET_AFTER_S = 30.0
 """Longest time from a loss to the reset. The log may have grown past the readers' positions by then, or not."""
 MOST_LOST = 20
+ABORT_AFTER_S = 10.0
+"""Longest time from a loss until an operator aborts the transactions whose markers are lost."""
+REPAIR_AFTER_S = 20.0
+"""Longest time from then until the operator asks again for what the control topic has lost."""
 AGAIN_S = 2.0
 PATIENCE_S = 240.0
 
 
 class LogLosses:
-    """Losses of the source and of acks. `acts` says how each kind of mishap is carried out."""
+    """Losses of the source, of acks, of outputs, and of the control topic. `acts` says how each kind of mishap is carried
+    out."""
 
-    def __init__(self, run: Run) -> None:
-        self._run, self._world = run, run.world
+    def __init__(self, run: Run, operator: Operator) -> None:
+        self._run, self._world, self._operator = run, run.world, operator
         self._lock = asyncio.Lock()
         self._attempts = 0
         self.acts: Mapping[Kind, Callable[[random.Random], Awaitable[None]]] = {
             Kind.CUT: self._cut,
             Kind.RENEW: self._renew,
             Kind.CUT_ACKS: self._cut_acks,
+            Kind.CUT_OUTPUT: self._cut_output,
+            Kind.CUT_CONTROL: self._cut_control,
         }
 
     async def _cut(self, chance: random.Random) -> None:
@@ -49,6 +60,31 @@ class LogLosses:
         if ACKS in self._world.cluster.topics:
             self._lose_end(ACKS, chance)
 
+    async def _cut_output(self, chance: random.Random) -> None:
+        """Cut an output, or the topic of answers to pulls. The service goes on by itself."""
+        names = [each.output for each in self._run.plan.consumers if each.output in self._world.cluster.topics]
+        if names:
+            await self._cut_and_abort(chance.choice(names), chance)
+
+    async def _cut_control(self, chance: random.Random) -> None:
+        """Cut the control topic, and ask again for what was asked for."""
+        if CONTROL in self._world.cluster.topics and await self._cut_and_abort(CONTROL, chance):
+            await asyncio.sleep(REPAIR_AFTER_S * chance.random())
+            await self._operator.repair()
+
+    async def _cut_and_abort(self, topic: str, chance: random.Random) -> bool:
+        """Cut a topic, and have an operator abort the transactions whose markers are lost."""
+        partition = chance.choice(self._world.cluster.topics[topic].partitions)
+        heir, lost = self._find_heir(partition), chance.randint(1, MOST_LOST)
+        if heir is None:
+            return False
+        self._run.archive.cut(topic, partition.index, lambda: self._elect(partition, heir, lost))
+        await asyncio.sleep(ABORT_AFTER_S * chance.random())
+        with self._world.at_cluster(f"an operator looks for transactions that hang in {topic}") as cluster:
+            if count := cluster.transactions.abort_hanging(partition):
+                self._world.tell(f"{count} transactions are aborted in {topic}-{partition.index}")
+        return True
+
     def _lose_end(self, topic: str, chance: random.Random) -> bool:
         """Have a broker lead a partition that lacks its last records. Return False if no broker can lead it."""
         partition = chance.choice(self._world.cluster.topics[topic].partitions)
@@ -56,10 +92,14 @@ class LogLosses:
         if heir is None:
             return False
         self._run.archive.keep_whole(topic)
-        lost = chance.randint(1, MOST_LOST)
-        with self._world.at_cluster(f"{topic}-{partition.index} loses its last {lost} offsets") as cluster:
-            cluster.move_leader(topic, partition.index, heir, unclean=True, lose=lost)
+        self._elect(partition, heir, chance.randint(1, MOST_LOST))
         return True
+
+    def _elect(self, partition: Partition, heir: int, lost: int) -> None:
+        """Have a broker lead a partition that lacks its last offsets."""
+        topic, index = partition.topic.name, partition.index
+        with self._world.at_cluster(f"{topic}-{index} loses its last {lost} offsets") as cluster:
+            cluster.move_leader(topic, index, heir, unclean=True, lose=lost)
 
     def _find_heir(self, partition: Partition) -> int | None:
         """Return a broker that may lead a partition, if possible another one than now."""

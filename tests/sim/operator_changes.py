@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from .applications import Run
+from overlay.units import parse_duration
+
+from .applications import CONTROL, Run
 from .host import Worker
 from .orders import Operator
 from .plan import KEYS, STREAM, Consumer, Kind, select
+from .reading import read_topic
 
 PATIENCE_S = 240.0
 """Longest time until a request is carried out: the storm and the calm after it."""
 AWAY_S = (1.0, 10.0, 40.0)
 """Longest times for which a file is away."""
 PAUSE_S = (1.0, 10.0, 40.0)
+OF_ACKS = {"ack_wait", "interest", "max_ack_pending", "max_deliver"}
+"""What the file of a consumer without acks does not say."""
 RELOAD_S = 3.0
 """Longest time until a worker has noticed that files have changed."""
 
@@ -29,6 +35,7 @@ class OperatorChanges:
         self._run, self._workers, self._operator = run, workers, operator
         self.acts: Mapping[Kind, Callable[[random.Random], Awaitable[None]]] = {
             Kind.EDIT: self._edit,
+            Kind.REPOLICY: self._change_policy,
             Kind.REMOVE: self._remove,
             Kind.ADD: self._add,
             Kind.PAUSE: self._pause,
@@ -45,7 +52,40 @@ class OperatorChanges:
         else:
             changed = select(consumer, chance.sample(range(KEYS), chance.choice((1, 2, KEYS))))
         files.versions[consumer.name].append(changed)
+        files.refused.pop(consumer.name, None)
         await self._reload(f"the file of {consumer.name} is changed: {changed}", chance)
+
+    async def _change_policy(self, chance: random.Random) -> None:
+        """Have a file say another ack policy, perhaps beside another filter. All of it is refused, and the file may be put back
+        later."""
+        files = self._run.files
+        consumer = chance.choice(files.consumers)
+        if consumer.is_pulled or not self._is_taken_up(consumer):
+            return  # a consumer that is pulled has to ack; and what the file says first is no update
+        policy = chance.choice([other for other in ("none", "explicit", "all") if other != consumer.policy])
+        kept = {name: value for name, value in consumer.config.items() if name not in OF_ACKS or policy != "none"}
+        changed = replace(consumer, config={**kept, "ack_policy": policy})
+        if chance.random() < 0.3:
+            changed = select(changed, chance.sample(range(KEYS), chance.choice((1, 2, KEYS))))
+        files.refused[consumer.name] = changed
+        await self._reload(f"the file of {consumer.name} has another ack policy: {changed}", chance)
+        if chance.random() < 0.5:
+            await asyncio.sleep(chance.choice(AWAY_S) * chance.random())
+            files.refused.pop(consumer.name, None)
+            await self._reload(f"the file of {consumer.name} is put back", chance)
+
+    def _is_taken_up(self, consumer: Consumer) -> bool:
+        """Return whether the control topic has what the latest version of a consumer's file says."""
+        key = f"consumer {STREAM} {consumer.name}".encode()
+        found = [one.value for one in read_topic(self._run.world.cluster, CONTROL) if one.key == key]
+        config = json.loads(found[-1])["config"] if found and found[-1] else {}
+        has_filter = sorted(config.get("filter_subjects", ())) == sorted(consumer.config.get("filter_subjects", ()))
+        limits = {
+            name: parse_duration(value) if name == "ack_wait" else value
+            for name, value in consumer.config.items()
+            if name in ("ack_wait", "max_ack_pending")
+        }
+        return bool(config) and has_filter and all(config[name] == value for name, value in limits.items())
 
     async def _remove(self, chance: random.Random) -> None:
         """Take a consumer's file away for a while. It goes on where it was when the file is there again."""

@@ -44,8 +44,11 @@ class Kind(Enum):
     RECREATE = "delete a topic, and perhaps create it again"
     CUT = "lose the end of the source"
     CUT_ACKS = "lose the end of the ack topic"
+    CUT_OUTPUT = "lose the end of an output"
+    CUT_CONTROL = "lose the end of the control topic"
     RENEW = "delete the source and create it again"
     EDIT = "change a consumer's file"
+    REPOLICY = "change the ack policy in a consumer's file"
     REMOVE = "remove a consumer's file for a while"
     ADD = "add a consumer's file"
     PAUSE = "pause a consumer"
@@ -201,9 +204,14 @@ class Plan:
         return any(each.kind in (Kind.FORGET, Kind.RECREATE, Kind.CUT_ACKS) for each in self.mishaps)
 
     @property
+    def loses_requests(self) -> bool:
+        """Whether the control topic may lose what requests asked for."""
+        return any(each.kind is Kind.CUT_CONTROL for each in self.mishaps)
+
+    @property
     def has_requests(self) -> bool:
         """Whether requests are sent to the service, by operators or by the judge."""
-        return bool(self.orders) or any(each.kind in (Kind.PAUSE, Kind.EDIT) for each in self.mishaps)
+        return bool(self.orders) or any(each.kind in (Kind.PAUSE, Kind.EDIT, Kind.REPOLICY) for each in self.mishaps)
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -212,6 +220,7 @@ class Plan:
         chance = random.Random(seed)
         extra = random.Random(f"{seed} extra")  # apart, so that histories without extras stay as they are
         changes = random.Random(f"changes of {seed}")
+        losses = random.Random(f"losses of {seed}")
 
         def rate(most: float) -> float:
             return 0.0 if chance.random() < 0.25 else chance.random() * most
@@ -255,7 +264,12 @@ class Plan:
                 latency_s=latency_s,
             ),
             consumers=consumers,
-            mishaps=_merge(_draw_mishaps(chance, rates), slept, _draw_mishaps(changes, change_rates)),
+            mishaps=_merge(
+                _draw_mishaps(chance, rates),
+                slept,
+                _draw_mishaps(changes, change_rates),
+                _draw_mishaps(losses, _draw_loss_rates(losses)),
+            ),
             traps=rate(0.05),
             # the judge of what operators create does not know of resets
             orders=_draw_orders(chance)[: 0 if is_reset else None],
@@ -311,6 +325,19 @@ def _draw_change_rates(chance: random.Random) -> dict[Kind, float]:
         Kind.ADD: rate(0.1, 3),
         Kind.PAUSE: rate(0.2, 4),
         Kind.UPDATE: rate(0.3, 4),
+    }
+
+
+def _draw_loss_rates(chance: random.Random) -> dict[Kind, float]:
+    """Return how often a minute further logs lose their end, and files say what is refused.
+
+    Not both: where the control topic has lost what a file said before, no change of the file is refused.
+    """
+    policy = chance.random() < 0.5
+    return {
+        Kind.CUT_OUTPUT: chance.random() * 3 if chance.random() < 0.12 else 0.0,
+        Kind.CUT_CONTROL: chance.random() * 3 if chance.random() < 0.2 and not policy else 0.0,
+        Kind.REPOLICY: chance.random() * 4 if chance.random() < 0.2 and policy else 0.0,
     }
 
 

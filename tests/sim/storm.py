@@ -82,7 +82,7 @@ class Storm:
         world.start("bank", produce(run, is_transactional=True))
         changes = {
             **TopicChanges(run).acts,
-            **LogLosses(run).acts,
+            **LogLosses(run, self._operator).acts,
             **OperatorChanges(run, workers, self._operator).acts,
         }
         mishaps = Mishaps(run, workers, readers, changes)
@@ -158,7 +158,8 @@ class Storm:
 
     async def _find_pending(self, consumer: Consumer) -> str:
         """Return what a consumer still has to do: to take up the latest version of its file, or to wait for acks."""
-        if not consumer.acks and len(self._run.files.versions[consumer.name]) == 1:
+        files = self._run.files
+        if not consumer.acks and len(files.versions[consumer.name]) == 1 and consumer.name not in files.refused:
             return ""
         answer = await inquire(self._run, "consumer.info", stream=STREAM, consumer=consumer.name)
         if answer is None or "error" in answer:
@@ -167,6 +168,8 @@ class Storm:
             return f"{consumer.name}: {state}"
         if sorted(answer["config"].get("filter_subjects", ())) != sorted(consumer.config.get("filter_subjects", ())):
             return f"{consumer.name}: another filter"
+        if answer["config"]["ack_policy"] != consumer.policy:
+            return f"{consumer.name}: another ack policy"
         pending, later = answer["num_ack_pending"], answer["overlay"].get("num_delayed", 0)
         return f"{consumer.name}: {pending} pending, {later} delayed" if pending or later else ""
 

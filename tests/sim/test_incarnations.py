@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from overlay.config import Loaded
+from overlay.kafka.header_names import CORRELATION
 from tests.oracle.push import parse_token
 
 from .host import Worker, read_config, warm_up
@@ -92,6 +93,69 @@ def test_an_ack_settles_what_its_incarnation_gave_out(policy: str, in_range: boo
             await ack(world, "S", former[-1:])
         await asyncio.sleep(2 * ACK_WAIT_S)
         assert {row.sequence for row in read_rows(world)[7:]} == {3, 4, 5}, "no ack was of their deliveries"
+        await worker.stop()
+
+    world.run(history)
+
+
+def test_a_range_of_which_a_part_was_lost_gets_no_answer() -> None:
+    """Message 1 counts, and messages 2 to 4 come again. Ranges of what the next owner delivers are answered."""
+    warm_up()
+    world = World(4, brokers=1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        world.cluster.create_topic("overlay.replies")
+        worker = Worker(world, "w", configure(world, "explicit"))
+        former = await deliver_without_commit(world, worker)
+        await say_range(world, former[0], [[1, 4]], "too much")
+        await say_range(world, former[0], [[1, 1]], "what counts")
+        worker.start()
+        await write_under_one_key(world, "source", ["5"])
+        found = await await_records(world, "out", 8)
+        assert {row.sequence for row in read_rows(world)[4:8]} == {2, 3, 4, 5}
+        await say_range(world, found[-1], [[2, 5]], "all of it")
+        await asyncio.sleep(2 * ACK_WAIT_S)
+        assert len(read_rows(world)) == 8
+        assert [one.header(CORRELATION) for one in read_topic(world.cluster, "overlay.replies")] == [
+            b"what counts",
+            b"all of it",
+        ]
+        await worker.stop()
+
+    world.run(history)
+
+
+async def say_range(world: World, delivery: Found, ranges: list[list[int]], correlation: str) -> None:
+    """Ack ranges of the incarnation that made this delivery, and want an answer."""
+    head = b".".join((delivery.header("Nats-Reply-To") or b"").split(b".")[:6])
+    body = b"+ACK " + json.dumps({"consumer_seq": ranges}).encode()
+    await say(world, "S", head, body, correlation=correlation)
+
+
+def test_an_ack_of_all_that_was_overtaken_gets_no_answer() -> None:
+    """The ack of message 1 by its second delivery comes before that of message 3 by its first, which then settles nothing."""
+    warm_up()
+    world = World(5, brokers=1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        world.cluster.create_topic("overlay.replies")
+        worker = Worker(world, "w", configure(world, "all"))
+        worker.start()
+        await asyncio.sleep(5)
+        await write_under_one_key(world, "source", ["1", "2", "3"])
+        found = await await_records(world, "out", 6)
+        assert read_rows(world)[3:] == [(1, 4, 2), (2, 5, 2), (3, 6, 2)]
+        await ack(world, "S", found[3:4])
+        await ack(world, "S", found[2:3], correlation="overtaken")
+        found = await await_records(world, "out", 8)
+        assert {row.sequence for row in read_rows(world)[6:]} == {2, 3}
+        await ack(world, "S", found[-1:], correlation="last")
+        await asyncio.sleep(2 * ACK_WAIT_S)
+        assert len(read_rows(world)) == 8
+        answers = [one.header(CORRELATION) for one in read_topic(world.cluster, "overlay.replies")]
+        assert answers == [b"last"]
         await worker.stop()
 
     world.run(history)

@@ -85,25 +85,33 @@ async def ack(
 
     `correlation`: of the answers that are wanted, in the overlay's own reply topic; empty for none.
     """
-    reply = [(REPLY_TOPIC, f"{PREFIX}.replies".encode()), (CORRELATION, correlation.encode())] if correlation else []
 
     async def produce(producer: AIOKafkaProducer) -> None:
         for each in deliveries:
             token = each.header(TOKEN)
             assert token is not None
-            headers = [(TOKEN, token), *reply]
+            headers = [(TOKEN, token), *_ask(correlation)]
             await producer.send_and_wait(acks_topic(PREFIX, stream), word, headers=headers, partition=partition)
 
     await _run(world, produce)
 
 
-async def say(world: World, stream: str, token: bytes, body: bytes, *, partition: int = 0) -> None:
-    """Write one record of the stream's ack topic, with this token."""
+async def say(
+    world: World, stream: str, token: bytes, body: bytes, *, partition: int = 0, correlation: str = ""
+) -> None:
+    """Write one record of the stream's ack topic, with this token. `correlation`: as `ack` has it."""
 
     async def produce(producer: AIOKafkaProducer) -> None:
-        await producer.send_and_wait(acks_topic(PREFIX, stream), body, headers=[(TOKEN, token)], partition=partition)
+        headers = [(TOKEN, token), *_ask(correlation)]
+        await producer.send_and_wait(acks_topic(PREFIX, stream), body, headers=headers, partition=partition)
 
     await _run(world, produce)
+
+
+def _ask(correlation: str) -> list[tuple[str, bytes]]:
+    """Return the headers that ask for an answer with this correlation; none for an empty one."""
+    topic = f"{PREFIX}.replies".encode()
+    return [(REPLY_TOPIC, topic), (CORRELATION, correlation.encode())] if correlation else []
 
 
 async def _run(world: World, produce: Callable[[AIOKafkaProducer], Awaitable[None]]) -> None:

@@ -227,6 +227,25 @@ class Transactions:
         if not known.partitions:
             known.state = State.COMPLETE_COMMIT if kind == COMMIT else State.COMPLETE_ABORT
 
+    def abort_hanging(self, partition: Partition) -> int:
+        """Abort the transactions of a partition that no coordinator knows any more, as `kafka-transactions.sh abort` does.
+
+        Return how many there were. Their markers went with the end of the log, and their records stayed.
+        """
+        place = partition.topic.name, partition.index
+        ongoing = {
+            known.producer
+            for known in self.known.values()
+            if place in known.partitions and known.state in (State.ONGOING, *_ENDING)
+        }
+        producers = partition.log.producers
+        hanging = [producer for producer in producers.open if producer not in ongoing]
+        for producer in hanging:
+            epoch = producers.known[producer].epoch
+            marker = make_marker(producer, epoch, ABORT, self.coordinator_epoch, int(self._cluster.wall_ms))
+            self._cluster.append_marker(partition, marker, ABORT)
+        return len(hanging)
+
     def _expect_timeout(self, known: Transactional) -> None:
         cluster, began, epoch = self._cluster, known.began, known.epoch
         sweep = cluster.settings.transaction_sweep_s

@@ -37,6 +37,31 @@ ACKS = (
         history="test_incarnations.py::test_an_ack_settles_what_its_incarnation_gave_out",
     ),
     Mutant(
+        "partly-lost-range-answered",
+        """Answer a range ack of which a part was refused, though the messages of that part come again.""",
+        (
+            Change(
+                "overlay.consumer.machine",
+                "            if is_whole:\n                self._answer_if_settled(event.reply, named)\n",
+                "            self._answer_if_settled(event.reply, named)\n",
+            ),
+        ),
+        history="test_incarnations.py::test_a_range_of_which_a_part_was_lost_gets_no_answer",
+    ),
+    Mutant(
+        "ack-below-the-floor-answered",
+        """With `ack_policy: all` answer an ack that does nothing, since it lies below the floor, though its message was
+        redelivered meanwhile and comes again.""",
+        (
+            Change(
+                "overlay.consumer.machine",
+                "        if reply and self.state.window.is_settled(sequences):\n",
+                "        if reply:\n",
+            ),
+        ),
+        history="test_incarnations.py::test_an_ack_of_all_that_was_overtaken_gets_no_answer",
+    ),
+    Mutant(
         "few-incarnations-kept",
         """Keep only the newest of the former incarnations, where the cap that was taken away was 256: more than a history
         has. Acks in time of deliveries that an earlier one committed are refused, and the messages are delivered again.""",

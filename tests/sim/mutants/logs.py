@@ -6,6 +6,19 @@ from .mutant import Change, Mutant
 
 LOGS = (
     Mutant(
+        "lost-deliveries-wait-for-readers",
+        """Have the ack_wait of deliveries that an output has lost begin when the reader group has passed their offsets. If the
+        output does not grow again, that is never, and the messages do not come again.""",
+        (
+            Change(
+                "overlay.dispatch.interest",
+                "                if offsets.has_lost(partition, end, given[consumer]):\n",
+                "                if False:\n",
+            ),
+        ),
+        history="test_output_cut.py::test_messages_of_lost_deliveries_come_again",
+    ),
+    Mutant(
         "index-expires-like-its-sources",
         """Give the index topic the `retention.ms` of its sources, whatever their `cleanup.policy` and their segments say. It
         expires the sequences of records that are still there, and new consumers with acks are not given these.""",

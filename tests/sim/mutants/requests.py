@@ -30,6 +30,19 @@ REQUESTS = (
         history="test_deleted.py::test_a_create_that_is_not_answered_yet_does_not_undo_a_delete",
     ),
     Mutant(
+        "control-topic-that-has-grown-again-is-read-on",
+        """Believe that retention has moved the start of a control topic that did not have the position, if the topic is long
+        enough by the time its bounds are asked for. It lost its end and has grown again, and what was lost counts still.""",
+        (
+            Change(
+                "overlay.control.tail",
+                "                if start <= self.seen or end < max(self.seen, self._again_to):\n",
+                "                if end < max(self.seen, self._again_to):\n",
+            ),
+        ),
+        history="test_control_cut.py::test_a_lost_definition_does_not_count_for_a_worker_that_slept",
+    ),
+    Mutant(
         "holes-in-the-control-topic-passed-over",
         """Read the control topic on where compaction has taken records. A worker that slept for longer than tombstones stay
         keeps a consumer that was deleted meanwhile.""",
