@@ -16,8 +16,8 @@ The promises, for each consumer:
 - one stream sequence names one record, in all outputs; sequences first appear in rising order in each output partition;
 - `exactly_once`: consumer sequences count from 1 without a hole, and a message comes again only with the next number of
   deliveries, never more than max_deliver;
-- what was acked and answered does not come again, and has no dead letter after that (a range has to name the last delivery, and
-  one that was not lost with its owner; to a pull request that was made before the answer it may come: it was on its way);
+- what was acked and answered does not come again, and has no dead letter after that (a range has to name the last delivery; to
+  a pull request that was made before the answer it may come: it was on its way);
 - what was acked before its ack_wait was over does not come again (where clocks do not jump, no acks are lost, and ack_wait
   begins when the reader group has committed past the delivery);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason (with
@@ -309,7 +309,7 @@ class Judge:
         """Return what was said of each message, by sequence; of a range ack the deliveries of its incarnation."""
         said: dict[int, Said] = defaultdict(Said)
         numbered = {(each.token.incarnation, each.token.consumer_sequence): each.token.sequence for each in deliveries}
-        ends, lost = _find_ends(deliveries), set() if consumer.is_exact else _find_lost(deliveries)
+        ends = _find_ends(deliveries)
         for record in self._acks:
             token, body = record.header("Nats-Reply-To") or record.key or b"", record.value or b""
             parts = token.decode().split(".")
@@ -322,11 +322,9 @@ class Judge:
                 for each in known:
                     if ends[each] <= record.timestamp:
                         said[numbered[each]].dated.append(record.timestamp)
-                named = [each for each in known if ends[each] > record.timestamp]
-                numbers = [numbered[each] for each in named]
-                unheard = {numbered[each] for each in named if each in lost}
+                numbers = [numbered[each] for each in known if ends[each] > record.timestamp]
             else:
-                numbers, unheard = [parse_token(token).sequence], set()
+                numbers = [parse_token(token).sequence]
             answer = self._answers.get(record.header(CORRELATION) or b"")
             for number in numbers:
                 entry = said[number]
@@ -334,7 +332,7 @@ class Judge:
                     entry.nakked.append(record.timestamp)
                 elif body.startswith(FINAL):
                     (entry.termed if body.startswith(b"+TERM") else entry.acked).append(record.timestamp)
-                    if answer is not None and number not in unheard:
+                    if answer is not None:
                         entry.answered.append(answer)
         return said
 
@@ -425,19 +423,6 @@ class Judge:
             read = [at for at, partition, offset in commits if partition == record.partition and offset > record.offset]
             if not read or min(entry.acked) < began_ms + min(read) * 1000 + wait_ms - 1:
                 yield sequence
-
-
-def _find_lost(deliveries: Sequence[Delivery]) -> set[tuple[str, int]]:
-    """Return the deliveries that were lost with their owner, by incarnation and consumer sequence: the next one of the same
-    message has no higher number of deliveries."""
-    lost: set[tuple[str, int]] = set()
-    last: dict[int, Delivery] = {}
-    for each in deliveries:
-        before = last.get(each.token.sequence)
-        if before is not None and each.token.deliveries <= before.token.deliveries:
-            lost.add((before.token.incarnation, before.token.consumer_sequence))
-        last[each.token.sequence] = each
-    return lost
 
 
 def _find_ends(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], float]:
