@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -45,12 +46,15 @@ def started(folder: Path, checkpoint: Path, log: Path) -> Iterator[subprocess.Po
         driver.wait(30)
 
 
-def list_workers(group: int) -> list[int]:
-    """The Python workers of Spark in a process group: what its daemons have forked."""
-    found = subprocess.run(["ps", "-eo", "pid,pgid,ppid,args"], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 3) for line in found.splitlines()[1:]]
-    daemons = {pid for pid, pgid, _, args in rows if int(pgid) == group and "daemon" in args}
-    return [int(pid) for pid, _, parent, _ in rows if parent in daemons]
+def list_workers(driver: int) -> list[int]:
+    """The Python workers of a driver: what its daemons have forked. Daemons have process groups of their own."""
+    found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [(int(pid), int(parent), args) for pid, parent, args in (r.split(None, 2) for r in found.splitlines()[1:])]
+    ours = {driver}
+    while more := {pid for pid, parent, _ in rows if parent in ours} - ours:
+        ours |= more
+    daemons = {pid for pid, _, args in rows if pid in ours and "daemon" in args}
+    return [pid for pid, parent, _ in rows if parent in daemons]
 
 
 @pytest.mark.slow
@@ -61,7 +65,7 @@ def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> No
     output, log = f"{source}-out", tmp_path / "log"
     more = "filter: {sql: 'n % 3 <> 0'}\noutput: {partitions: 2}\n"
     folder = write_folder(tmp_path / "config", bootstrap, output, source=source, stream=STREAM, more=more)
-    written = 0
+    written = killed = 0
 
     def count() -> int:
         return len(read_committed(bootstrap, output)) if written else 0
@@ -79,13 +83,17 @@ def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> No
             for _ in range(2):
                 time.sleep(chance.uniform(0, 4))  # the moment of the kill is random
                 for worker in chance.sample(workers := list_workers(driver.pid), min(1, len(workers))):
-                    os.kill(worker, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # its task may have ended since
+                        os.kill(worker, signal.SIGKILL)
+                        killed += 1
             time.sleep(chance.uniform(0, 3))
     with started(folder, tmp_path / "checkpoint", log) as driver:
         wanted = sum(n % 3 != 0 for n in range(written))
         wait_until(lambda: count() >= wanted, START_S, f"{wanted} records; the driver says:\n{log.read_text()[-3000:]}")
         assert driver.poll() is None, log.read_text()[-3000:]
     check(bootstrap, output, written)
+    print(f"workers killed: {killed}")  # noqa: T201 - a failure shows it
+    assert killed, "no worker was there to be killed"
 
 
 def check(bootstrap: str, output: str, written: int) -> None:
