@@ -131,7 +131,7 @@ def _send(dataset: Dataset, topic: str, count: int) -> None:
     for number, (_, value, headers) in enumerate(rows):
         wait = began + number * 1_000_000_000 // RATE - time.perf_counter_ns()
         if wait > 0:
-            time.sleep(wait / 1e9)
+            time.sleep(wait / 1e9)  # the pace of the messages
         stamp = (SENT, str(time.perf_counter_ns()).encode())
         producer.produce(topic, value, headers=[*headers, stamp])
         producer.poll(0)

@@ -18,10 +18,10 @@ def choose(candidates: Sequence[T]) -> T:
 
 
 def shuffle(items: Sequence[T]) -> list[T]:
-    """Return the items in random order."""
+    """Return a new list of the items in random order."""
     return random.sample(items, len(items))
 
 
 def draw_id() -> str:
-    """Return a unique id: 32 hexadecimal digits."""
+    """Return a new random id: a text of 32 hexadecimal digits."""
     return uuid.uuid4().hex

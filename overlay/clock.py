@@ -8,17 +8,17 @@ import time
 
 
 def now_ms() -> int:
-    """Return milliseconds since 1970, the unit of Kafka's timestamps."""
+    """Return the wall clock's milliseconds since 1970 UTC, the unit of Kafka's timestamps."""
     return time.time_ns() // 1_000_000
 
 
 def now_ns() -> int:
-    """Return nanoseconds since 1970, the unit of JetStream's times."""
+    """Return the wall clock's nanoseconds since 1970 UTC, the unit of JetStream's times."""
     return time.time_ns()
 
 
 def monotonic() -> float:
-    """Return seconds since a moment that differs between processes. Changes of the wall clock do
-    not affect it.
+    """Return seconds since an arbitrary moment, for time spans within one process. Changes of the
+    wall clock do not affect it.
     """
     return time.monotonic()

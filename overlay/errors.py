@@ -17,7 +17,9 @@ class OverlayError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class FilePosition:
-    """A place in a file. Line and column count from 1; line 0 means the whole file."""
+    """A place in a file. Line and column count from 1. Line 0 means the whole file; the column then
+    means nothing.
+    """
 
     file: str
     line: int = 0
@@ -28,7 +30,9 @@ class FilePosition:
 
 
 class ConfigError(OverlayError):
-    """A config file has a value that is not allowed. The author of the file has to act."""
+    """A config file, or a config in a request, cannot be read or has a value that is not allowed.
+    Its author has to act.
+    """
 
     def __init__(self, place: FilePosition, message: str, *, field: str = "", code: int | None = None) -> None:
         self.place, self.message, self.field, self.code = place, message, field, code
@@ -93,8 +97,8 @@ class SourceUnavailable(OverlayError):
 
 
 class SourceChanged(OverlayError):
-    """The log is not the one that the state was written for: created anew, truncated or grown. The
-    operator has to act.
+    """The log is not the one that the state was written for (deleted, created anew, truncated, or
+    with more partitions than can be read), or may not be read any more. The operator has to act.
 
     `stream`: the stream that has to stop; "" if unknown.
     """
@@ -111,12 +115,14 @@ class CredentialsRefused(OverlayError):
 
 
 class Fenced(OverlayError):
-    """Another worker owns this shard now. The worker releases the shard and writes nothing more."""
+    """Another process owns this shard now, or may own it. Kafka refuses a transaction of the former
+    owner, which writes nothing more until it has taken the shard again.
+    """
 
 
 class DeliveryFailed(OverlayError):
-    """An output topic refused a batch. The transaction is aborted, and the consumer concerned is
-    marked as stalled.
+    """An output topic refused a batch, or may not take one. The transaction is not committed, and
+    the consumers concerned may be left out for a while (stalled).
 
     `final`: whether trying again cannot help. `consumer`: stream and name, if only one consumer is
     the cause. `topics`: all topics that refused at the same time, `topic` included.

@@ -12,11 +12,15 @@ PLACES = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")
 
 
 class ExampleMissing(OverlayError):
-    """The examples are not where they should be. The user has to install the package again."""
+    """An example that was asked for is in none of the folders PLACES. The user has to install the
+    package again, if the name is right.
+    """
 
 
 def find_example(name: str) -> Path:
-    """Return the folder of an example, such as `flights`. Raises ExampleMissing if there is none."""
+    """Return the config folder of the example with this name, such as `flights`. Raises
+    ExampleMissing if there is none.
+    """
     for place in PLACES:
         if (place / name / "overlay.yaml").is_file():
             return place / name

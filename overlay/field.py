@@ -15,7 +15,9 @@ from .errors import SubjectError
 
 
 class FieldKind(enum.Enum):
-    """The part of a record that a field is read from."""
+    """The part of a record that a field is read from. The values are the words that files use for
+    them.
+    """
 
     HEADER = "header"  # the last header of that name, like Kafka's Headers.lastHeader
     VALUE = "value"  # a field of the JSON value, by dotted path
@@ -30,8 +32,8 @@ _NAMED = (FieldKind.HEADER, FieldKind.VALUE)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a record. `name` is the header's name or the JSON path; empty for the other
-    kinds.
+    """One field of a record. `name` is the header's name or the dotted path in the JSON value;
+    empty for the other kinds.
     """
 
     kind: FieldKind
@@ -39,7 +41,7 @@ class Field:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Return the keys of a VALUE field from the document's root: `a.b` is ("a", "b")."""
+        """Return the keys of a VALUE field from the root of the JSON value: `a.b` is ("a", "b")."""
         return tuple(self.name.split("."))
 
     def __str__(self) -> str:
@@ -52,7 +54,8 @@ _PIECE = re.compile(r"(?P<open>\{\{)|(?P<close>\}\})|\{(?P<field>[^{}]*)\}|(?P<t
 
 
 def parse_template(text: str) -> Template:
-    """Split a template into literals and fields, and join neighbouring literals.
+    """Return the literal texts and the fields of a template, in order, without empty literals. Two
+    literals never follow each other.
 
     Raises SubjectError that names the column, or the field that is wrong.
     """

@@ -21,35 +21,35 @@ Result = TypeVar("Result")
 
 
 def open_thread(name: str) -> Executor:
-    """Return an executor that runs jobs in one thread. A simulation of the service replaces this
-    function by one without threads.
+    """Return an executor that runs jobs one after the other in one thread with this name. A
+    simulation of the service replaces this function by one without threads.
     """
     return ThreadPoolExecutor(1, name)
 
 
 class Jobs:
-    """One thread for the length of an `async with` block. Jobs run one at a time, in the order of
+    """A thread for the length of an `async with` block. Jobs run one at a time, in the order of
     submission.
 
         async with Jobs("pipeline") as jobs:
             outcome = await jobs.run(pipeline.run, tasks, now)
 
-    The end of the block cancels the jobs that have not begun, and waits for the one that runs. A
-    cancellation takes effect only after that. So when the block has ended, no job uses what the
-    block owns.
+    The end of the block cancels the jobs that have not begun, and awaits the one that runs. If the
+    block's task is cancelled meanwhile, that takes effect only after the job. So when the block has
+    ended, no job uses what the block owns.
     """
 
     def __init__(self, name: str) -> None:
-        """Make a thread with this name."""
+        """Prepare a thread with this name; it starts with the first job."""
         self._executor = open_thread(name)
         self._jobs: set[Future[Any]] = set()
 
     async def run(self, function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-        """Run `function(*args, **kwargs)` in the thread and return its result. Raises what it
-        raises.
+        """Run `function(*args, **kwargs)` in the thread, await its end and return its result.
+        Raises what it raises.
 
         If the caller is cancelled, it stops waiting at once. A job that has begun still runs to its
-        end.
+        end; one that has not is dropped.
         """
         job = self._executor.submit(partial(function, *args, **kwargs))
         self._jobs.add(job)
@@ -78,8 +78,8 @@ class Jobs:
 
 
 def run_apart(function: Callable[[], Result], name: str) -> Future[Result]:
-    """Run a function in a new daemon thread and return its future. For rare calls that may take
-    long.
+    """Start a function in a new daemon thread, and return the future of its result or error; does
+    not wait. For rare calls that may take long. The future cannot be cancelled.
     """
     future: Future[Result] = Future()
     future.set_running_or_notify_cancel()  # from now on the future cannot be cancelled

@@ -39,14 +39,16 @@ def kernel(function: F, /) -> F: ...
 @overload
 def kernel(*, inline: Literal["never", "always"] = ..., forceinline: bool = ...) -> Callable[[F], F]: ...
 def kernel(function: F | None = None, /, **options: str | bool) -> F | Callable[[F], F]:
-    """Compile a function at its first call, for the types it is called with. It runs without the
-    GIL.
+    """Make a function one that numba compiles at its first call, for the types that it is called
+    with, or loads from the cache on disk. It then runs without the GIL. A decorator, with or
+    without options.
 
     Numba takes the types from the arguments and ignores annotations. Those are for mypy, to which a
-    kernel is the function that it was written as; tests/test_kernels.py compares them with what numba
-    has found.
+    kernel is the function that it was written as; tests/test_kernels.py compares them with what
+    numba has found.
 
-    It checks no bounds, unless the environment has NUMBA_BOUNDSCHECK=1, as in `make test-long`.
+    It checks no bounds of arrays, unless the environment has NUMBA_BOUNDSCHECK=1, as in `make
+    test-long`.
 
     `inline="always"` inlines it into its callers before types are known, `forceinline=True` after:
     see numba.njit.
@@ -63,7 +65,7 @@ def _compile(function: F, options: dict[str, str | bool]) -> F:
 
 
 class Cache(FunctionCache):  # type: ignore[misc]
-    """The compiled code of one function."""
+    """The cache on disk of one function's machine code, in place of numba's own."""
 
     def __init__(self, function: FunctionType) -> None:
         super().__init__(function)
@@ -72,7 +74,8 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
     @cached_property
     def _cache_file(self) -> Files:
-        """The files of the function, made at its first call.
+        """The function's index and code files, with the stamp by which outdated ones are found.
+        Made at the function's first call.
 
         When a function is decorated, the kernels further down its module that it calls do not exist
         yet. A stamp made then would leave them out.
@@ -87,11 +90,14 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
 
 class Files(IndexDataCacheFile):  # type: ignore[misc]
-    """The index of one function, and its files of machine code, each named by its content."""
+    """The index file of one function (which signature is in which file), and its files of machine
+    code, each named by a hash of its content.
+    """
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep the code that was compiled for a signature. Two processes may do so at once; the
-        index may then lack one of them.
+        """Write the code that was compiled for a signature (`key`), and enter it into the index.
+        Two processes may do so at once; the index may then lack one of the entries, which is
+        compiled again later.
         """
         code = self._dump(data)
         stem = self._index_name.removesuffix(".nbi")
@@ -114,8 +120,9 @@ class Files(IndexDataCacheFile):  # type: ignore[misc]
 
 
 def find_stamp(function: FunctionType) -> str:
-    """Return a digest of everything compiled into a function besides its own file: sources of other
-    kernels, values of constants.
+    """Return a hash that changes when what is compiled into a function changes, apart from its own
+    file: the files of the kernels that it calls, also indirectly, and the constants that it or they
+    name.
 
     Call it after the modules are loaded: a name that does not exist yet is left out.
     """
@@ -138,8 +145,8 @@ def find_stamp(function: FunctionType) -> str:
 
 
 def _find_globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the global names that a function uses, and attributes that it may use of global
-    modules, with their values.
+    """Yield the global names that a function uses, with their values, None for one that does not
+    exist. In place of a module, yield those of its attributes that the function may use.
     """
     names = function.__code__.co_names
     for name in names:

@@ -17,8 +17,8 @@ import structlog
 
 
 class ModuleLogger:
-    """A module's logger, which looks at structlog's configuration at each call: modules make
-    loggers before a program configures it.
+    """A module's logger. At each call it uses structlog's configuration, or the overlay's own if
+    there is none: modules make loggers before a program configures structlog.
     """
 
     __slots__ = ("_configured",)
@@ -31,13 +31,18 @@ class ModuleLogger:
 
 
 def get_logger(name: str) -> Any:
-    """Return a module's logger, with structlog's methods."""
+    """Return a new logger with structlog's methods: `log.info(event, key=value)`. `name` is not
+    shown.
+    """
     return ModuleLogger(name)
 
 
 def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None:
-    """Send all logs of the process to stderr. `human`: readable or JSON lines; None means readable
-    if stderr is a terminal.
+    """Configure structlog and the standard library's logging to write to stderr. `human`: readable
+    or JSON lines; None means readable if stderr is a terminal.
+
+    `level`: the least level of the overlay's logs. Other libraries log from WARNING on, aiokafka
+    from CRITICAL on.
     """
     stderr = _find_stderr()
     pretty = stderr.isatty() if human is None else human

@@ -16,10 +16,10 @@ _LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.5, 1
 
 
 class Metrics:
-    """The metrics of one service. Each process has one."""
+    """The Prometheus metrics of one service, in a registry of their own. Each process has one."""
 
     def __init__(self) -> None:
-        """Make all metrics. Long because it is the list of them: one statement each."""
+        """Make all metrics. Long because it is the list of them, one statement each."""
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
 

@@ -10,8 +10,8 @@ from .kernels import kernel
 
 
 class Ragged:
-    """A ragged array that grows at the end. `rows` are in use; `data` and `starts` may have room
-    for more.
+    """An array of rows of different lengths that grows at the end: row i is data[starts[i] :
+    starts[i + 1]]. `rows`: how many rows there are; `data` and `starts` may have room for more.
     """
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
@@ -30,7 +30,9 @@ class Ragged:
         return self.data.nbytes + self.starts.nbytes
 
     def extend(self, sizes: Ints) -> AnyArray:
-        """Append rows of these sizes. Return their items end to end, for the caller to fill."""
+        """Append rows with `sizes` items each. Return the part of `data` with their items, row
+        after row, for the caller to fill in before the next call.
+        """
         end, rows = self.used, self.rows + sizes.size
         if rows >= self.starts.size:
             self.starts = _grow(self.starts, self.rows + 1, rows + 1)
@@ -42,11 +44,11 @@ class Ragged:
         return self.data[end : self.used]
 
     def truncate(self, rows: int) -> None:
-        """Keep only the first `rows` rows."""
+        """Keep only the first `rows` rows, of which there must be as many. Frees no memory."""
         self.rows = rows
 
     def take(self, kept: Ints) -> None:
-        """Keep only these rows, in this order."""
+        """Keep only the rows with these numbers, in this order, in new arrays."""
         sizes = np.diff(self.starts[: self.rows + 1])[kept]
         starts = np.zeros(kept.size + 1, np.int64)
         np.cumsum(sizes, out=starts[1:])
@@ -55,12 +57,14 @@ class Ragged:
         self.data, self.starts, self.rows = data, starts, kept.size
 
     def widen(self, largest: int) -> None:
-        """Change the item type, if needed, so that it can hold `largest`."""
+        """Change the item type to a larger unsigned one if `largest` does not fit the present one.
+        The items keep their values.
+        """
         if largest > np.iinfo(self.data.dtype).max:
             self.data = self.data.astype(np.min_scalar_type(largest))
 
     def shrink(self) -> None:
-        """Free unused memory if less than half is in use."""
+        """Free unused memory of `data` if its items need less than half of it."""
         if 2 * self.used < self.data.size:
             self.data = self.data[: self.used].copy()
 

@@ -34,7 +34,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_duration(value: object) -> int:
-    """Return the nanoseconds of `1m30s`, `100ms` or an integer of them. Raises ValueError."""
+    """Return a duration in nanoseconds, which may be negative: of a text like `1m30s` or `100ms`,
+    or of an integer, which is in nanoseconds already. A fraction of one is dropped. Raises
+    ValueError, also if it does not fit 64 bits.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return _within_int64(value, "a duration")
     if not isinstance(value, str):
@@ -53,7 +56,9 @@ def parse_duration(value: object) -> int:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """Return the shortest exact text for `parse_duration`: 90_000_000_000 is `1m30s`."""
+    """Return the shortest text that `parse_duration` reads as exactly this: 90_000_000_000 is
+    `1m30s`, 0 is `0s`. Units are whole numbers, the largest first.
+    """
     if nanoseconds == 0:
         return "0s"
     rest, parts = abs(nanoseconds), []
@@ -65,7 +70,9 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def parse_size(value: object) -> int:
-    """Return the bytes of `1MiB`, `64KiB`, `512` or an integer. Raises ValueError."""
+    """Return a size in bytes: of a text like `1MiB`, `64KiB` or `512`, or of an integer, which is
+    in bytes already. Raises ValueError, also if it is not a whole number of bytes.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return _within_int64(value, "a size")
     if not isinstance(value, str):
@@ -83,7 +90,9 @@ def parse_size(value: object) -> int:
 
 
 def parse_time(text: str) -> int:
-    """Return the nanoseconds since 1970 UTC of an RFC 3339 text. Raises ValueError."""
+    """Return the nanoseconds since 1970 UTC of an RFC 3339 text with a zone. They are negative
+    before 1970. Raises ValueError.
+    """
     _refuse_long(text, "a time")
     found = _TIME.fullmatch(text)
     if found is None:
@@ -98,8 +107,8 @@ def parse_time(text: str) -> int:
 
 
 def format_time(nanoseconds: int) -> str:
-    """Return an RFC 3339 text in UTC with as many decimals as needed, like Go. `nanoseconds`: since
-    1970 UTC.
+    """Return an RFC 3339 text in UTC, with as many decimals as needed and none for whole seconds,
+    like Go. `nanoseconds`: since 1970 UTC.
     """
     seconds, fraction = divmod(nanoseconds, 1_000_000_000)
     text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")

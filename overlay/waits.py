@@ -34,8 +34,8 @@ async def finish_in_thread(
 ) -> Result:
     """Return `function(*args, **kwargs)`, run in another thread. Raises what it raises.
 
-    A cancellation takes effect only when the function has returned. Use it for work of
-    milliseconds, not for waiting.
+    If the caller is cancelled, this waits until the function has returned, and raises
+    CancelledError then. Use it for work of milliseconds, not for waiting.
     """
     work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
@@ -52,11 +52,11 @@ async def finish_in_thread(
 
 
 async def finish_within(work: Coroutine[Any, Any, Result], seconds: float) -> Result:
-    """Return what `work` returns. Raises what it raises.
+    """Await `work`, without a time limit, and return its result. Raises what it raises.
 
-    A cancellation takes effect only when the work has ended, or after `seconds`: then the work is
-    cancelled as well. In both cases it has ended when this returns. Use it for work that leaves
-    something open if it is cancelled.
+    If the caller is cancelled, the work gets `seconds` more to end, and is cancelled after that.
+    CancelledError is raised when it has ended. Use it for work that leaves something open if it is
+    cancelled.
     """
     working = asyncio.ensure_future(work)
     try:
@@ -85,8 +85,8 @@ async def run_all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
 
 
 def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: float = 0.05) -> bool:
-    """Check a condition every `pause_s` seconds, blocking this thread. Return whether it became
-    true within `seconds`.
+    """Wait until a condition is true, at most about `seconds`, blocking this thread. Return whether
+    it became true. It is checked at once and every `pause_s` seconds.
     """
     deadline = monotonic() + seconds
     while not condition():
@@ -97,7 +97,8 @@ def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: floa
 
 
 async def until(condition: Callable[[], object], *, pause_s: float) -> None:
-    """Check a condition every `pause_s` seconds, and return once it is true.
+    """Wait without limit until a condition is true. It is checked at once and every `pause_s`
+    seconds.
 
     For what no event reports. The caller sets the time limit.
     """
@@ -106,7 +107,9 @@ async def until(condition: Callable[[], object], *, pause_s: float) -> None:
 
 
 async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for an event, at most `seconds` (None: without limit). Return whether it was set."""
+    """Wait until an event is set, at most `seconds` (None: without limit). Return whether it is
+    set; False means that the time is over.
+    """
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -115,7 +118,7 @@ async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
 
 
 async def set_after(event: asyncio.Event, other: asyncio.Event) -> None:
-    """Wait for an event, without limit, and set another one then.
+    """Wait, without limit, until `event` is set, and then set `other`.
 
     A task of this lets a loop wait for one event instead of two, which would take two tasks each
     time.
@@ -126,10 +129,10 @@ async def set_after(event: asyncio.Event, other: asyncio.Event) -> None:
 
 @dataclass(slots=True)
 class Backoff:
-    """Pauses after failures in a row, in seconds: the first is `shortest_s`, each further one twice
-    as long, up to `longest_s`.
+    """Pauses between retries: the first takes `shortest_s` seconds, each further one twice as long,
+    up to `longest_s`.
 
-    `failures`: how many there were before the first pause.
+    `failures`: how many there were before the first pause, each of which doubles it.
     """
 
     shortest_s: float
@@ -137,7 +140,9 @@ class Backoff:
     failures: int = 0
 
     async def rest(self, stop: asyncio.Event | None = None) -> None:
-        """Wait for the next pause, or until `stop` is set if that is sooner."""
+        """Wait for the present pause, or until `stop` is set if that is sooner. The next pause is
+        twice as long.
+        """
         pause = min(self.shortest_s * 2 ** min(self.failures, _MOST_DOUBLINGS), self.longest_s)
         self.failures += 1
         if stop is None:
@@ -146,13 +151,13 @@ class Backoff:
             await is_set_within(stop, pause)
 
     def reset(self) -> None:
-        """Begin with the shortest pause again, after a success."""
+        """Make the next pause the shortest one again, after a success."""
         self.failures = 0
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Await `work` and return True. If `stop` is set first, cancel the work, wait for its end, and
-    return False.
+    """Await `work` and return True; raises what it raises. If `stop` is set first, cancel the work,
+    wait for its end, and return False.
     """
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:

@@ -38,17 +38,19 @@ _NS_PER_US = 1_000
 
 
 def ack(deliveries: DataFrame, config: Config) -> None:
-    """Ack these messages.
+    """Write an ack for each of these messages to the ack topic of its stream, and return when
+    Spark's job has written them all.
 
-    `deliveries`: the columns `stream` and `ack_token`, of any consumers of the folder.
+    `deliveries`: the columns `stream` and `ack_token`, of any consumers of the folder. Rows without
+    a token are left out.
     """
     _write(deliveries, Verb.ACK.value, config)
 
 
 def nak(deliveries: DataFrame, config: Config, delay: timedelta | None = None) -> None:
-    """Request redelivery of these messages, at once or after `delay`.
+    """Request redelivery of these messages, at once or after `delay`. Writes as `ack` does.
 
-    Raises ValueError for an invalid delay.
+    Raises ValueError for a negative delay, or one of more than 292 years.
 
     Redeliveries are only visible if they are read with `redeliveries=True`.
     """
@@ -56,7 +58,7 @@ def nak(deliveries: DataFrame, config: Config, delay: timedelta | None = None) -
 
 
 def term(deliveries: DataFrame, config: Config, reason: str = "") -> None:
-    """Request that these messages are never delivered again.
+    """Request that these messages are never delivered again. Writes as `ack` does.
 
     `reason`: for the advisory and the dead letter.
     """

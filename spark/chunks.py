@@ -46,8 +46,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """The record batches that end in a range: last offsets, committed records and bytes (int64, one
-    entry per batch).
+    """The record batches whose last offset is in a range: last offsets, committed records and bytes
+    (int64, one entry per batch). Control batches and aborted ones have no committed records.
 
     A batch that cannot be read has no records and `broken` set.
     """
@@ -73,7 +73,9 @@ async def _count_batches(kafka: Mapping[str, str], part: Range) -> Batches:
 
 
 def note_batches(fetched: Fetched, part: Range) -> Batches:
-    """Return the batches of a fetch that end within a range."""
+    """Return those batches of a fetch whose last offset is in the range. Those before the fetch's
+    position are left out.
+    """
     batches = fetched.batches
     sound = crc.matches(fetched.data, batches)
     sight = judge(fetched.data, batches, sound, fetched.aborted)
@@ -99,9 +101,11 @@ def join_batches(parts: Sequence[Batches]) -> Batches:
 
 
 def find_ends(batches: Batches, index: IndexConfig) -> list[int]:
-    """Return the end offsets of the chunks.
+    """Return the offset after each complete chunk, ascending. `batches`: from the beginning of a
+    chunk on.
 
-    A chunk ends after the batch that fills it, or after a broken batch.
+    A chunk ends after the batch that fills it, or after a broken batch. Batches after the last end
+    do not fill a chunk.
     """
     ends: list[int] = []
     first = 0
@@ -125,7 +129,11 @@ def find_ends(batches: Batches, index: IndexConfig) -> list[int]:
 def deal_chunks(
     source: TopicPartition, start: int, stop: int, ends: Sequence[int], batches: Batches, size: int
 ) -> list[Range]:
-    """Return ranges of whole chunks up to `stop`, in order, for tasks of about `size` bytes each."""
+    """Return ranges that together are start:stop, in order, for tasks of about `size` bytes each.
+    Each ends where a chunk ends, except that the last one has the rest up to `stop`.
+
+    `ends`: as `find_ends` returned them for `batches`.
+    """
     weights = np.cumsum(batches.bytes)
     parts: list[Range] = []
     at, weighed = start, 0

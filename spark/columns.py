@@ -153,12 +153,16 @@ def to_column(filter: Filter, find: FindField = find_in_sections, *, now: int | 
 
 
 def write(node: Node, find: FindField = find_in_sections, now: int = 0) -> Column:
-    """Return the answers of a bound tree, as `to_column` does."""
+    """Return the answers of a bound tree as a boolean column, as `to_column` does. `now`: ms since
+    1970, for UTC().
+    """
     return _Writer(find, now).answer(node)
 
 
 def ask_overlay(node: Node, find: FindField, now: int) -> Column:
-    """Return the answers of a bound tree by the overlay's evaluator, which runs in Python workers."""
+    """Return the answers of a bound tree as a boolean column that the overlay's own evaluator
+    computes in Python workers. A tree without fields is computed at once.
+    """
     fields = tuple(dict.fromkeys(each for each in walk(node) if isinstance(each, Field)))
     if not fields:
         answer = to_truth(rows.evaluate(node, {}, now))
@@ -183,8 +187,8 @@ class _Writer:
         self._find, self._now = find, now
 
     def answer(self, node: Node) -> Column:
-        """Return the answer of a node as AND, OR and NOT use it: a value that is not a boolean is
-        unknown.
+        """Return the answer of a node as AND, OR and NOT use it: a boolean column, null (unknown)
+        in rows where the value is not a boolean.
         """
         match node:
             case And(operands=operands):
@@ -201,7 +205,9 @@ class _Writer:
 
     @singledispatchmethod
     def value(self, node: Node) -> Value:
-        """Return the value of a node. Raises NotNative."""
+        """Return the value of a node as an expression of Spark. Raises NotNative if Spark has none
+        that is exact.
+        """
         raise TypeError(f"no rule for {type(node).__name__}")
 
     @value.register(And)

@@ -50,7 +50,9 @@ def where_known(values: Sequence[Value], column: Column) -> Column:
 
 
 def compare(operator: Compare, left: Value, right: Value) -> Value:
-    """Return `left operator right`. Raises NotNative."""
+    """Return `left operator right`, as a BOOLEAN value or NULL. Raises NotNative if Spark has no
+    exact expression for it.
+    """
     if ValueKind.NULL in (left.kind, right.kind):
         return make_null()
     if left.kind in NUMBERS and right.kind in NUMBERS:
@@ -62,7 +64,9 @@ def compare(operator: Compare, left: Value, right: Value) -> Value:
 
 
 def find_equal(operand: Value, items: Sequence[Value]) -> Column:
-    """Return whether the operand equals one of the items; null counts as unequal. Raises NotNative."""
+    """Return a boolean column that says whether the operand equals one of the items. An item that
+    is null is not equal. Raises NotNative.
+    """
     plain = [item.constant for item in items]
     if operand.is_string and all(isinstance(each, bytes) for each in plain):
         texts = [_decode(each) for each in plain if isinstance(each, bytes)]
@@ -74,8 +78,8 @@ def find_equal(operand: Value, items: Sequence[Value]) -> Column:
 
 
 def _level(left: Value, right: Value) -> tuple[Column, Column]:
-    """Return both as strings if they are strings, so that Spark can optimise the comparison;
-    otherwise as bytes.
+    """Return the columns of two values of one kind in a form to compare. Texts are strings if both
+    can be, which Spark can optimise, otherwise bytes; other kinds are returned as they are.
     """
     if left.kind is not ValueKind.TEXT:
         return left.column, right.column
@@ -162,7 +166,7 @@ def _fit_double(operator: Compare, constant: int | float) -> Fitted:
 
 
 def _compare_mixed(operator: Compare, long: Value, double: Value) -> Column:
-    """Compare a column of longs with one of doubles, exactly.
+    """Return the exact comparison of a column of longs with one of doubles, null where one is null.
 
     Rounding keeps the order, so it can hide a difference only where both are equal as doubles.
     """
@@ -179,7 +183,7 @@ def _compare_mixed(operator: Compare, long: Value, double: Value) -> Column:
 
 
 def match_text(pattern: LikePattern, text: Column) -> Column:
-    """Return whether the whole text matches. `text`: strings of valid UTF-8, or null."""
+    """Return whether the whole text matches, null where it is null. `text`: strings of valid UTF-8."""
     head, inner, tail = (F.lit(part.decode()) for part in (pattern.head, pattern.inner, pattern.tail))
     match pattern.shape:
         case Shape.EXACT:

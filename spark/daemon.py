@@ -62,7 +62,7 @@ def load_kernels() -> int:
 
 
 def main() -> None:
-    """Serve Spark until it closes our input."""
+    """Load the kernels, then fork workers for Spark until it closes standard input."""
     load_kernels()
     settle()
     manager()

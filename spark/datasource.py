@@ -89,7 +89,7 @@ class OverlayReader(DataSourceReader):
 
 
 class PushingReader(OverlayReader):
-    """A reader that takes predicates.
+    """A reader that evaluates the predicates which Spark pushes down.
 
     Spark refuses such a source while spark.sql.python.filterPushdown.enabled is false.
     """

@@ -70,8 +70,9 @@ def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
 
 
 def plant_trees(paths: Iterable[tuple[tuple[str, ...], PropertyType]]) -> list[Tree]:
-    """Return schemas that cover all paths: one, and a further one for each path that conflicts with
-    the earlier ones.
+    """Return trees of fields by name, one for each schema with which documents are parsed; together
+    they have all paths. One tree has all paths unless some conflict: one leads through another, or
+    the same path has two types. A conflicting path goes into the next tree that can have it.
     """
     trees: list[Tree] = []
     for path, kind in paths:
@@ -158,8 +159,8 @@ def cast_text(bytes: Column, kind: PropertyType) -> Column:
 
 
 def _cast_long(text: Column, number: Column) -> Column:
-    """Return an integer to its last digit; a number with a point or exponent only as far as doubles
-    are exact.
+    """Return texts as longs: an integer exactly, a number with a point or exponent only if it is
+    whole and below 2^53; null for others. `number`: the text as a double, null if it is no number.
     """
     whole = F.when(text.rlike(_WHOLE), text.cast("decimal(38,0)"))
     exact = (F.floor(number) == number) & (F.abs(number) < _EXACT)

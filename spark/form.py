@@ -142,7 +142,10 @@ def _check_type(name: str, given: DataType, own: DataType) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A struct of typed fields, and where each of them is read from."""
+    """A struct column of a Spark batch: `header`, `properties` or `application_properties`. `type`:
+    its Arrow type. `columns`: for each field its typed filter column, and the source that it is
+    read from. `build` returns the column for the records of a reading.
+    """
 
     type: pa.DataType
     columns: tuple[tuple[Column, Source], ...]
@@ -197,7 +200,7 @@ class SparkForm:
 
 
 def _spell(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """Return the same values in Spark's type."""
+    """Return the same values as an array of `type`, the type that Spark takes."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if array.type == type:

@@ -74,8 +74,9 @@ class IndexingResult:
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """The starting point of a job: the first offset to index by partition, the log's bounds, and
-    the transactions of the shard.
+    """The starting point of a job: the index topic, the first offset to index by partition, the
+    first and next offset of each log, and the transactions of the shard that the job has taken
+    over.
     """
 
     topic: str
@@ -121,7 +122,9 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> IndexingResu
 def _plan(
     spark: SparkSession, kafka: dict[str, str], index: IndexConfig, wanted: dict[TopicPartition, tuple[int, int]]
 ) -> list[Range]:
-    """Return ranges of whole chunks for tasks, partition after partition."""
+    """Return the ranges to index, one for each task, partition after partition. Runs a Spark job
+    that counts the batches. `wanted`: first and next offset to index by partition.
+    """
     cuts = [
         Range(source, at, min(at + TASK_OFFSETS, end))
         for source, (start, end) in wanted.items()
@@ -172,7 +175,10 @@ def _run(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[
 
 @asynccontextmanager
 async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
-    """Take over the shard of the stream's index, read the index, and find where to continue."""
+    """Take over the shard of the stream's index, which fences its former owner, and yield the
+    starting point of the job. The transactions are closed at the end of the block. Raises
+    OverlayError while a service runs.
+    """
     service, stream = loaded.service, loaded.streams[name]
     await reach(service.kafka, DEADLINE_S)
     prefix = service.topics.prefix

@@ -42,9 +42,10 @@ _lock = threading.Lock()
 
 
 def follow_progress(spark: SparkSession, frame: DataFrame, kafka: Properties, topic: str, group: str) -> DataFrame:
-    """Commit, for the group, the progress of all queries that read `frame` from a topic.
+    """Begin to commit, for the group, how far the queries that read a consumer's deliveries have
+    come in `topic`, after each of their batches.
 
-    Return the frame to read.
+    Return `frame` with an observed metric, by which these queries are known: read this frame.
     """
     with _lock:
         known = _followed.setdefault(spark, {})
@@ -77,7 +78,9 @@ class InterestListener(StreamingQueryListener):
         """Do nothing: nothing has been read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Commit the end of a finished batch."""
+        """Commit the end of a finished batch, if the query reads the group's deliveries. A failure
+        is logged.
+        """
         progress = event.progress
         if self.names.isdisjoint(progress.observedMetrics):
             return
@@ -102,11 +105,12 @@ class InterestListener(StreamingQueryListener):
 
 
 def find_lowest(ends: Sequence[Mapping[int, int]]) -> dict[int, int]:
-    """Return the lowest offset of each partition over all sources.
+    """Return the lowest offset of each partition over all sources. `ends`: offsets by partition, of
+    each source.
 
     Partitions that one of them lacks are left out.
 
-    A source without any offsets is one of another topic.
+    A source without any offsets is one of another topic, and does not count.
     """
     known = [end for end in ends if end]
     partitions = set[int].intersection(*(set(end) for end in known)) if known else set[int]()

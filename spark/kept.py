@@ -29,7 +29,10 @@ MOST = 4
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The connections and indexes for one stream."""
+    """What a Python worker of Spark keeps for one stream from one task or plan to the next: open
+    Kafka connections, and the indexes read so far. Only the MOST streams used last have one; when
+    it is dropped, its idle connections are closed.
+    """
 
     lines: Connections
     indexes: Indexes
@@ -40,12 +43,16 @@ _lock = threading.Lock()
 
 
 def keep(ask: Ask) -> Kept:
-    """Return what this process keeps for the ask's stream, new if there is nothing yet."""
+    """Return the connections and indexes that this process keeps for the ask's stream, new ones if
+    it has none.
+    """
     return keep_connections(ask.kafka, ask.prefix, ask.request.stream)
 
 
 def keep_connections(kafka: Mapping[str, str], prefix: str, stream: StreamConfig) -> Kept:
-    """Return what this process keeps for a stream, new if there is nothing yet. `prefix`: of the overlay's own topics."""
+    """Return the connections and indexes that this process keeps for a stream, new ones if it has
+    none. `prefix`: of the overlay's own topics.
+    """
     key = pickle.dumps((sorted(kafka.items()), prefix, stream))
     old: list[Kept] = []
     with _lock:
@@ -62,7 +69,8 @@ def keep_connections(kafka: Mapping[str, str], prefix: str, stream: StreamConfig
 
 @cache
 def settle() -> None:
-    """Hide what is loaded from the garbage collector, once.
+    """Collect garbage, and exclude all objects that are loaded now from later collections. Only the
+    first call in a process does so.
 
     Spark makes a worker collect garbage after each task. With numba's million objects that takes as
     long as scanning a hundred thousand records.

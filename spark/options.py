@@ -46,8 +46,10 @@ IDS = "topic ids"
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """One end of what is read: at most one of the first three. `everywhere`: a word for all partitions. `ids`: those that the
-    topics of `offsets` had, as far as is known."""
+    """Where a reading begins or ends, by at most one of the first three fields; none of them is set
+    if no option says it. `everywhere`: EARLIEST or LATEST, for all partitions. `ids`: Kafka's ids
+    of the topics when `offsets` were written, by topic, as far as is known.
+    """
 
     sequence: int | None = None
     offsets: Offsets | None = None
@@ -57,7 +59,10 @@ class ReadBound:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """How much a trigger takes, and how it is cut into tasks. None is no limit."""
+    """What one trigger takes at most: `records` offsets and `bytes` bytes of the log, None for no
+    limit. That is cut into tasks of at most about `task_bytes` bytes, and at least `min_tasks` of
+    them unless there is too little to read.
+    """
 
     records: int | None = None
     bytes: int | None = None
@@ -94,9 +99,11 @@ _NAMES = (
 
 
 def read_options(options: Mapping[str, str]) -> Ask:
-    """Parse and check the options.
+    """Return the options in parsed and checked form. Reads the config folder if one is given, but
+    does not ask Kafka.
 
-    Raises BadQuestion, ConfigError, UnknownStream, SubjectError, FilterSyntaxError.
+    Raises BadQuestion, ConfigError, UnknownStream, UnknownConsumer, SubjectError,
+    FilterSyntaxError.
     """
     given = _Given(options)
     loaded = load(Path(given.text["config"])) if "config" in given.text else None
@@ -140,7 +147,9 @@ class _Given:
                 )
 
     def list(self, name: str) -> tuple[str, ...] | None:
-        """Return the parts between commas, None if the option is not set."""
+        """Return the parts between commas without those that are empty; None if the option is not
+        set. Raises BadQuestion if none is left.
+        """
         if name not in self.text:
             return None
         parts = tuple(part.strip() for part in self.text[name].split(",") if part.strip())
@@ -149,7 +158,7 @@ class _Given:
         return parts
 
     def count(self, name: str, least: int = 1) -> int | None:
-        """Return an integer option, None if it is not set. Raises BadQuestion."""
+        """Return an integer option of at least `least`, None if it is not set. Raises BadQuestion."""
         if name not in self.text:
             return None
         try:
@@ -161,7 +170,7 @@ class _Given:
         return count
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return an option that is true or false. Raises BadQuestion."""
+        """Return an option that is true or false, `default` if it is not set. Raises BadQuestion."""
         text = self.text.get(name, str(default)).lower()
         if text not in ("true", "false"):
             raise BadQuestion(f"{name} is {text!r}. Write true or false")
@@ -183,7 +192,9 @@ class _Given:
 
 
 def _find_stream(given: _Given, client: Client, loaded: Loaded | None) -> tuple[StreamConfig, bool]:
-    """Return the stream to read, and whether it has a name of its own."""
+    """Return the stream to read, and whether it is named in a file or definition: False for a bare
+    topic.
+    """
     ways = [name for name in ("stream", "definition", "topic") if name in given.text]
     if not ways and "consumer" in given.text:
         return client.find_stream(find_consumer(given.text["consumer"], "", loaded).stream), True
@@ -283,8 +294,8 @@ def _read_bound(given: _Given, which: str, stream: StreamConfig) -> ReadBound:
 
 
 def parse_offsets(name: str, found: Mapping[str, object], stream: StreamConfig) -> dict[TopicPartition, int]:
-    """Parse offsets as Spark's Kafka source writes them: {"topic": {"0": 23, "1": -2}}; -2 is
-    earliest, -1 latest.
+    """Return offsets by partition, from what Spark's Kafka source writes: {"topic": {"0": 23, "1":
+    -2}}; -2 is earliest, -1 latest.
 
     `name`: of the option, for messages. Raises BadQuestion.
     """

@@ -62,9 +62,10 @@ class Output:
             )
 
     def check_topics(self, *names: str) -> None:
-        """Look up topics, by default the output topic.
+        """Ask Kafka whether these topics exist, by default the output topic.
 
-        Raises TopicNotFound, SourceUnavailable or CredentialsRefused, each saying what to do.
+        Raises TopicNotFound if one does not, SourceUnavailable or CredentialsRefused, each saying
+        what to do.
         """
         check_topics(look_around(self.kafka), names or (self.topic,))
 

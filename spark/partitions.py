@@ -72,7 +72,9 @@ def weigh_fetch_range(fetch_range: FetchRange) -> int:
 
 
 def _deal(fetch_ranges: Sequence[tuple[OffsetRange, FetchRange]], share: int) -> Iterator[list[_Piece]]:
-    """Yield the fetch ranges as tasks of `share` bytes each, in order; the last one has the rest."""
+    """Yield the fetch ranges as the pieces of one task after another, in order, each of about
+    `share` bytes; a range may be cut, and the last task has the rest.
+    """
     pieces: list[_Piece] = []
     room = share
     for offset_range, fetch_range in fetch_ranges:
@@ -93,7 +95,9 @@ def _deal(fetch_ranges: Sequence[tuple[OffsetRange, FetchRange]], share: int) ->
 
 
 def _join(pieces: Sequence[_Piece]) -> Iterator[OffsetRange]:
-    """Yield pieces of the same offset range as one, with the gaps between them in its route."""
+    """Yield the offset ranges of a task: neighbouring pieces of one offset range become one, and
+    the gaps between them stay in its route.
+    """
     first = last = pieces[0]
     for piece in pieces[1:]:
         if piece.offset_range is not last.offset_range:

@@ -59,7 +59,9 @@ class PositionWindow:
     partitions: frozenset[int] | None = None
 
     def clip(self, source: TopicPartition, first: int, end: int, *, sequenced: bool) -> tuple[int, int]:
-        """Return what is left of a partition's offsets from `first` to `end`."""
+        """Return the part start:stop of a partition's offsets first:end that is in the window;
+        (end, end) if its topic or partition is not.
+        """
         if self.topics is not None and source[0] not in self.topics:
             return end, end
         if self.partitions is not None and source[1] not in self.partitions:
@@ -82,23 +84,27 @@ class Planner:
         self._kept = keep(ask)
 
     def plan(self, window: PositionWindow = EVERYTHING) -> list[TaskPartition]:
-        """The tasks of a whole reading. Raises DataLoss, NoSequence, and what a reading raises."""
+        """Return the tasks of a batch reading: all that the options ask for and that is in the
+        window. Raises DataLoss, NoSequence, and what a reading raises.
+        """
         starting, ending = self.renew(self.ask.starting, EARLIEST), self.renew(self.ask.ending, LATEST)
         ask = replace(self.ask, starting=starting, ending=ending)
         return self._divide(lambda bounds: clip(bounds, find_ends(bounds, ask), window))
 
     def plan_between(self, ends: Ends) -> list[TaskPartition]:
-        """Return the tasks that read these offsets of each partition. Raises as `plan` does."""
+        """Return the tasks that read these offsets. `ends`: first and next offset of each
+        partition. Raises as `plan` does.
+        """
         return self._divide(lambda bounds: clip(bounds, check_loss(bounds, ends, self.ask.fails_on_loss), EVERYTHING))
 
     def look(self) -> ReadBounds:
-        """Return the current bounds of the log."""
+        """Ask Kafka for the current bounds of the log and return them."""
         request = replace(self.ask.request, index=False)
         return self._run(lambda line: make_read_plan(line, self._kept.indexes, request))[0]
 
     def look_anew(self, bounds: ReadBounds, sources: Collection[TopicPartition]) -> ReadBounds:
-        """Return the bounds with new ends for some partitions, from leaders that know everything
-        that is committed.
+        """Return the bounds with the ends of these partitions looked up again, from leaders that
+        know everything that is committed. Other ends stay.
         """
         ends = self._run(lambda line: line.admin.find_bounds(sources))
         offset_ranges = tuple(
@@ -167,7 +173,9 @@ async def _weigh(line: Connection, ends: Ends) -> dict[TopicPartition, float]:
 
 
 def clip(bounds: ReadBounds, ends: Ends, window: PositionWindow) -> ReadBounds:
-    """Return the bounds reduced to some ends and a window."""
+    """Return the bounds with each partition's range reduced to its offsets in `ends` and in the
+    window. Partitions that `ends` does not name are left out.
+    """
     sequenced = bounds.sources.is_sequenced
     kept = [
         replace(each, start=start, stop=stop)
@@ -179,7 +187,9 @@ def clip(bounds: ReadBounds, ends: Ends, window: PositionWindow) -> ReadBounds:
 
 
 def find_ends(bounds: ReadBounds, ask: Ask) -> Ends:
-    """Return first and next offset of each partition, by the options. Raises DataLoss, NoSequence."""
+    """Return first and next offset to read of each partition, by the options and as far as the log
+    has them. Raises DataLoss, NoSequence.
+    """
     log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
     starts = resolve(ask.starting, bounds, log, EARLIEST)
     stops = resolve(ask.ending, bounds, log, LATEST, is_end=True)
@@ -195,9 +205,11 @@ def resolve(
     *,
     is_end: bool = False,
 ) -> dict[TopicPartition, int]:
-    """Return a bound as offsets by partition.
+    """Return the offset of each partition of `log` that a bound stands for. `log`: first and next
+    offset by partition.
 
-    Partitions that it does not name get `default`. Raises NoSequence.
+    Partitions that the bound does not name get `default`, EARLIEST or LATEST. The offsets need not
+    be in the log. Raises NoSequence, and OverlayError for an offset of an unknown partition.
 
     If the bound is an end, its sequence is the first one that is not read.
     """
@@ -232,9 +244,10 @@ def _find_sequence(
 
 
 def check_loss(bounds: ReadBounds, ends: Ends, fails: bool) -> Ends:
-    """Return the ends as far as the log has them.
+    """Return the first and next offset of each partition, limited to what the log has.
 
-    Raises DataLoss if records are missing and `fails` is set.
+    If records between them are missing, or an offset is beyond the log's end, DataLoss is raised if
+    `fails` is set, else a warning is logged.
     """
     stops = {each.source: each.stop for each in bounds.offset_ranges}
     kept = {}
@@ -256,12 +269,16 @@ def check_loss(bounds: ReadBounds, ends: Ends, fails: bool) -> Ends:
 
 
 def find_anew(known: Mapping[str, str], ids: Mapping[str, str]) -> set[str]:
-    """Return the topics that are others than they were. `known`: ids by topic then; a topic without one counts as the same."""
+    """Return the topics that were created again: their id in `known`, the ids of then, differs from
+    that in `ids`, the ids of now. A topic that `known` does not have counts as the same.
+    """
     return {topic for topic, id in ids.items() if known.get(topic, id) != id}
 
 
 def report_loss(where: str, what: str, fails: bool) -> None:
-    """Raise DataLoss, or log the loss if it is allowed. `where`: a topic or a partition."""
+    """Raise DataLoss if `fails` is set, else log a warning. `where`: a topic or a partition.
+    `what`: what is missing there, and why.
+    """
     if fails:
         raise DataLoss(
             f"{where}: {what}. Begin later, or allow it with failOnDataLoss=false, and what is there will be read"

@@ -86,7 +86,8 @@ class Pushed:
 class _Draft:
     """The conditions collected so far.
 
-    Each `take` method returns whether Spark need not test the predicate again.
+    Each `take` method returns whether Spark need not test the predicate again, except for
+    positions, which Spark always tests again.
     """
 
     request: CheckedQuestion
@@ -95,9 +96,10 @@ class _Draft:
     is_empty: bool = False
 
     def take(self, filter: Filter, fields: dict[tuple[str, str], Column]) -> bool:
-        """Take a predicate if possible.
+        """Add the predicate to the conditions, if the overlay can evaluate it or use it as a bound.
 
-        Return whether Spark need not test it again. `fields`: as list_fields returns them.
+        Return whether Spark need not test it again: False for a bound too. `fields`: as list_fields
+        returns them.
         """
         negated = isinstance(filter, Not)
         inner = filter.child if isinstance(filter, Not) else filter
@@ -145,7 +147,8 @@ class _Draft:
         return True
 
     def _take_time(self, filter: Filter) -> bool:
-        """Narrow since and until.
+        """Narrow since and until by a predicate on `timestamp`. Return whether Spark need not test
+        it again; False if nothing was changed.
 
         Records have whole milliseconds, so a bound between two of them becomes the later one.
         """
@@ -194,7 +197,9 @@ class _Draft:
 
 
 def push(filters: Iterable[Filter], request: CheckedQuestion) -> Pushed:
-    """Take what can be taken of predicates that all have to be true."""
+    """Return the request with as many of the predicates as the overlay can use; all of them have to
+    be true.
+    """
     draft, fields = _Draft(request), list_fields(request.stream)
     left = tuple(filter for filter in filters if not draft.take(filter, fields))
     return Pushed(_add_conditions(draft.request, draft.conditions), draft.window, left, draft.is_empty)
@@ -210,8 +215,8 @@ def _add_conditions(request: CheckedQuestion, conditions: Sequence[Node]) -> Che
 
 
 def to_condition(filter: Filter, column: Column) -> Node | None:
-    """Return a predicate on a field as a node that is true for the same records; None if there is
-    none.
+    """Return a condition of the overlay that is true for the same records as the predicate on this
+    field; None if there is none.
     """
     if column.section is Section.HEADER and column.name == "priority":
         return None  # a missing value is NULL for Spark and DEFAULT_PRIORITY for a filter
@@ -281,7 +286,9 @@ def _meet(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
 
 
 def _find_range(filter: Filter) -> tuple[int, int]:
-    """Return the whole numbers that may pass, as start <= x < stop."""
+    """Return the range start <= x < stop that has all whole numbers for which the predicate may be
+    true.
+    """
     values = _list_values(filter)
     if values is not None:
         numbers = [value for value in values if isinstance(value, int)]

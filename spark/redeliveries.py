@@ -54,7 +54,10 @@ class Seen:
         self._limit = limit
 
     def note(self, sequences: Ints) -> Flags:
-        """Return for each sequence whether it is seen for the first time, and note all as seen."""
+        """Return for each sequence whether it is new: seen neither in an earlier call nor earlier
+        in this one. Then all of them count as seen. If there are more blocks than the limit, those
+        used least recently are forgotten.
+        """
         fresh = np.zeros(sequences.size, np.bool_)
         distinct, first = np.unique(sequences, return_index=True)
         starts = np.flatnonzero(np.diff(distinct // BLOCK, prepend=-1))
@@ -71,12 +74,13 @@ class Seen:
         return fresh
 
     def pack(self) -> bytes:
-        """Return the state as bytes."""
+        """Return the blocks as bytes, from which another Seen can be made."""
         return np.array(list(self._blocks), np.int64).tobytes() + b"".join(map(bytes, self._blocks.values()))
 
 
 def drop_redeliveries(deliveries: DataFrame, remember: int) -> DataFrame:
-    """Return each (stream, consumer, sequence) once; rows without a sequence pass.
+    """Return the deliveries with each (stream, consumer, sequence) once, as far as sequences are
+    remembered: a later delivery of the same is left out. Rows without a sequence are kept.
 
     `deliveries`: with the envelope's columns.
 

@@ -35,9 +35,11 @@ BATCH_ROWS = 1 << 16
 
 
 def read(ask: Ask, schema: StructType, part: TaskPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task that pass.
+    """Yield the records of a task that pass, in batches of at most BATCH_ROWS rows. Blocks while it
+    waits for Kafka.
 
-    Raises DataLoss unless it is allowed, and what a reading raises.
+    Raises DataLoss if retention has removed records of the task, unless that is allowed, and what a
+    reading raises.
     """
     form, progress = SparkForm(schema, ask.request.stream, ask.stream_name), Progress()
     work = partial(_read, ask=ask, part=part, form=form, progress=progress)

@@ -76,7 +76,9 @@ def find_connector() -> list[Path]:
 
 
 def is_local(master: str | None) -> bool:
-    """Return whether the executors run on the driver's machine, as far as `master` says."""
+    """Return whether the executors run on the driver's machine, as far as `master` says; False for
+    None.
+    """
     return master is not None and master.startswith("local")
 
 
@@ -87,8 +89,9 @@ def _is_submitted() -> bool:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Set the environment variables that the launcher and the Python workers read, unless the user
-    has set them.
+    """Set, within the block, the environment variables that the launcher and the Python workers
+    read. A PYSPARK_PYTHON that the user has set stays, and JAVA_HOME is set only if Java is still
+    to be started. Afterwards the former values are back.
     """
     ours = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
     if not _is_submitted() and SparkContext._gateway is None:

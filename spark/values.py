@@ -37,7 +37,9 @@ NUMBERS = (ValueKind.LONG, ValueKind.DOUBLE)
 
 
 class NotNative(Exception):
-    """Spark has no expression that surely has the same value."""
+    """Spark has no expression that has exactly the value of a filter's node. The condition around
+    it is then evaluated by the overlay.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,12 @@ def make_null() -> Value:
 
 
 def make_constant(value: bool | int | float | bytes) -> Value:
-    """Return the value of a constant."""
+    """Return the Value of a constant in a filter: its kind, a Spark literal, and the constant
+    itself.
+
+    Bytes become TEXT. For an integer that does not fit a long the literal is NULL, and only
+    `constant` has the number.
+    """
     match value:
         case bool():
             return Value(ValueKind.BOOLEAN, F.lit(value), value)
@@ -93,9 +100,9 @@ def keep_finite(column: Column) -> Column:
 
 
 def to_double(value: Value) -> Column:
-    """Return a number as a double, an integer rounded to the nearest one.
+    """Return a number's column as doubles, integers rounded to the nearest one.
 
-    Raises NotNative if it is too large.
+    Raises NotNative for an integer constant beyond the largest double.
     """
     if isinstance(value.constant, int):
         try:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def fields_options(command: Any) -> Any:
-    """Add the options for a consumer's fields: a file, flags for common ones, --set for others."""
+    """Return the command with the options for a consumer's fields: a file, flags for common fields,
+    and --set for others. `collect_fields` reads their values.
+    """
     options = (
         click.option("--file", "file", type=click.File("rb"), help="A consumer file; - is standard input."),
         click.option("--output", "output", metavar="TOPIC", help="deliver_subject: the output topic."),
@@ -138,7 +140,9 @@ def report(stream: str | None, folder: Path, as_json: bool) -> None:
 
 
 def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields from the file and the flags; a flag overrides the file."""
+    """Return the consumer's fields by name from the options of `fields_options`. A flag overrides
+    the file, and --set overrides both. Raises ConfigError and click.BadParameter.
+    """
     fields: dict[str, Any] = read_file(given["file"]) if given["file"] else {}
     named: dict[str, Any] = {
         "deliver_subject": given["output"],
@@ -155,9 +159,8 @@ def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overlay_fields(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both mappings merged.
-
-    `over` overrides `under`, and nested mappings are merged by field.
+    """Return a new mapping with the fields of both. If both have a field, the value of `over` is
+    taken; if both values are mappings, they are merged in the same way.
 
     `filter_subject` and `filter_subjects` replace each other.
     """
@@ -186,7 +189,8 @@ def read_file(file: IO[bytes]) -> dict[str, Any]:
 
 
 def read_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return FIELD=VALUE settings as fields.
+    """Return FIELD=VALUE settings as fields. Raises click.BadParameter for one without a field or
+    `=`.
 
     A dot in FIELD names a field of a nested mapping. VALUE is parsed as in a YAML file.
     """

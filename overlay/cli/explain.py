@@ -88,7 +88,9 @@ def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
 
 
 def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:
-    """Return what a consumer reads, by its filters."""
+    """Return what the filters of a consumer ask of its stream: subjects, condition and filter
+    values.
+    """
     from overlay.config.filters import compile_filter
     from overlay.index.start_positions import patterns
     from overlay.match import choose_values
@@ -100,7 +102,9 @@ def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:
 
 
 def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: str | None) -> ReadConditions:
-    """Return what the options ask of a stream."""
+    """Return what the options --subject and --sql ask of the stream `name`, without filter values.
+    Raises OverlayError if the stream is unknown, and FilterSyntaxError or SubjectError.
+    """
     from overlay.filter import compile_sql
     from overlay.subject import Pattern
     from overlay.view.explanation import ReadConditions
@@ -149,7 +153,10 @@ def _explain(loaded: Loaded, wanted: ReadConditions) -> Explanation:
 
 
 def _analyze(loaded: Loaded, explanation: Explanation, consumer: ConsumerConfig | None) -> tuple[Observed, Matches]:
-    """Read the records of the explained filter with the client, and compare."""
+    """Read the records that the explained conditions select, and return the figures of that
+    reading, and where in the log its matches are. `consumer`: whose filter was explained, None for
+    options.
+    """
     from overlay.client import open_client
     from overlay.view.analysis import COLUMNS, Matches, Observed
 

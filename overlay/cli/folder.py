@@ -52,7 +52,9 @@ def change_options(command: Command) -> Command:
 
 
 def open_folder(folder: Path) -> Loaded:
-    """Load the folder. The number of its problems goes to stderr, apart from a command's output."""
+    """Return the loaded config of the folder. If some files have problems, only their number is
+    printed, on stderr. Raises ConfigError if overlay.yaml itself cannot be used.
+    """
     import logging
 
     from overlay.config import load
@@ -69,7 +71,9 @@ def open_folder(folder: Path) -> Loaded:
 
 @contextlib.contextmanager
 def open_control(folder: Path) -> Iterator[Control]:
-    """Connect to the running service of the folder, as `overlay` in its audit events."""
+    """Yield a client that sends requests to the service of the folder, and close it at the end.
+    Audit events name the client `overlay`.
+    """
     from overlay.client.control import control as client
 
     service = open_folder(folder).service
@@ -81,7 +85,8 @@ def open_control(folder: Path) -> Iterator[Control]:
 
 
 def look_around(loaded: Loaded) -> OverlayFacts:
-    """Return the facts.
+    """Return the facts about all streams and consumers: those of the running service, completed
+    from Kafka, or those in Kafka alone if no service of this config answers. Blocks meanwhile.
 
     Raises SourceUnavailable or CredentialsRefused if neither service nor Kafka answers.
     """
@@ -93,7 +98,9 @@ def look_around(loaded: Loaded) -> OverlayFacts:
 
 
 def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> OverlayError:
-    """Return the error for an unknown name, with a suggestion from the known ones."""
+    """Return the error for an unknown name; it suggests the most similar of `known`, and lists up
+    to 20. `kind`: what the name should name, such as "stream".
+    """
     from overlay.config.relations import suggest
 
     names = sorted(set(known))
@@ -109,14 +116,18 @@ def print_json(answer: object) -> None:
 
 
 def print_facts(facts: OverlayFacts, **answer: object) -> None:
-    """Print `answer` as JSON, with the service that answered and the notes."""
+    """Print one JSON object: the members `answer`, and beside them `service`, the service that the
+    facts come from, and `notes`.
+    """
     from overlay.view.wire import describe_worker
 
     print_json({"service": describe_worker(facts.service), "notes": list(facts.notes), **answer})
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask the user to confirm. Raises OverlayError if there is no terminal and `yes` is not set."""
+    """Ask the user to confirm, and return if the answer is yes. Raises click.Abort if it is no, and
+    OverlayError if there is no terminal. With `yes`, nothing is asked.
+    """
     if yes:
         return
     import sys

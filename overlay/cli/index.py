@@ -79,7 +79,9 @@ def build(stream: str, folder: Path) -> None:
 
 
 def read_facts(loaded: Loaded, streams: dict[str, StreamFacts | None]) -> dict[str, IndexFacts]:
-    """Return facts about indexes, from their topics and the service's facts about the streams."""
+    """Return facts about the chunk index of each stream, by name, read from the index topics.
+    `streams`: what the service told about each stream, None if nothing.
+    """
     from overlay.view.indexed import describe_index, read_indexes
 
     stored = asyncio.run(read_indexes(loaded, streams))
@@ -96,7 +98,9 @@ def _check_stream(loaded: Loaded, name: str, folder: Path) -> str:
 
 
 def refuse_service(loaded: Loaded) -> None:
-    """Raise OverlayError if the service of this config answers."""
+    """Raise OverlayError if a running service of this config answers. A service of another config
+    at the same address does not count.
+    """
     from overlay.config.identity import identify
     from overlay.view.look import explain_stranger
     from overlay.view.running import NoService, ask_service
@@ -113,7 +117,10 @@ def refuse_service(loaded: Loaded) -> None:
 
 
 def _run(work: Build) -> bool:
-    """Build the index and return whether it reached the end. Shows a bar on a terminal."""
+    """Build the index, and return whether it reached the end of the topics; False if SIGTERM or
+    SIGINT stopped it before. Shows a progress bar on a terminal. Raises the OverlayError that ended
+    it.
+    """
     from overlay.view.gauge import Gauge
 
     from .run import list_errors

@@ -110,7 +110,7 @@ def _follow(log: Path, position: int, home: Path | None) -> Iterator[str]:
                 yield text
             if not alive:
                 return
-            time.sleep(_FOLLOW_PAUSE_S)
+            time.sleep(_FOLLOW_PAUSE_S)  # a file gives no notice of growth
 
 
 def _describe(found: BrokerStatus) -> str:

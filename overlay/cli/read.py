@@ -161,7 +161,9 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 
 def _parse_property(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name and declaration of a `--property`, such as `tail:string=value:tailnum`."""
+    """Return the name and declaration of a `--property`, such as `tail:string=value:tailnum`.
+    Raises click.UsageError if it is malformed.
+    """
     name, colon, rest = text.partition(":")
     kind, equals, source = rest.partition("=")
     if not (name and colon and kind) or (equals and not source):
@@ -184,7 +186,9 @@ def show_gauge(progress: Progress, counting: bool) -> Iterator[None]:
 
 
 def _tell(progress: Progress) -> None:
-    """Print on stderr what was left out."""
+    """Print on stderr which records, batches and values were left out of a reading, with numbers
+    and reasons.
+    """
     told = {
         "left out, having no subject in the stream": progress.unaddressed,
         "values that the filter names and that could not be read": progress.nulls,

@@ -51,7 +51,9 @@ def read_folder(folder: Path) -> tuple[Loaded | None, tuple[ConfigError, ...]]:
 
 
 def summarise(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> str:
-    """Return the counts of what loaded and of problems: `3 streams, 4 consumers, 1 problem`."""
+    """Return the numbers of streams and consumers that were loaded, and of problems: `3 streams, 4
+    consumers, 1 problem`.
+    """
     streams = len(loaded.streams) if loaded else 0
     consumers = len(loaded.consumers) if loaded else 0
     counts = ((streams, "stream"), (consumers, "consumer"), (len(problems), "problem"))
@@ -59,7 +61,9 @@ def summarise(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> str:
 
 
 def describe(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> dict[str, object]:
-    """Return what loaded and the problems as a JSON object."""
+    """Return the names of the streams and consumers that were loaded, and the problems, as a JSON
+    object.
+    """
     return {
         "streams": sorted(loaded.streams) if loaded else [],
         "consumers": [{"stream": stream, "name": name} for stream, name in sorted(loaded.consumers)] if loaded else [],

@@ -18,11 +18,12 @@ CONSUMER_FIELDS = tuple(info.alias or name for name, info in ConsumerConfig.mode
 
 
 class UnknownArgument(OverlayError, TypeError):
-    """A keyword argument that the function does not have. The caller acts."""
+    """A keyword argument that the function does not have. The caller has to correct the call."""
 
 
 def check_names(function: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise UnknownArgument, with a suggestion, for the first given name that is not known.
+    """Raise UnknownArgument for the first name in `given` that is not in `known`, with a similar
+    known name as a suggestion.
 
     `function`: its name for the message.
     """

@@ -70,10 +70,11 @@ class Client:
         object.__setattr__(self, "_answers", AckAnswers(self.kafka, reply_topic(self.prefix)))
 
     def close(self) -> None:
-        """Close what is kept between readings.
+        """Close the connections that no reading uses at the moment, those of `control`, and the
+        listener for answers to acks. Calls of ack_sync that still wait raise SourceUnavailable.
 
-        The client may be used again afterwards. A client that is garbage-collected closes by
-        itself.
+        Open readings and subscriptions are not closed. The client may be used again afterwards. A
+        client that is garbage-collected closes by itself.
         """
         self._lines.close()
         self.control.close()
@@ -91,7 +92,7 @@ class Client:
         self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
     ) -> Reading:
         """Return the records of a stream, or of a topic that no file describes, as an iterator of
-        RecordBatches.
+        RecordBatches. Name one of `stream` and `topic`. Reading begins at once, in another thread.
 
         See Question for the arguments. Without `follow` the reading ends at what is committed at
         the time of the call. For a topic, the subject of each record is the topic's name, and
@@ -99,8 +100,9 @@ class Client:
         "tail": {"type": "string", "from": "{value:tailnum}"}}.
 
         Raises BadQuestion, UnknownArgument (a TypeError), UnknownStream, SubjectError,
-        FilterSyntaxError and ConfigError at once. Errors of Kafka come out of the iteration:
-        CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, CorruptBatch.
+        FilterSyntaxError and ConfigError at once. Other errors come out of the iteration:
+        CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, CorruptBatch,
+        NoSequence.
         """
         request, progress = self._ask(stream, topic, declare, question), Progress()
         read = partial(read_batches, indexes=self._indexes, request=request, progress=progress)
@@ -109,7 +111,10 @@ class Client:
     def read_async(
         self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
     ) -> AsyncReading:
-        """Return the records as `read` does, for `async for`. The reading has a connection of its own."""
+        """Return the records as `read` does, for `async for` in the caller's event loop. Nothing is
+        fetched before the iteration begins. The reading has a connection of its own, which is
+        closed at its end.
+        """
         request, progress = self._ask(stream, topic, declare, question), Progress()
         batches = read_alone(self._lines, self._indexes, request, progress)
         return AsyncReading(batches, choose_schema(request.columns), progress)
@@ -123,7 +128,8 @@ class Client:
         prefetch: int = PREFETCH,
         on_silence: OnSilence | str = OnSilence.FLAG,
     ) -> Subscription:
-        """Return the messages of a push consumer, for `for message in ...` or `async for message in ...`.
+        """Return the messages of a push consumer, for `for message in ...` or `async for message in
+        ...`. Receiving begins at once, in threads that `close` of the result ends.
 
         `stream`: needed if several streams have a consumer of this name. `where`: a test in the
         application; messages that fail it are acked and not returned. `prefetch`: most messages
@@ -157,7 +163,8 @@ class Client:
 
     def ordered(self, stream: str, **config: Any) -> OrderedConsumer:
         """Return a stream's messages in order and without a hole, for one reader (ADR-17): `for
-        message in client.ordered("S")`.
+        message in client.ordered("S")`. The call creates a consumer in the service; `close` of the
+        result deletes it.
 
         `config`: fields of a consumer file, such as filter_subjects, filter, deliver_policy,
         opt_start_seq, idle_heartbeat. Needs a running service. Raises UnknownArgument, BadOrder,
@@ -206,12 +213,14 @@ def open_client(
     kafka: Mapping[str, str] | None = None,
     prefix: str = "",
 ) -> Client:
-    """Return a client for a config folder (or a loaded one), or for a Kafka cluster without a config.
+    """Return a client for a config folder (or a loaded one), or for a Kafka cluster without a
+    config. Nothing is sent to Kafka yet.
 
     `bootstrap`: `host:port`, several separated by commas; with a config it replaces the address in
-    it. `kafka`: more settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"}.
-    `prefix`: of the overlay's own topics, if it is neither in the config nor the default. Raises
-    ConfigError, BadQuestion.
+    it. `kafka`: more settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"};
+    they replace those of the config. `prefix`: of the overlay's own topics, in place of that in the
+    config or of the default. Raises ConfigError, and BadQuestion if there is neither a config nor
+    an address.
     """
     if config is None:
         if not bootstrap and "bootstrap.servers" not in (kafka or {}):
@@ -227,9 +236,10 @@ def open_client(
 
 
 def check_settings(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Return the Kafka settings if every client library in use accepts them.
+    """Check Kafka settings by the rules of overlay.yaml, without connecting, and return them.
 
-    Raises ConfigError if not.
+    Raises ConfigError for the first setting that is not known, has a wrong value, or contradicts
+    another one.
     """
     place = FilePosition("Kafka settings")
     places: dict[Path, FilePosition] = {("kafka",): place, **{("kafka", name): place for name in kafka}}

@@ -38,7 +38,7 @@ FRESH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class KnownStream:
-    """A stream's partitions, as last looked up."""
+    """A stream's partitions and their bounds, as they were when they were last looked up."""
 
     sources: Sources
     counts: dict[str, int]
@@ -49,24 +49,29 @@ class KnownStream:
 
 @dataclass(slots=True)
 class Connection:
-    """The Kafka clients of one reading. Not for two readings at once."""
+    """The Kafka clients of one reading, and what it has learnt of streams. Two readings must not use it at once."""
 
     kafka: Properties
     admin: Admin
     known: dict[object, KnownStream] = field(default_factory=dict)
-    """By the topics in a stream's file."""
+    """What was last looked up of each stream, by the `topics` of its config."""
     _addressing: dict[str, Addressing] = field(default_factory=dict)
     _client: AIOKafkaClient | None = None
     _looked: float = 0.0
 
     async def open(self) -> AIOKafkaClient:
-        """Return the client that fetches. Raises SourceUnavailable."""
+        """Return the client that fetches. The first call connects it; later calls return the same
+        one, until `close`. Raises SourceUnavailable if it cannot be connected.
+        """
         if self._client is None:
             self._client, self._looked = await open_client(self.kafka), time.monotonic()
         return self._client
 
     async def refresh(self) -> bool:
-        """Update the metadata if that is more than FRESH_S ago; return whether it was updated."""
+        """Ask Kafka for new metadata for the client that fetches. Return True if it has come; False
+        if the request failed, if there is no open client, or if less than FRESH_S seconds have
+        passed since the last request.
+        """
         if self._client is None or time.monotonic() - self._looked < FRESH_S:
             return False
         self._looked = time.monotonic()
@@ -74,24 +79,28 @@ class Connection:
         return updated
 
     def is_divided(self, stream: StreamConfig) -> bool:
-        """Return whether a stream is known to have several partitions."""
+        """Return whether a stream was looked up and has several partitions. False if it was not looked up yet."""
         known = self.known.get(stream.topics)
         return known is not None and not known.sources.is_sequenced
 
     def find_addressing(self, stream: StreamConfig) -> Addressing:
-        """Return the decoder of a stream's records, with its buffers and the subjects it has seen."""
+        """Return the decoder of a stream's records. The first call makes it; later calls return the
+        same one, with its buffers and the subjects that it has seen.
+        """
         if stream.name not in self._addressing:
             self._addressing[stream.name] = Addressing(stream.subject.rule, stream.patterns)
         return self._addressing[stream.name]
 
     async def rest(self) -> None:
-        """End requests that are still in flight, which would hold up the next reading."""
+        """Drop the fetch requests that have no answer yet, by closing their TCP connections.
+        Otherwise the next reading would wait for those answers. The clients stay open.
+        """
         if self._client is not None:
             hang_up(self._client)
             await asyncio.sleep(0)  # sockets close in the loop's next iteration
 
     async def close(self) -> None:
-        """Close both clients and forget what was learnt with them."""
+        """Close both clients and clear `known`. A later `open` connects a new client."""
         client, self._client = self._client, None
         self.known.clear()
         await self.admin.close()
@@ -119,13 +128,18 @@ class Connections:
         self._finalizer = weakref.finalize(self, _close_all, self._free)
 
     def open(self) -> Connection:
-        """Return a connection for the caller's loop. The caller closes it."""
+        """Return a new connection for the caller's event loop, never one that is kept here. Nothing
+        is sent yet. The caller closes it.
+        """
         return Connection(self._kafka, Admin(self._kafka))
 
     def run(self, work: Callable[[Connection], Coroutine[Any, Any, None]]) -> None:
-        """Run `work` in this thread with a connection, which is kept unless `work` raises.
+        """Run the coroutine `work(connection)` to its end, blocking this thread, in an event loop
+        of this thread. The connection is one that was kept, or a new one.
 
-        Cancellation of `work` raises nothing.
+        Afterwards connection and loop are kept for the next call, unless KEPT are kept already or
+        `work` raised; then they are closed. Raises what `work` raises, but returns normally if
+        `work` was cancelled.
         """
         try:
             runner, line = self._free.pop()

@@ -23,9 +23,11 @@ class ConcurrentIteration(OverlayError, RuntimeError):
 
 
 class IterationGuard:
-    """A `with` block that only one caller at a time may enter. Raises ConcurrentIteration.
+    """A `with` block that only one caller at a time may enter. A second caller does not wait: it
+    gets ConcurrentIteration.
 
-    `what`: the thing iterated over, for the message. `instead`: what to do for a second loop.
+    `what`: the thing iterated over, for the message. `instead`: what to do for a second loop, for
+    the message.
     """
 
     __slots__ = ("_instead", "_lock", "_what", "leave")
@@ -37,7 +39,7 @@ class IterationGuard:
         """Leave the block. For code that runs once per message and cannot afford a `with` block."""
 
     def enter(self) -> None:
-        """Enter the block. Raises ConcurrentIteration."""
+        """Enter the block. Raises ConcurrentIteration if another caller is in it."""
         if not self._lock.acquire(False):
             raise ConcurrentIteration(
                 f"{self._what}: another loop is taking the next one at this moment. One iteration at a time; {self._instead}"

@@ -75,7 +75,8 @@ def violate(err_code: int, field: str | Path, hint: str = "", **parts: str) -> V
 def check_consumer(
     config: ConsumerConfig, subjects: Sequence[Pattern], profile: Profile = Profile.GATEWAY
 ) -> Iterator[Violation]:
-    """Yield the rules that `config` breaks, in the server's order.
+    """Yield a Violation for each rule that `config` breaks, in the server's order; none if it is
+    valid.
 
     `config`: with its defaults filled in. `subjects`: the subjects of its stream.
     """
@@ -237,7 +238,7 @@ def _check_fit(filters: Sequence[tuple[Path, Pattern]], subjects: Sequence[Patte
 
 
 def _check_start(config: ConsumerConfig) -> Iterator[Violation]:
-    """Yield the conflicts between deliver_policy and the start options."""
+    """Yield a Violation for each conflict between deliver_policy and the start options."""
     policy = config.deliver_policy
     by_sequence, by_time = policy is DeliverPolicy.BY_START_SEQUENCE, policy is DeliverPolicy.BY_START_TIME
     # options that the policy requires

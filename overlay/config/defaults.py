@@ -47,7 +47,9 @@ def fill_defaults(config: ConsumerConfig) -> ConsumerConfig:
 
 
 def _lift_negatives(config: ConsumerConfig) -> dict[str, object]:
-    """Replace negative numbers by 0 where 0 means "none", as nats-server 2.15.1 does."""
+    """Return the changes that set negative numbers to 0, where 0 means "none", as nats-server
+    2.15.1 does: 0 by field name, only for fields that are negative.
+    """
     fields = ("idle_heartbeat", "inactive_threshold", "max_batch", "max_expires", "max_bytes", "priority_timeout")
     return {field: 0 for field in fields if getattr(config, field) < 0}
 

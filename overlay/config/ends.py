@@ -16,7 +16,8 @@ class LogEnds:
     topics: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
     def find(self, topic: str, partition: int, identity: str) -> int:
-        """Return the first offset of a partition that was written after these ends were taken.
+        """Return the offset where a partition ended when these ends were taken, so that later
+        records are at this offset and above.
 
         `identity`: Kafka's current id of the topic. Returns 0 if the topic or partition was created
         later.

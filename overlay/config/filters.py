@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def compile_filter(config: FilterConfig, stream: StreamConfig) -> Filter | None:
-    """Return the filter to apply to messages of matching subjects.
+    """Return the compiled filter of a consumer: its `sql`, or else its `properties`, with the types
+    of the stream.
 
-    Returns None if the config has no filter.
+    Returns None if the config has neither.
 
     Raises FilterSyntaxError.
     """
@@ -38,7 +39,7 @@ def compile_filter(config: FilterConfig, stream: StreamConfig) -> Filter | None:
 
 
 def check_filter(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each error in a filter.
+    """Yield the path and message of each error in a consumer's filter and in its filter values.
 
     The message names the line and column within the expression and marks the position. YAML may
     fold and indent a string, so in the file only the beginning of the expression has a known place.
@@ -52,7 +53,7 @@ def check_filter(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[P
 
 
 def check_values(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each error in a filter's values."""
+    """Yield the path and message of each error in a consumer's `values` and `match_unfiltered`."""
     if config.match_unfiltered and not config.values:
         yield (
             ("filter", "match_unfiltered"),

@@ -55,7 +55,8 @@ def _translate(model: type[BaseModel], document: Document, found: ErrorDetails) 
 
 
 def _trim(document: Document, found: ErrorDetails) -> Path:
-    """Return the steps of pydantic's path that the file has.
+    """Return the beginning of the path of pydantic's error that leads to a value of the file. For a
+    missing or an unknown field the path is returned as it is.
 
     Pydantic's path also names branches of unions, which are in no file.
     """
@@ -69,13 +70,17 @@ def _trim(document: Document, found: ErrorDetails) -> Path:
 
 
 def _code(model: type[BaseModel], path: Path) -> int | None:
-    """Return 10025, as servers answer ill-formed configs; None for fields that no server sees."""
+    """Return 10025, as servers answer ill-formed configs, for a field of a JetStream consumer
+    config. None for a field that only the overlay has, and for other files than a consumer's.
+    """
     own = path and path[0] in ConsumerConfig.model_fields and path[0] not in JETSTREAM_FIELDS
     return 10025 if model is ConsumerConfig and not own else None
 
 
 def _word(model: type[BaseModel], document: Document, path: Path, found: ErrorDetails) -> tuple[str, bool]:
-    """Return the message, and whether it is about the key instead of the value."""
+    """Return the message of an error, and whether its place is that of the key instead of the
+    value.
+    """
     kind = found["type"]
     context: Mapping[str, Any] = found.get("ctx") or {}
     # errors about the key
@@ -108,7 +113,9 @@ def _word_unknown(model: type[BaseModel], path: Path) -> str:
 
 
 def _describe(model: type[BaseModel], path: Path) -> str:
-    """Return the description of a missing field, from the docstring of the model's field."""
+    """Return `: ` and the description of a missing field, which is the docstring of the model's
+    field; "" if it has none.
+    """
     owner = find_model(model, path[:-1])
     for name, info in owner.model_fields.items() if owner else ():
         if (info.alias or name) == path[-1] and info.description:
@@ -139,9 +146,11 @@ def _show(path: Path, value: object) -> str:
 
 
 def find_model(model: Any, path: Path) -> type[BaseModel] | None:
-    """Return the model that describes the mapping at `path` of a file.
+    """Return the model for `path` in a file of `model`; for a list or mapping, the model of its
+    items.
 
-    Returns None if there is no such model.
+    A step that names no field (an index, a key of a mapping, an unknown name) changes nothing.
+    Returns None if the last field found holds no model, such as a text.
     """
     for step in path:
         candidates = list(_models(model))

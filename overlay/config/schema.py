@@ -22,7 +22,9 @@ class _Generator(GenerateJsonSchema):
 
 
 def _tidy(schema: object) -> object:
-    """Remove what only distracts in an editor: generated titles, and null, which means absent."""
+    """Return a JSON Schema without titles, without null as a type, and without defaults that are
+    null, empty texts or mappings: these only distract in an editor.
+    """
     if isinstance(schema, list):
         return [_tidy(item) for item in schema if item != {"type": "null"}]
     if not isinstance(schema, dict):

@@ -134,7 +134,8 @@ class KafkaProperties(Model):
         return None
 
     def properties(self) -> dict[str, str]:
-        """Return the given settings by librdkafka's names.
+        """Return the settings by librdkafka's names; those that are not set are left out, except
+        that security.protocol is always there.
 
         `sasl.mechanisms` becomes `sasl.mechanism`.
         """

@@ -82,7 +82,7 @@ def _check_source(text: str) -> str:
 
 
 def place_property(name: str) -> tuple[Section, str]:
-    """Return the section and field that a property declaration is about.
+    """Return the section and field that a name under `properties` of a stream's file stands for.
 
     `p.message_id` is a field of the section `properties`; `dep_delay` is an application property.
     """
@@ -92,7 +92,9 @@ def place_property(name: str) -> tuple[Section, str]:
 
 
 def is_sectioned(name: str) -> bool:
-    """Return whether a declaration is about a fixed field, not an application property."""
+    """Return whether a name under `properties` of a stream's file stands for a fixed field, such as
+    `p.message_id`, and not for an application property.
+    """
     return place_property(name)[0] is not Section.APPLICATION
 
 

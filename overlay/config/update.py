@@ -28,7 +28,8 @@ _FIXED = (
 
 
 def check_update(old: ConsumerConfig, new: ConsumerConfig, *, has_interest: bool = False) -> Iterator[Violation]:
-    """Yield the rules that forbid replacing `old` by `new`; check_consumer checks `new` by itself.
+    """Yield a Violation for each rule that forbids replacing `old` by `new`. Rules about `new`
+    alone are checked by check_consumer.
 
     `has_interest`: a client is reading old's deliver_subject, so it must not change (10013).
     """

@@ -53,7 +53,9 @@ class Verb(enum.Enum):
 
 
 class Flaw(enum.Enum):
-    """Why an ack has no effect; the `reason` label of `overlay_acks_refused_total`."""
+    """Why an ack, or a part of it, has no effect; the `reason` label of
+    `overlay_acks_refused_total`.
+    """
 
     TOKEN = "token"
     PAYLOAD = "payload"
@@ -66,9 +68,11 @@ class Flaw(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The delivery that an ack is for.
+    """The delivery that an ack is for, as the reply subject of a message names it.
 
-    `time`: ns since 1970 when the message was stored. `incarnation`: empty in version 1.
+    `deliveries`: how often the message was delivered, this delivery included. `time`: ns since 1970
+    when the message was stored. `num_pending`: matching messages that were not delivered yet.
+    `incarnation`: the ownership of the consumer that made the delivery; empty in version 1.
     """
 
     stream: str
@@ -87,10 +91,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """One ack.
+    """One ack of one delivery, parsed.
 
-    `delay`: ns, None unless the ack is a nak with a delay. `text`: the reason of a term, or the
-    pull request of a next. `is_flawed`: a part of the body could not be parsed or is too long.
+    `delay`: ns until the redelivery, None unless the ack is a nak with a delay. `text`: the reason
+    of a term, or the pull request of a next. `is_flawed`: a part of the body could not be parsed or
+    is too long; that part is left out.
     """
 
     token: Token
@@ -117,9 +122,10 @@ class RangeAck:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Input that is not an ack.
+    """Input that is not an ack, with the reason.
 
     `token`: its token if that was valid, because nats-server answers an unknown payload as well.
+    None otherwise.
     """
 
     flaw: Flaw
@@ -134,17 +140,17 @@ def write_head(stream: str, consumer: str, incarnation: str = "") -> str:
 
 
 def measure_token(stream: str, consumer: str, incarnation: str, numbers: Iterable[int]) -> int:
-    """Return the length of a token in bytes.
+    """Return the length of a token in bytes, without writing it.
 
-    `numbers`: deliveries, stream sequence, consumer sequence and num_pending. The message's time
-    has as many digits as any since 2001.
+    `numbers`: deliveries, stream sequence, consumer sequence and num_pending. The message's time is
+    not passed; it has as many digits as any since 2001.
     """
     head = write_head(stream, consumer, incarnation)
     return len(head) + 5 + sum(len(str(number)) for number in numbers) + _TIME_DIGITS
 
 
 def parse_token(text: str) -> Token | None:
-    """Return the token that a text has, in either version; None if it is not a token."""
+    """Return the token that a text spells, in either version; None if it is not a token."""
     parts = text.split(".")
     if tuple(parts[:2]) != _HEAD or len(parts) < 9 or len(parts) == 10:
         return None
@@ -163,9 +169,11 @@ def parse_token(text: str) -> Token | None:
 
 
 def parse_ack(token: bytes, body: bytes) -> Ack | RangeAck | Garbage:
-    """Parse an ack from a record or a NATS message.
+    """Parse an ack from a record or a NATS message. Return Garbage with the reason if it is none;
+    nothing raises.
 
-    `token`: the record's token header or key, or the message's subject.
+    `token`: the record's token header or key, or the message's subject. `body`: the record's value
+    or the message's payload.
     """
     try:
         text = token.decode()
@@ -234,7 +242,7 @@ def _parse_ranges(stream: str, consumer: str, incarnation: str | None, body: byt
 
 
 def write_ranges(ranges: Sequence[tuple[int, int]], *, is_unnamed: bool = False) -> bytes:
-    """Return the body of a range ack.
+    """Return the body of a range ack. `ranges`: consumer sequences, both ends included.
 
     `is_unnamed`: the tokens of these deliveries name no incarnation.
     """

@@ -18,9 +18,10 @@ _GROUP = (Advisory.PINNED, Advisory.UNPINNED)
 
 
 def encode_advisory(event: Advise | Sample, stream: str, consumer: str, id: str, now: int) -> tuple[str, bytes]:
-    """Return subject and body of an advisory or a metric event.
+    """Return subject and JSON body of an advisory or a metric event about a consumer, as JetStream
+    publishes them.
 
-    `id`: a unique id; `now`: ns since 1970.
+    `id`: a unique id of the event; `now`: ns since 1970, its timestamp.
     """
     if isinstance(event, Sample):
         subject, type, fields = "METRIC.CONSUMER.ACK", "metric.v1.consumer_ack", _sample_fields(event)

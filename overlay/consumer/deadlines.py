@@ -18,7 +18,9 @@ NEVER = (1 << 63) - 1
 
 
 class Deadlines:
-    """A binary heap, earliest time first. Times are ns since 1970, sequences are stream sequences."""
+    """A heap of deadlines, earliest first: pairs of a time (ns since 1970) and a stream sequence. A
+    deadline that was moved or has ended stays as a stale pair; the caller recognises it.
+    """
 
     def __init__(self) -> None:
         self.size = 0
@@ -27,7 +29,9 @@ class Deadlines:
 
     @property
     def first(self) -> int:
-        """The earliest time, which may be that of a stale entry; NEVER if there are none."""
+        """The earliest time in the heap, which may be that of a stale pair; NEVER if the heap is
+        empty.
+        """
         return int(self._times[0]) if self.size else NEVER
 
     @property
@@ -35,7 +39,7 @@ class Deadlines:
         return self._times.nbytes + self._sequences.nbytes
 
     def push(self, times: Ints, sequences: Ints) -> None:
-        """Add entries, in any order."""
+        """Add pairs: a time and a stream sequence each, in any order."""
         needed = self.size + times.size
         if needed > self._times.size:
             room = needed + needed // 4
@@ -44,7 +48,9 @@ class Deadlines:
         self.size = needed
 
     def pop_due(self, now: int) -> tuple[Ints, Ints]:
-        """Remove and return the entries due at `now`: times and sequences, earliest first."""
+        """Remove the pairs whose time is `now` or earlier, stale ones included. Return their times
+        and their stream sequences, earliest first.
+        """
         due = _count_due(self._times, self.size, now)
         times, sequences = np.empty(due, np.int64), np.empty(due, np.int64)
         _pop(self._times, self._sequences, self.size, times, sequences)
@@ -52,7 +58,7 @@ class Deadlines:
         return times, sequences
 
     def rebuild(self, times: Ints, sequences: Ints) -> None:
-        """Replace all entries by these."""
+        """Replace all pairs by these, in any order."""
         order = np.argsort(times, kind="stable")
         self._times, self._sequences, self.size = times[order], sequences[order], times.size
 
@@ -77,7 +83,7 @@ def _push(times: Ints, sequences: Ints, size: int, new_times: Ints, new_sequence
 
 @kernel
 def _count_due(times: Ints, size: int, now: int) -> int:
-    """Count the entries that are due.
+    """Return how many of the heap's `size` pairs have a time of `now` or earlier.
 
     Children of an entry that is not due are never due, so they are not visited.
     """

@@ -17,7 +17,7 @@ from .pulls import StatusText
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Messages for one reader, as columns with one entry per message, in order.
+    """Messages to send to one reader, as columns with one entry per message, in order.
 
     The caller makes the ack tokens of these columns and of the records' times. `reply`: the inbox
     of a pull request, empty for the deliver subject. `num_pending`: matching messages not yet
@@ -36,9 +36,11 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A status for a pull request, or for the deliver subject if `reply` is empty.
+    """A status to send to the sender of a pull request, or to the deliver subject if `reply` is
+    empty.
 
-    `answer_to`: the subject that an answer is to name, for flow control requests; empty otherwise.
+    `answer_to`: for a flow control request the subject that the reader's answer has to name; empty
+    otherwise.
     """
 
     reply: Reply
@@ -65,7 +67,12 @@ class Advisory(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Advise:
-    """An advisory. Fields that its kind does not have are zero or empty."""
+    """An advisory to publish: an event about the consumer. Fields that its kind does not have are
+    zero or empty.
+
+    `reason`: why a message was terminated or a client unpinned. `is_paused`, `until`: the pause.
+    `group`, `pin`: priority group and pin id of a client.
+    """
 
     kind: Advisory
     stream_seq: int = 0
@@ -80,7 +87,7 @@ class Advise:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An ack to be reported by a metric event. `ack_time`: ns from the last delivery to the ack."""
+    """An ack that a metric event is to report. `ack_time`: ns from the last delivery to the ack."""
 
     stream_seq: int
     consumer_seq: int
@@ -90,9 +97,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that is given up and goes to the dead-letter topic.
+    """A message that is given up and has to be written to the dead-letter topic.
 
-    `reason`: max_deliver, term or undeliverable.
+    `reason`: max_deliver, term or undeliverable. `deliveries`: how often it was delivered.
+    `first_delivered`, `last_delivered`: ns since 1970; the year 1 (endings.UNSET) if never.
     """
 
     stream_seq: int
@@ -104,22 +112,24 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to an ack that was processed; it goes out once the state is committed."""
+    """The confirmation to the sender of an ack that was processed. It goes out once the state is
+    committed.
+    """
 
     reply: Reply
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """An event that changed nothing; the caller counts it."""
+    """A report that an event, or a part of it, had no effect, and why; the caller counts it."""
 
     flaw: Flaw
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """A request to offer messages again from the one after `position`: everything offered and not
-    delivered was dropped.
+    """A request to offer matching messages again from the stream sequence after `position` on:
+    everything that was offered and not delivered was dropped.
     """
 
     position: int

@@ -17,13 +17,15 @@ UNSET = -62_135_596_800_000_000_000
 
 
 def exhaust(ended: Settled) -> Iterator[Effect]:
-    """Yield an advisory for each message that has used up its deliveries."""
+    """Yield an advisory for each of these messages, which have used up their deliveries
+    (max_deliver).
+    """
     for sequence, deliveries in zip(ended.sequences.tolist(), ended.deliveries.tolist(), strict=True):
         yield Advise(Advisory.MAX_DELIVER, sequence, 0, deliveries)
 
 
 def lose(ended: Settled) -> Iterator[Effect]:
-    """Yield an advisory for each message that left the stream before its ack."""
+    """Yield an advisory for each of these messages, which left the stream before they were acked."""
     columns = ended.sequences, ended.consumer_seqs, ended.deliveries
     for sequence, consumer_seq, deliveries in zip(*(column.tolist() for column in columns), strict=True):
         yield Advise(Advisory.TERMINATED, sequence, consumer_seq, deliveries, DELETED_REASON)
@@ -31,6 +33,7 @@ def lose(ended: Settled) -> Iterator[Effect]:
 
 def refuse(sequences: Ints, ended: Settled) -> Iterator[Effect]:
     """Yield an advisory and a dead letter for each message that its output can never take.
+    `sequences`: their stream sequences.
 
     `ended`: those of them that were delivered before, when the output took more than now.
     """
@@ -53,7 +56,8 @@ def give_up(stream_seq: int) -> DeadLetter:
 
 
 def make_dead_letters(ended: Settled, reason: str) -> Iterator[Effect]:
-    """Yield a dead letter for each message that is given up and can still be read.
+    """Yield a dead letter for each of these messages, which are given up. They must still be in the
+    stream.
 
     `reason`: as in DeadLetter.
     """
@@ -63,9 +67,10 @@ def make_dead_letters(ended: Settled, reason: str) -> Iterator[Effect]:
 
 
 class Sampling:
-    """Selection of acks to report: `share` percent of them, spread evenly.
+    """Chooses the acks that metric events report: `sample_freq` percent of them ("30" or "30%"),
+    spread evenly.
 
-    `rest`: percent added up towards the next sample.
+    `rest`: percent added up since the last chosen ack; stored with the machine's state.
     """
 
     def __init__(self, sample_freq: str, rest: int = 0) -> None:
@@ -73,9 +78,10 @@ class Sampling:
         self.rest = rest
 
     def pick(self, ended: Settled, now: int) -> Iterator[Effect]:
-        """Yield a sample for each of these acks that is reported.
+        """Yield a Sample for each acked message that is chosen to be reported, none if
+        `sample_freq` is 0.
 
-        `now`: ns since 1970, when the acks were processed.
+        `ended`: the messages that were acked. `now`: ns since 1970, when the acks were processed.
         """
         if not self.share:
             return

@@ -22,8 +22,8 @@ Empty for none.
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """New messages: the stream has been searched up to sequence `up_to`, and `run` has what
-    matched.
+    """New messages to deliver: the caller has searched the stream up to sequence `up_to`, and `run`
+    has what matched.
 
     All of `run` lies above everything that was offered before. `beyond`: how many messages match
     above `up_to`; None keeps the earlier count, less this run.
@@ -47,8 +47,8 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Undeliverable:
-    """Messages (rising) that the consumer's output can never take, among those that are to be
-    delivered next.
+    """Messages to deliver next that the consumer's output can never take: the machine gives them
+    up. `sequences`: stream sequences, rising.
 
     The consumer has a dead-letter topic for them.
     """
@@ -58,8 +58,8 @@ class Undeliverable:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The stream has no messages below `below` any more: the machine forgets those of them that it
-    gave up.
+    """The stream has no messages below `below` any more. The machine forgets those of them that
+    have used up their deliveries.
 
     A message that waits for an ack stays until it is acked, or until its redelivery cannot read it
     (Removed).
@@ -82,8 +82,8 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """Reply addresses that cannot be reached any more, and prefixes of such addresses (`heads`,
-    which end with a slash).
+    """Pull requests from these reply addresses, or from addresses that begin with one of `heads`
+    (which end with a slash), are to be dropped: the addresses cannot be reached any more.
     """
 
     heads: frozenset[str] = frozenset()
@@ -92,11 +92,11 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """Acks of these stream sequences.
+    """Acks of the messages with these stream sequences, by token.
 
-    `consumer_seq`: the one in the last token; with ack_policy all the floor moves to it.
-    `incarnation`, here and below: the one that gave out this delivery, by its token; None if the
-    caller has checked it already.
+    `consumer_seq`: the one in the last token; with ack_policy all the floor moves to it. `reply`:
+    where the confirmation goes. `incarnation`, here and below: the one that gave out this delivery,
+    by its token; None if the caller has checked it already.
     """
 
     sequences: Ints
@@ -107,9 +107,9 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class RangeAcked:
-    """Acks by ranges of consumer sequences, both ends included.
+    """Acks of all deliveries with a consumer sequence in one of the ranges, both ends included.
 
-    `incarnation`: None if the ack names none.
+    `incarnation`: the one that made the deliveries, None if the ack names none.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -119,7 +119,9 @@ class RangeAcked:
 
 @dataclass(frozen=True, slots=True)
 class Nakked:
-    """A request to deliver a message again, at once or after `delay` ns."""
+    """A request to deliver a message again, at once (None) or after `delay` ns. `stream_seq`,
+    `consumer_seq` and `deliveries` are those of the delivery that it is about.
+    """
 
     stream_seq: int
     consumer_seq: int
@@ -184,7 +186,7 @@ class FlowAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed.
+    """Time has passed: the machine looks at everything that is due.
 
     `acks_up_to` (ns since 1970): all acks sent before this time have been handed to the machine.
 
@@ -197,7 +199,7 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """A request to deliver nothing before `until`."""
+    """A request to deliver nothing before `until` (ns since 1970)."""
 
     until: int
 
@@ -226,7 +228,7 @@ Event = (
 
 
 def read_ack(ack: Ack | RangeAck, reply: Reply = "", pin: str = "") -> tuple[Event, ...]:
-    """Return the events of an ack: one, or for a next two (Acked and Pulled).
+    """Return the events that an ack means to a machine: one, or for a next two (Acked and Pulled).
 
     `reply`: the address of the answer; for a next, of the messages. `pin`: a fresh id for the pull
     request of a next.

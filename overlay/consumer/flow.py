@@ -50,33 +50,34 @@ class Flow:
         return self.outstanding > self.limit
 
     def awaits_acks(self, room: int) -> bool:
-        """Return whether only an answer that acks can free messages.
+        """Return whether new messages have to wait for an answer that acks: answers are the acks of
+        this consumer, and max_ack_pending is reached.
 
-        `room`: what max_ack_pending still lets through.
+        `room`: how many new messages max_ack_pending still lets through.
         """
         return self.acks and not room
 
     def make_request(self, subject: str, delivered: Pair) -> Status:
-        """Return the request to be sent on the deliver subject.
+        """Return the flow control request with this subject, as a status for the deliver subject.
 
-        If answers ack, the request names the last delivery before it, so that the reader need not
-        keep track of it.
+        `delivered`: the last delivery. If answers ack, the request names it, so that the reader
+        need not keep track of it.
         """
         headers = name_last(delivered.consumer, delivered.stream) if self.acks else ()
         return Status("", StatusText(100, "FlowControl Request", headers), subject)
 
     def spend(self, size: int) -> str:
-        """Count the bytes of a delivery.
+        """Add the bytes of a delivery to those in flight.
 
-        Return the subject of a request to be sent now, empty for none.
+        Return the subject of a flow control request to be sent now, empty for none.
         """
         self.outstanding += size
         return self.ask() if self.outstanding > self.limit // 2 else ""
 
     def ask(self) -> str:
-        """Begin a request and return its subject.
+        """Begin a flow control request and return its subject. The caller has to send it.
 
-        Return an empty text while another request waits for its answer.
+        Return an empty text, and change nothing, while another request waits for its answer.
         """
         if self.subject:
             return ""
@@ -86,9 +87,11 @@ class Flow:
         return self.subject
 
     def answer(self, subject: str) -> bool:
-        """Process an answer: widen the window and free what was counted.
+        """Process the answer to a flow control request: double the limit, up to a bound, and
+        subtract the bytes that were in flight when the request was made.
 
-        Return False if it is not for the open request.
+        Return False, and change nothing, if `subject` is not that of the request that waits for its
+        answer.
         """
         if not self.subject or subject != self.subject:
             return False
@@ -99,7 +102,9 @@ class Flow:
 
 
 def _write_number(number: int) -> str:
-    """Return four characters in base 36, as nats-server writes them."""
+    """Return a number as four characters in base 36, as nats-server writes them; higher digits are
+    cut off.
+    """
     text = ""
     for _ in range(4):
         number, digit = divmod(number, 36)

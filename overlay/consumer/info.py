@@ -18,7 +18,9 @@ from .window import Pair
 
 
 class Gate(enum.Enum):
-    """What holds back new messages: the first reason, in this order, that applies."""
+    """What holds back new messages of a consumer: the first reason, in this order, that applies.
+    OPEN: nothing does. DRAINED: there are none to deliver.
+    """
 
     OPEN = "open"
     STATE = "state"  # by its phase: no reader, paused, or deleted
@@ -34,8 +36,10 @@ _IN_ORDER = tuple(gate for gate in Gate if gate is not Gate.OPEN)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """A consumer at one moment. Times are ns since 1970, 0 for never; `pause_remaining` is ns.
+    """What JetStream's ConsumerInfo says of a consumer, at one moment. Times are ns since 1970, 0
+    for never; `pause_remaining` is ns.
 
+    `gate`: what holds back new messages. `delivered`, `ack_floor`: consumer and stream sequence.
     `num_delayed`: messages that wait for the delay of a nak; they are part of num_ack_pending.
     """
 
@@ -86,7 +90,9 @@ class Facts(NamedTuple):
 
 
 def take_facts(state: MachineState) -> Facts:
-    """Return the facts of a machine. Only the thread that runs the machine may call this."""
+    """Return a copy of what can be asked of a machine now. Only the thread that runs the machine
+    may call this; the result may be used in any.
+    """
     window = state.window
     shut = {
         Gate.STATE: state.phase is not Phase.AWAKE,
@@ -119,7 +125,9 @@ def take_facts(state: MachineState) -> Facts:
 
 
 def find_gate(facts: Facts, now: int) -> Gate:
-    """Return what holds back new messages at `now` (ns since 1970)."""
+    """Return the first reason why new messages are held back at `now` (ns since 1970); Gate.OPEN if
+    none.
+    """
     shut = facts.shut | {Gate.PACED} if now < facts.ready_at < NEVER else facts.shut
     return next((gate for gate in _IN_ORDER if gate in shut), Gate.OPEN)
 

@@ -42,7 +42,8 @@ Run = tuple[int, int, str]
 
 
 class Lineage:
-    """The runs of one consumer, rising.
+    """Which incarnation (ownership) of one consumer gave out which consumer sequences, as runs in
+    rising order: first sequence, last sequence, incarnation.
 
     The last run is open: `incarnation` gives out all further consumer sequences. `former`: the runs
     of a committed state before it. `delivered`: the last consumer sequence of that state.
@@ -55,21 +56,24 @@ class Lineage:
         self._by_name = {name: list(own) for name, own in groupby(runs, key=lambda run: run[2])}
 
     def list_runs(self, delivered: int) -> list[Run]:
-        """Return the runs for a checkpoint. `delivered`: the last consumer sequence given out."""
+        """Return all runs, for a checkpoint. `delivered`: the last consumer sequence given out,
+        where the open run ends now.
+        """
         run = self.find_open(delivered)
         return [*self._former, run] if run else list(self._former)
 
     def find_open(self, delivered: int) -> Run | None:
-        """Return the run for a delta; None if this machine has given out nothing.
+        """Return the run of this machine, for a delta; None if it has given out nothing.
 
-        `delivered`: the last consumer sequence.
+        `delivered`: the last consumer sequence given out, where the run ends now.
         """
         return (self._open, delivered, self.incarnation) if self._open <= delivered else None
 
     def find_given(self, incarnation: str, consumer_seqs: Ints, delivered: int) -> npt.NDArray[np.bool_]:
-        """Return for each consumer sequence whether this incarnation gave it out.
+        """Return for each consumer sequence whether `incarnation` gave it out; all False for an
+        unknown one.
 
-        `delivered`: the last one given out.
+        `delivered`: the last consumer sequence that was given out by any.
         """
         given = np.zeros(consumer_seqs.size, np.bool_)
         for first, last, _ in self._by_name.get(incarnation, ()):
@@ -77,8 +81,8 @@ class Lineage:
         return given
 
     def find_end(self, incarnation: str) -> int:
-        """Return the last consumer sequence that an earlier incarnation gave out and committed; 0
-        for any other name.
+        """Return the last consumer sequence that an earlier incarnation gave out and committed. 0
+        for the current incarnation, an unknown one, and the empty name.
 
         The incarnation's deliveries above it were never committed.
         """
@@ -86,14 +90,17 @@ class Lineage:
         return 0 if last == NEVER or not incarnation else last
 
     def clip(self, incarnation: str, ranges: Iterable[Range]) -> tuple[Range, ...]:
-        """Return the parts of the ranges that this incarnation gave out."""
+        """Return the parts of the ranges (consumer sequences, both ends included) that this
+        incarnation gave out; for the current one also sequences that it has yet to give out.
+        """
         own = self._by_name.get(incarnation, ())
         found = ((max(first, low), min(last, high)) for first, last in ranges for low, high, _ in own)
         return tuple((first, last) for first, last in found if first <= last)
 
 
 def choose_runs(runs: Sequence[Run], named: Ints, *, is_cumulative: bool = False) -> list[Run]:
-    """Return the runs of a committed state that have to be kept.
+    """Return those runs of a committed state that have to be kept: acks may still settle messages
+    by them, or they are the newest ones.
 
     `named`: the consumer sequences that an ack may still name. `is_cumulative`: an ack also settles
     what was delivered before it.
@@ -109,7 +116,8 @@ def choose_runs(runs: Sequence[Run], named: Ints, *, is_cumulative: bool = False
 
 
 def join_runs(heads: Iterable[dict[str, Any]]) -> list[Run]:
-    """Return the runs that the heads of a log's records describe, in order.
+    """Return the runs of a consumer, in order, from the heads of its state records (snapshot.py),
+    in the order in which they were written.
 
     A record that gave out something and has neither `incarnations` nor `run` was written by a
     version without incarnations. Such a record may stand between records of a later version.
@@ -129,7 +137,9 @@ def join_runs(heads: Iterable[dict[str, Any]]) -> list[Run]:
 
 
 def _put(runs: list[Run], run: Run) -> None:
-    """Append a run, or replace the last run by a later state of it."""
+    """Append `run` to `runs`. If the last run has the same beginning and incarnation, replace it:
+    `run` is a later state of it.
+    """
     if runs and runs[-1][0] == run[0] and runs[-1][2] == run[2]:
         runs.pop()
     runs.append(run)

@@ -92,7 +92,9 @@ class Machine:
         return self._finish(now)
 
     def deliver(self, now: int, most: int) -> list[Effect]:
-        """Continue the deliveries that the `most` of `handle` cut short, and return their effects."""
+        """Deliver more of the messages that the `most` of `handle` held back: at most `most` are
+        delivered or given up. Return the effects, in order. `now`: as in `handle`.
+        """
         self._left = most
         return self._finish(now)
 
@@ -100,8 +102,8 @@ class Machine:
         """Deliver nothing to pull requests whose reply address begins with one of `heads`, until
         the next call.
 
-        Return whether a request that was held back before is not any more: the machine wants a
-        Ticked then.
+        Return whether a request that was held back before is not any more. Then the caller has to
+        pass a Ticked event, so that it is served.
         """
         return self.state.waiting.hold(heads)
 
@@ -127,7 +129,8 @@ class Machine:
 
     def find_next_up(self, most: int) -> tuple[Ints, Ints]:
         """Return stream sequences and sizes (bytes) of the next messages to deliver, at most
-        `most`; redeliveries come first.
+        `most`; redeliveries come first. Nothing is delivered. Empty if the consumer is paused or
+        has no reader.
         """
         state = self.state
         if state.phase is not Phase.AWAKE or (not state.config.is_push and not len(state.waiting)):
@@ -189,7 +192,9 @@ class Machine:
     # what applications say of deliveries; settling.py has the rules which of it counts
 
     def _ack(self, event: events.Acked, now: int) -> None:
-        """Settle messages that were acked by token."""
+        """Settle messages that were acked by token, and confirm it to the sender. If the delivery
+        was never made, or the incarnation of the token did not make it, queue a Refuse.
+        """
         state = self.state
         sequences, consumer_seq = event.sequences, event.consumer_seq
         if event.incarnation is not None:
@@ -229,7 +234,9 @@ class Machine:
             self._settle(ended, now)
 
     def _nak(self, event: events.Nakked, now: int) -> None:
-        """Queue a message for redelivery, or delay it."""
+        """Queue a message for redelivery, at once or after the delay of the nak, with an advisory
+        if it was pending. A nak that does not count (`_is_taken`) is refused or ignored.
+        """
         if not self._is_taken(event, Verb.NAK, now):
             return
         self._answer(event.reply)
@@ -244,7 +251,9 @@ class Machine:
             self.state.window.progress(event.sequences, now)
 
     def _term(self, event: events.Termed, now: int) -> None:
-        """Settle a message for good, with an advisory and a dead letter."""
+        """Settle a message for good, with an advisory, and with a dead letter if the consumer has a
+        topic for them.
+        """
         if not self._is_taken(event, Verb.TERM, now):
             return
         sequences = np.array([event.stream_seq])
@@ -270,21 +279,26 @@ class Machine:
                 self._settle(state.window.ack_ranges(((1, event.up_to),)), now)
 
     def _is_taken(self, event: events.Nakked | events.Termed, verb: Verb, now: int) -> bool:
-        """Return whether a nak or a term counts; refuse it if not."""
+        """Return whether a nak or a term has an effect. If its delivery was never made or is
+        another incarnation's, queue a Refuse.
+        """
         is_given = self._is_known(event.stream_seq) and self._is_given(event, np.array([event.stream_seq]), verb)
         return is_given and self._hears(now)
 
     def _is_known(self, stream_seq: int) -> bool:
-        """Return whether this stream sequence has been delivered; refuse the event if not."""
+        """Return whether deliveries have reached this stream sequence. If not, queue a Refuse: the
+        message was never delivered.
+        """
         if stream_seq > self.state.window.delivered.stream:
             self._effects.append(Refuse(Flaw.FUTURE))
             return False
         return True
 
     def _is_given(self, event: _ByToken, sequences: Ints, verb: Verb) -> bool:
-        """Return whether an ack counts by the incarnation in its token; refuse it if not.
+        """Return whether an ack counts by the incarnation in its token. If not, queue a Refuse.
 
         The sender of a refused ack gets an answer if all its messages are settled already.
+        `sequences`: stream sequences of the acked messages.
         """
         if event.incarnation is None:
             return True
@@ -296,19 +310,22 @@ class Machine:
         return False
 
     def _hears(self, now: int) -> bool:
-        """Return whether the consumer's policy takes acks by token; if so, the consumer is in use."""
+        """Return whether the consumer's ack policy takes acks by token. If so, record `now` as the
+        time at which the consumer was last used.
+        """
         if not self.state.config.ack_policy.takes_acks:
             return False
         self.state.active_at = now
         return True
 
     def _answer(self, reply: events.Reply) -> None:
-        """Queue the answer to the sender if the sender wants one."""
+        """Queue a confirmation to the sender of an ack; nothing if `reply` is empty."""
         if reply:
             self._effects.append(Answer(reply))
 
     def _answer_if_settled(self, reply: events.Reply, sequences: Ints) -> None:
-        """Queue the answer to the sender unless one of these messages is delivered again.
+        """Queue a confirmation to the sender of an ack if all these messages were delivered and
+        none is pending. Otherwise queue nothing, so that the sender tries again.
 
         `sequences`: stream sequences.
         """
@@ -316,7 +333,9 @@ class Machine:
             self._effects.append(Answer(reply))
 
     def _settle(self, ended: Settled, now: int) -> None:
-        """Note the time of an ack and report samples of what it settled."""
+        """Record the time of an ack, and with explicit acks queue samples for metric events.
+        `ended`: the messages that the ack has settled, which the window has dropped already.
+        """
         if len(ended):
             self.state.acked_at = now
         if self.state.config.ack_policy is AckPolicy.EXPLICIT:
@@ -325,12 +344,13 @@ class Machine:
     # messages that are given up
 
     def _exhaust(self, ended: Settled) -> None:
-        """Tell of messages that have used up their deliveries."""
+        """Queue advisories and dead letters for messages that have used up their deliveries."""
         self._effects.extend(exhaust(ended))
         self._queue_dead_letters(ended, "max_deliver")
 
     def _queue_dead_letters(self, ended: Settled, reason: str) -> None:
-        """Queue dead letters for these messages if the consumer has a dead-letter topic.
+        """Queue dead letters for these messages if the consumer has a dead-letter topic; nothing
+        otherwise.
 
         `reason`: as in DeadLetter.
         """
@@ -389,7 +409,9 @@ class Machine:
             self._effects.append(Remove())
 
     def _beat(self, now: int) -> None:
-        """Send the heartbeat of the deliver subject if it has a reader."""
+        """Queue a heartbeat for the deliver subject if it has a reader, and set the time of the
+        next one.
+        """
         state, flow = self.state, self.state.pace.flow
         if state.phase is not Phase.ASLEEP:
             stalled = flow.subject if flow and (flow.is_stalled or flow.awaits_acks(state.window.room)) else ""
@@ -425,8 +447,8 @@ class Machine:
     # deliveries
 
     def _deliver(self, now: int) -> None:
-        """Deliver until nothing may go out, no reader takes messages, or the step's limit is
-        reached.
+        """Queue deliveries until nothing may go out, no reader takes messages, or the step's limit
+        is reached.
 
         Redeliveries go first. If messages are ready but the limit is used up, `ready_at` is set to
         `now`.
@@ -462,16 +484,19 @@ class Machine:
                 return
 
     def _has_taker(self, now: int) -> bool:
-        """Return whether a reader can take a message: flow control open, or a pull request waiting."""
+        """Return whether a reader can take a message: for a push consumer, whether flow control
+        lets it through; for a pull consumer, whether a pull request waits that may be served.
+        """
         state = self.state
         if state.config.is_push:
             return not state.pace.is_stalled
         return state.waiting.has_taker(state.num_pending, state.window.pending.count, now)
 
     def _send(self, time: int | None, size: int, again: Ints | None, now: int) -> bool:
-        """Deliver the next messages to the reader whose turn it is.
+        """Queue the delivery of the next messages to the reader whose turn it is: many at once if
+        nothing limits the pace, otherwise one.
 
-        Return False if they have to wait.
+        Return False if they have to wait for time or for a pull request.
 
         `time`: ns since 1970 when the message was stored, None for a redelivery. `size`: its bytes.
         `again`: its row if it is a redelivery, None otherwise.
@@ -505,11 +530,11 @@ class Machine:
         return True
 
     def _measure_token(self, again: Ints | None) -> int:
-        """Return the length of the next message's token in bytes, 0 if nothing counts bytes.
+        """Return the length of the next message's ack token in bytes, 0 if nothing counts bytes.
 
         max_bytes and the pace count it as well, as nats-server does (docs/jetstream.md#pull).
 
-        `again`: the message's row if it is a redelivery, None otherwise.
+        `again`: the message's row (an array of one) if it is a redelivery, None otherwise.
         """
         state, window = self.state, self.state.window
         if not state.config.max_bytes and state.pace.is_even and state.config.is_push:
@@ -523,7 +548,8 @@ class Machine:
         return measure_token(*state.config.id, state.lineage.incarnation, numbers)
 
     def _give(self, waiter: Waiter | None, most: int, is_again: bool, now: int) -> int:
-        """Deliver up to `most` messages and return how many.
+        """Queue one Deliver with up to `most` messages and return how many it has. `is_again`: take
+        them from the redelivery queue, otherwise from the offered ones.
 
         `waiter`: the pull request they are for, None for a push consumer.
         """
@@ -548,8 +574,8 @@ class Machine:
         return given.sequences.size
 
     def _ask(self, subject: str) -> None:
-        """Send a flow control request: with this subject, or if it is empty, with a new one if only
-        its answer can free messages.
+        """Queue a flow control request with this subject. If it is empty, queue a new request if
+        new messages wait for an answer that acks, otherwise nothing.
         """
         window, flow = self.state.window, self.state.pace.flow
         if flow is None:
@@ -558,7 +584,7 @@ class Machine:
             self._effects.append(flow.make_request(subject, window.delivered))
 
     def _arm(self, now: int) -> None:
-        """Ask for a new timer if the time of the next Ticked has changed."""
+        """Queue an ArmTimer if the time at which the machine needs the next Ticked has changed."""
         at = find_next(self.state)
         if at != self.state.armed_at:
             self.state.armed_at = at

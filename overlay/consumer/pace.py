@@ -22,14 +22,16 @@ alone.
 
 
 def is_replayed(config: ConsumerConfig) -> bool:
-    """Return whether a consumer gets the stream's old messages with their original gaps."""
+    """Return whether a consumer gets the messages that were stored before its creation with their
+    original gaps in time.
+    """
     return config.replay_policy is ReplayPolicy.ORIGINAL and config.deliver_policy in REPLAYED
 
 
 class Rate:
-    """A token bucket of `burst` bytes, filled at `bits_per_second`.
+    """A limit for bytes over time: a token bucket of `burst` bytes, filled at `bits_per_second`.
 
-    A message goes out once its bytes are in the bucket.
+    A message may go out once its bytes are in the bucket. The bucket is full at first.
     """
 
     def __init__(self, bits_per_second: int, burst: int) -> None:
@@ -37,7 +39,9 @@ class Rate:
         self._filled_at = -NEVER  # when the bucket would have been empty; its content is the time since then
 
     def ready_at(self, now: int, size: int) -> int:
-        """Return the time from which on a message of `size` bytes may go out."""
+        """Return the time from which on a message of `size` bytes may go out; `now` or earlier
+        means at once. Nothing is taken out of the bucket.
+        """
         # a message larger than the bucket needs a full one
         return max(self._filled_at, now - self._time(self._burst)) + self._time(min(size, self._burst))
 
@@ -50,9 +54,10 @@ class Rate:
 
 
 class Replay:
-    """The gaps between the store times of delivered messages.
+    """When messages go out with the gaps between them that they were stored with.
 
-    They apply up to `last_sequence`, the stream's last message when the consumer was created.
+    The gaps apply up to stream sequence `last_sequence`, the stream's last message when the
+    consumer was created.
     """
 
     def __init__(self, last_sequence: int) -> None:
@@ -68,20 +73,25 @@ class Replay:
         return self._sent_at + gap if gap > SMALL_GAP else 0
 
     def spend(self, now: int, time: int) -> None:
-        """Note a delivered message: when it went out (`now`), and when it was stored (`time`)."""
+        """Record the last delivered message: when it went out (`now`), and when it was stored
+        (`time`).
+        """
         self._sent_at, self._stored_at = now, time
 
     def is_over(self, delivered: int) -> bool:
-        """Return whether the replay is over once the stream sequence `delivered` has been delivered."""
+        """Return whether `delivered`, the highest stream sequence delivered so far, has reached
+        `last_sequence`.
+        """
         return delivered >= self.last_sequence
 
 
 class Pace:
-    """Rate limit, replay and flow control together.
+    """What slows down a consumer's deliveries: rate limit, replay and flow control, those of them
+    that its config has.
 
-    `replay_until`: the stream's last sequence when the consumer was created. `burst`: bytes of the
-    rate limit's bucket. `incarnation`: the one in the subjects of flow control requests. `asked`:
-    number of requests sent before.
+    `replay_until`: the stream's last sequence when the consumer was created, 0 for no replay.
+    `burst`: bytes of the rate limit's bucket. `incarnation`: the one in the subjects of flow
+    control requests. `asked`: number of requests sent before.
     """
 
     def __init__(
@@ -99,35 +109,40 @@ class Pace:
 
     @property
     def is_even(self) -> bool:
-        """Whether nothing holds back deliveries, so that many messages may go out at once."""
+        """Whether neither rate limit nor replay nor flow control applies, so that many messages may
+        go out at once.
+        """
         return self._rate is None and self._replay is None and self.flow is None
 
     @property
     def is_stalled(self) -> bool:
-        """Whether deliveries wait for an answer to flow control."""
+        """Whether deliveries have to stop until a flow control request is answered."""
         return self.flow is not None and self.flow.is_stalled
 
     def change(self, config: ConsumerConfig) -> Pace:
-        """Return the pace for another config of the same consumer. A replay under way continues."""
+        """Return the pace for another config of the same consumer. A replay under way continues;
+        rate limit and flow control begin anew.
+        """
         changed = Pace(config, 0, self._burst, self._incarnation, self.asked)
         changed._replay = self._replay
         return changed
 
     def ready_at(self, now: int, time: int | None, size: int) -> int:
-        """Return when a message may go out; `now` or earlier means at once.
+        """Return the time from which on a message may go out, by rate limit and replay; `now` or
+        earlier means at once. Flow control is not asked (`is_stalled`).
 
-        `time`: ns since 1970 when it was stored, None for a redelivery.
+        `time`: ns since 1970 when it was stored, None for a redelivery. `size`: its bytes.
         """
         rate = self._rate.ready_at(now, size) if self._rate else 0
         return max(rate, self._replay.ready_at(time) if self._replay and time is not None else 0)
 
     def spend(self, now: int, time: int | None, size: int, delivered: int) -> str:
-        """Count a delivery in rate limit, replay and flow control.
+        """Count a message delivered at `now` in rate limit, replay and flow control.
 
         Return the subject of the flow control request to send now, "" if none is due.
 
-        `time`: ns since 1970 when the message was stored, None for a redelivery. `delivered`: the
-        highest stream sequence delivered so far, including this delivery.
+        `time`: ns since 1970 when the message was stored, None for a redelivery. `size`: its bytes.
+        `delivered`: the highest stream sequence delivered so far, including this delivery.
         """
         if self._rate:
             self._rate.spend(now, size)

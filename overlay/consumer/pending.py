@@ -31,7 +31,7 @@ class Row(enum.IntEnum):
     """The state of a delivered message.
 
     WAITING for its ack, QUEUED for redelivery, DELAYED by a nak until its deadline, EXHAUSTED when
-    its deliveries are used up, GONE when it is settled.
+    its deliveries are used up (max_deliver), GONE when it is settled or has left the stream.
     """
 
     GONE = 0
@@ -54,10 +54,11 @@ COLUMNS: dict[str, type[np.generic]] = {
 
 
 class Pending:
-    """The table.
+    """The table of a consumer's delivered messages that are not settled; a row per message, in
+    order of stream sequence.
 
     `column` has the arrays by name (COLUMNS), with spare room at the end; `end` is the number of
-    rows.
+    rows. `lead`: the first row that waits for an ack.
 
     `counts`: rows by state. `redelivered`: rows that are not GONE and were delivered more than
     once.
@@ -79,13 +80,16 @@ class Pending:
         return sum(column.nbytes for column in self.column.values())
 
     def view(self, name: str) -> npt.NDArray[Any]:
-        """Return a column without the spare room at its end."""
+        """Return a column without the spare room at its end: one item per row. It shares the memory
+        of the table.
+        """
         return self.column[name][: self.end]
 
     def append(self, **columns: npt.NDArray[Any] | int) -> Ints:
-        """Add rows at the end and return their row numbers.
+        """Add rows at the end, one per message, and return their row numbers. A number instead of
+        an array is the value of all of them.
 
-        Their sequences rise and lie above all others.
+        Stream sequences and consumer sequences must rise and lie above all others.
         """
         sequences = np.asarray(columns["sequence"])
         end = self.end + sequences.size
@@ -102,9 +106,10 @@ class Pending:
         return rows
 
     def find(self, sequences: Ints) -> Ints:
-        """Return the rows of those stream sequences that are known: pending or exhausted.
+        """Return the row numbers of these stream sequences, without those that have no row or whose
+        row is GONE. EXHAUSTED rows are included.
 
-        `sequences` rise.
+        `sequences` must rise.
         """
         own = self.view("sequence")
         at = np.searchsorted(own, sequences)
@@ -114,8 +119,9 @@ class Pending:
         return found
 
     def find_delivered(self, ranges: list[tuple[int, int]]) -> Ints:
-        """Return the rows whose first consumer sequence lies in one of the ranges, which rise and
-        do not overlap.
+        """Return the row numbers, without GONE ones, of messages whose first delivery had a
+        consumer sequence in one of the ranges. The ranges include both ends, rise and do not
+        overlap.
         """
         own, bounds = self.view("consumer_seq"), np.array(ranges, np.int64).reshape(-1, 2)
         begin = np.searchsorted(own, bounds[:, 0])
@@ -125,8 +131,8 @@ class Pending:
         return found
 
     def find_covered(self, consumer_seq: int, sequences: Ints) -> tuple[Ints, Ints]:
-        """Return, for each stream sequence, the last known message up to it that was first
-        delivered as `consumer_seq` or before.
+        """Return for each stream sequence the last message at or below it, among the messages (not
+        GONE) that were first delivered at consumer sequence `consumer_seq` or before.
 
         The first array has the stream sequences of these messages, 0 for none. The second has a
         consumer sequence for each: an ack of everything up to the message covers all known messages
@@ -139,18 +145,20 @@ class Pending:
         return known[at], counted[at]
 
     def find_up_to(self, sequence: int) -> Ints:
-        """Return the rows up to a stream sequence, without GONE ones."""
+        """Return the row numbers up to and including a stream sequence, without GONE ones."""
         end = int(np.searchsorted(self.view("sequence"), sequence, side="right"))
         return np.flatnonzero(self.view("state")[:end] != Row.GONE)
 
     def find_pending(self, rows: Ints) -> Ints:
-        """Return those of the rows that wait for an ack."""
+        """Return those of the row numbers whose messages can still be acked: neither GONE nor
+        EXHAUSTED.
+        """
         state = self.view("state")[rows]
         waiting: Ints = rows[(state != Row.GONE) & (state != Row.EXHAUSTED)]
         return waiting
 
     def become(self, rows: Ints, state: Row) -> None:
-        """Change the state of rows. No row may be named twice."""
+        """Set the state of these rows, and update the counters. No row may be named twice."""
         column = self.column["state"]
         for former, count in enumerate(np.bincount(column[rows], minlength=len(Row)).tolist()):
             self.counts[former] -= count
@@ -161,13 +169,15 @@ class Pending:
         self.lead = _skip_settled(column, self.lead, self.end)
 
     def queue(self, rows: Ints, ticket: int) -> None:
-        """Mark rows as QUEUED, with the tickets from `ticket` on, in this order."""
+        """Mark rows as QUEUED for redelivery. In this order they get the tickets from `ticket` on,
+        by which the redelivery queue recognises them.
+        """
         self.become(rows, Row.QUEUED)
         self.column["deadline"][rows] = np.arange(ticket, ticket + rows.size)
 
     def deliver_again(self, rows: Ints, now: int) -> None:
-        """Count one more delivery of rows at `now` (ns since 1970); they wait for an ack, without a
-        deadline.
+        """Count one more delivery of these rows at `now` (ns since 1970). They become WAITING, with
+        the deadline NEVER, which the caller may set.
         """
         column = self.column
         self.redelivered += int((column["deliveries"][rows] == 1).sum())
@@ -181,7 +191,7 @@ class Pending:
         self.column["deadline"][rows] = deadlines
 
     def compact(self) -> None:
-        """Drop GONE rows if they are the larger part.
+        """Remove GONE rows if they are the larger part and more than some, otherwise do nothing.
 
         Row numbers from before are invalid afterwards.
         """
@@ -208,9 +218,10 @@ def _take(column: npt.NDArray[Any], kept: Ints, room: int) -> npt.NDArray[Any]:
 
 
 def distinct(numbers: Ints) -> Ints:
-    """Return each number once, rising.
+    """Return each number once, in rising order.
 
-    If the numbers rise already, as they mostly do, this is several times as fast as np.unique.
+    If the numbers rise already, as they mostly do, this is several times as fast as np.unique, and
+    the array itself is returned.
     """
     if numbers.size < 2 or (numbers[1:] > numbers[:-1]).all():
         return numbers
@@ -221,7 +232,9 @@ def distinct(numbers: Ints) -> Ints:
 
 @kernel
 def _skip_settled(state: Bytes, at: int, end: int) -> int:
-    """Return the first row from `at` on that is neither GONE (0) nor EXHAUSTED (4)."""
+    """Return the first row from `at` on, below `end`, that is neither GONE (0) nor EXHAUSTED (4);
+    `end` if there is none.
+    """
     while at < end and (state[at] == 0 or state[at] == 4):
         at += 1
     return at

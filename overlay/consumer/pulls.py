@@ -26,7 +26,9 @@ MAX_BODY = 4 << 10
 
 @dataclass(frozen=True, slots=True)
 class StatusText:
-    """A status without its address."""
+    """What a status message says to a client: code, description and headers. It does not name the
+    address that it goes to.
+    """
 
     code: int
     description: str
@@ -43,9 +45,10 @@ WRONG_PIN = StatusText(423, "Nats-Wrong-Pin-Id")
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """The fields of a pull request.
+    """The fields of a pull request, by JetStream's names. `batch`: how many messages it asks for.
 
-    Durations are ns; `expires` 0 waits for ever, `max_bytes` 0 is no limit.
+    Durations (`expires`, `idle_heartbeat`) are ns; `expires` 0 waits for ever, `max_bytes` 0 is no
+    limit.
     """
 
     batch: int = 1
@@ -75,7 +78,9 @@ _TYPES: dict[str, type] = {
 
 
 def parse_pull(body: bytes) -> PullRequest | StatusText:
-    """Parse the body of a request; return the status 400 that answers it if it is malformed."""
+    """Parse the body of a pull request. If it is malformed, return the status with code 400 that
+    answers it; nothing raises. Text that is neither a number nor JSON asks for one message.
+    """
     if len(body) > MAX_BODY:
         return _refuse(f"the request has more than {MAX_BODY} bytes")
     text = body.decode(errors="replace").strip()
@@ -102,10 +107,11 @@ def _parse_json(text: str) -> PullRequest | StatusText:
 
 
 def check_pull(request: PullRequest | StatusText, config: ConsumerConfig) -> StatusText | None:
-    """Return the status that refuses a request, None if it is valid.
+    """Return the status that refuses a request, None if it is valid. `request`: as `parse_pull`
+    returned it.
 
-    A request is refused if it is malformed, goes beyond the consumer's limits, or is for a push
-    consumer.
+    A request is refused if it is malformed, goes beyond the consumer's limits, has wrong priority
+    fields, or is for a push consumer.
     """
     if config.is_push:
         return PUSH_BASED
@@ -136,12 +142,15 @@ def _check_priority(request: PullRequest, config: ConsumerConfig) -> StatusText 
 
 
 def left(code: int, description: str, batch: int, size: int) -> StatusText:
-    """Return a status whose headers say how many messages and bytes of a request are left."""
+    """Return a status with headers that say how many messages (`batch`) and bytes (`size`) of a
+    pull request were not delivered.
+    """
     return StatusText(code, description, ((PENDING_MESSAGES, str(batch)), (PENDING_BYTES, str(size))))
 
 
 def idle(last_consumer: int, last_stream: int, stalled: str = "") -> StatusText:
-    """Return an idle heartbeat.
+    """Return the status that is sent as an idle heartbeat. `last_consumer`, `last_stream`: consumer
+    sequence and stream sequence up to which messages were processed.
 
     `stalled`: the subject of the flow control request that waits for an answer, or empty.
     """
@@ -155,7 +164,7 @@ def name_last(last_consumer: int, last_stream: int) -> Headers:
 
 
 def write_go_duration(nanoseconds: int) -> str:
-    """Return a duration as Go prints it: 2s, 1m30s, 2h0m0s, 1.5s, 100ms."""
+    """Return a duration, given in ns, as Go prints it: 2s, 1m30s, 2h0m0s, 1.5s, 100ms."""
     if nanoseconds < 1_000_000_000:
         for unit, length in (("ms", 1_000_000), ("µs", 1_000)):
             if nanoseconds >= length:

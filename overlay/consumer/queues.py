@@ -37,12 +37,14 @@ class Run:
         return Run(self.sequences[first:end], self.times[first:end], self.sizes[first:end])
 
     def keep(self, kept: Ints) -> Run:
-        """Return the messages at these positions."""
+        """Return the messages at these positions (indices, rising)."""
         return Run(self.sequences[kept], self.times[kept], self.sizes[kept])
 
 
 class Offers:
-    """Messages that match and have not been delivered, in stream order. `count`: how many."""
+    """The queue of messages that match and have not been delivered, in stream order. `count`: how
+    many.
+    """
 
     def __init__(self) -> None:
         self._runs: deque[Run] = deque()
@@ -63,9 +65,10 @@ class Offers:
         return int(run.sequences[0]), int(run.times[0]), int(run.sizes[0])
 
     def take(self, most: int) -> Run:
-        """Remove and return the next messages: at least one, at most `most`.
+        """Remove and return the next messages: at least one, at most `most`. There may be fewer
+        although more are queued.
 
-        The queue must not be empty.
+        The queue must not be empty, and `most` must be at least 1.
         """
         run = self._runs.popleft()
         if len(run) > most:
@@ -105,9 +108,11 @@ def _stays(own: Ints, below: int, removed: Ints) -> Ints:
 
 @dataclass(slots=True)
 class Redeliveries:
-    """The redelivery queue. `ticket`: the place of the next entry in the queue.
+    """The queue of messages to be delivered again. It refers to rows of the table of pending
+    messages; an entry whose row has left the state QUEUED is passed over.
 
-    A queued row has its ticket in the table's deadline column.
+    `ticket`: the number of the next entry. A queued row has its entry's ticket in the table's
+    deadline column.
     """
 
     ticket: int = 0
@@ -115,14 +120,16 @@ class Redeliveries:
 
     @classmethod
     def restore(cls, pending: Pending, ticket: int) -> Redeliveries:
-        """Return the queue that the table describes. Its entries get new tickets, from `ticket` on."""
+        """Return the queue of the table's QUEUED rows, in the order of their tickets. They get new
+        tickets, from `ticket` on.
+        """
         rows = np.flatnonzero(pending.view("state") == Row.QUEUED)
         queue = cls(ticket)
         queue.put(pending, rows[np.argsort(pending.view("deadline")[rows])])
         return queue
 
     def put(self, pending: Pending, rows: Ints) -> None:
-        """Append rows to the queue, in this order."""
+        """Mark these rows of the table as QUEUED, and append them to the queue in this order."""
         if not rows.size:
             return
         pending.queue(rows, self.ticket)
@@ -130,7 +137,9 @@ class Redeliveries:
         self.ticket += rows.size
 
     def peek(self, pending: Pending) -> int:
-        """Return the next row that is still queued, -1 if none is."""
+        """Return the number of the next row that is still QUEUED, -1 if none is. It stays in the
+        queue; entries before it are dropped.
+        """
         while self._runs:
             ticket, sequences = self._runs[0]
             rows = _find_queued(pending, ticket, sequences[:1])
@@ -143,9 +152,10 @@ class Redeliveries:
         return -1
 
     def take(self, pending: Pending, most: int) -> Ints:
-        """Remove the next entries, at most `most`, and return the rows still queued.
+        """Remove the next entries, and return the numbers of their rows that are still QUEUED, at
+        most `most`. The rows stay QUEUED in the table: the caller changes their state.
 
-        Empty only if no row is queued.
+        There may be fewer although more are queued; empty only if no row is queued.
         """
         while self._runs:
             ticket, sequences = self._runs[0]
@@ -156,7 +166,9 @@ class Redeliveries:
         return np.empty(0, np.int64)
 
     def find_next_up(self, pending: Pending, most: int) -> Ints:
-        """Return the rows of the next entries without removing them, at most `most`."""
+        """Return the numbers of the next rows that are still QUEUED, at most `most`. They stay in
+        the queue.
+        """
         found = [np.empty(0, np.int64)]
         for ticket, sequences in self._runs:
             if most <= 0:
@@ -172,9 +184,10 @@ class Redeliveries:
 
 
 def _find_queued(pending: Pending, ticket: int, sequences: Ints) -> Ints:
-    """Return the rows that are queued with the tickets from `ticket` on.
+    """Return the numbers of the rows that are still QUEUED with the ticket of their entry. The
+    entries have the tickets from `ticket` on.
 
-    `sequences`: one per ticket, in any order.
+    `sequences`: the stream sequence of each entry, in any order.
     """
     own = pending.view("sequence")
     at = np.searchsorted(own, sequences)

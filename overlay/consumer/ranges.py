@@ -22,7 +22,8 @@ Range = tuple[int, int]
 
 
 def join(ranges: Iterable[Range], last: int) -> list[Range]:
-    """Return the ranges in rising order, clipped at `last`; overlapping and adjacent ranges become one.
+    """Return the ranges in rising order and without overlap: overlapping and adjacent ranges become
+    one, and all are cut off at `last`.
 
     Both ends of a range are included.
     """

@@ -32,9 +32,10 @@ _FINAL = (Verb.ACK, Verb.TERM)
 
 
 class Meant(NamedTuple):
-    """The deliveries that acks by token stand for, as columns.
+    """The deliveries that acks by token stand for, as columns with an item per ack: stream sequence
+    and consumer sequence.
 
-    `counts`: one per ack, whether it is accepted (bool).
+    `counts`: whether the ack is accepted; if False, it has to be refused.
     """
 
     sequences: Ints
@@ -43,9 +44,12 @@ class Meant(NamedTuple):
 
 
 def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Meant:
-    """Return the deliveries that tokens with this incarnation and these sequences stand for.
+    """Return which deliveries some tokens stand for, all with this verb and incarnation, and
+    whether their acks are accepted. Changes nothing. An ack of a delivery that its incarnation
+    never committed may stand for another delivery, see above.
 
-    The caller has to check whether they have been delivered at all.
+    `sequences`, `consumer_seqs`: of the tokens. The caller has to check whether they have been
+    delivered at all.
     """
     policy, lineage = state.config.ack_policy, state.lineage
     if not policy.takes_acks:

@@ -49,15 +49,19 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 class SnapshotUnreadable(OverlayError):
-    """A record of consumer state that this version cannot read. An operator has to act."""
+    """A record of consumer state that is damaged or of another version, so that this version cannot
+    read it. An operator has to act.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class MachineRecord:
-    """One decoded record.
+    """One decoded record of a consumer's state: a checkpoint with all of it, or a delta with what
+    changed.
 
-    `rows`: changed rows, arrays by column name. `ended`: stream sequences. `again`: consumer and
-    stream sequences of redeliveries.
+    `head`: the record's JSON fields. `rows`: changed rows, arrays by column name. `ended`: stream
+    sequences of messages that are not known any more. `again`: consumer and stream sequences of
+    redeliveries.
     """
 
     is_checkpoint: bool
@@ -68,12 +72,14 @@ class MachineRecord:
 
 
 def encode_delta(state: MachineState, changes: Changes) -> bytes:
-    """Return a record of what changed. `changes`: those of the window since the last record."""
+    """Return a delta record: the state's counters, and these changes of its window since the last
+    record.
+    """
     return _encode(state, changes, is_checkpoint=False)
 
 
 def encode_checkpoint(state: MachineState) -> bytes:
-    """Return a record of the whole state."""
+    """Return a checkpoint record, from which the state can be restored without earlier records."""
     return _encode(state, state.window.everything, is_checkpoint=True)
 
 
@@ -103,7 +109,9 @@ def _encode(state: MachineState, changes: Changes, *, is_checkpoint: bool) -> by
 
 
 def _list_runs(state: MachineState, *, is_checkpoint: bool) -> dict[str, Any]:
-    """Return the fields of the head that name incarnations; empty if there is none to name."""
+    """Return the fields that name incarnations, for the head of a record: `incarnations` in a
+    checkpoint, `run` in a delta; empty if there is none to name.
+    """
     delivered = state.window.delivered.consumer
     if is_checkpoint:
         runs = state.lineage.list_runs(delivered)
@@ -117,7 +125,9 @@ def _little(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def decode(value: bytes) -> MachineRecord:
-    """Parse a record. Raises SnapshotUnreadable if it is damaged, foreign, or of another version."""
+    """Parse a record of consumer state. Raises SnapshotUnreadable if it is damaged, no such record,
+    or of another version.
+    """
     try:
         magic, version, size = _HEAD.unpack_from(value)
         if magic != _MAGIC:

@@ -91,7 +91,9 @@ def begin(
     jitter: int = 0,
     incarnation: str = "",
 ) -> MachineState:
-    """Return the state with which a machine begins if nothing is stored of its consumer.
+    """Return the state with which a machine begins if nothing is stored of its consumer. A push
+    consumer with `interest: group` begins without a reader, and a pause in the config begins at
+    once.
 
     `now`: ns since 1970.
 

@@ -39,7 +39,10 @@ from .events import (
 
 
 class Phase(enum.Enum):
-    """A consumer's phase. ASLEEP: the deliver subject has no reader. GONE: the consumer is deleted."""
+    """What stops a consumer's deliveries from outside. ASLEEP: the deliver subject has no reader.
+    AWAKE: nothing. PAUSED: a pause with a reader, PAUSED_ASLEEP: without. GONE: the consumer is
+    deleted.
+    """
 
     ASLEEP = "asleep"
     AWAKE = "awake"

@@ -22,11 +22,13 @@ SWEEP_EVERY = 1_000_000_000
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A request and how much of it is left.
+    """A pull request that waits for messages, and how much of it is left.
 
-    Times are ns since 1970; `beat_at`: when its next heartbeat is due.
+    Times are ns since 1970, NEVER if not wanted. `expires_at`: when it ends. `beat_at`: when its
+    next heartbeat is due. `pin`: the id that its client gets if it becomes pinned.
 
-    `batch`: messages left. `size`: bytes left. `served`: messages delivered to it so far.
+    `batch`: messages left. `size`: bytes left, if it has max_bytes. `served`: messages delivered to
+    it so far.
     """
 
     request: PullRequest
@@ -40,24 +42,26 @@ class Waiter:
 
     @property
     def is_one_shot(self) -> bool:
-        """Whether the request ends at the end of the stream.
-
-        With no_wait it takes the messages that there are. With no_wait alone, without `expires`, it
-        may end without any.
+        """Whether the request ends as soon as no more messages are ready: it has no_wait, and
+        either a message was delivered to it or it has no `expires`.
         """
         return self.request.no_wait and (self.served > 0 or self.expires_at == NEVER)
 
     def say(self, text: StatusText) -> Status:
-        """Return this status for the sender of the request."""
+        """Return a status with this text, addressed to the sender of the request."""
         return Status(self.reply, text)
 
     def say_left(self, code: int, description: str) -> Status:
-        """Return a status that says how much of the request is left."""
+        """Return a status, addressed to the sender, whose headers say how much of the request is
+        left.
+        """
         return self.say(left(code, description, self.batch, self.size))
 
 
 def wait_for(request: PullRequest, reply: Reply, pin: str, now: int) -> Waiter:
-    """Return a waiter for a request received at `now`. `pin`: a fresh id for it."""
+    """Return the queue entry of a request received at `now` (ns since 1970). `pin`: a fresh id,
+    which its client gets if it becomes pinned.
+    """
     expires_at = now + request.expires if request.expires > 0 else NEVER
     beat_at = now + request.idle_heartbeat if request.idle_heartbeat > 0 else NEVER
     return Waiter(request, reply, request.batch, max(request.max_bytes, 0), expires_at, beat_at, pin)
@@ -65,7 +69,9 @@ def wait_for(request: PullRequest, reply: Reply, pin: str, now: int) -> Waiter:
 
 @dataclass(slots=True)
 class Pin:
-    """The pinned client, and when its pin lapses (ns since 1970). An empty id: no client is pinned."""
+    """The pinned client of `pinned_client`, which alone is served, by its id, and when the pin ends
+    (ns since 1970). An empty id: no client is pinned.
+    """
 
     id: str = ""
     until: int = 0
@@ -73,7 +79,9 @@ class Pin:
 
 @dataclass(slots=True)
 class Waiting:
-    """The queue of requests. What ends requests returns the statuses that tell their senders, in order."""
+    """The queue of a consumer's pull requests. Methods that end requests return the statuses that
+    tell their senders, in order; the caller sends them. Times are ns since 1970.
+    """
 
     config: ConsumerConfig
     pin: Pin = field(default_factory=Pin)
@@ -99,11 +107,12 @@ class Waiting:
 
     @property
     def is_full(self) -> bool:
-        """Whether max_waiting is reached."""
+        """Whether max_waiting is reached; False if it is 0, which is no limit."""
         return len(self) >= self.config.max_waiting > 0
 
     def admit(self, request: PullRequest, reply: Reply, pin: str, available: int, now: int) -> list[Status]:
-        """Queue a valid request, or refuse it with a status.
+        """Queue a valid request, or refuse it with a status. Other requests that have expired may
+        end on this occasion.
 
         Return the statuses of the requests that expired, and then of the refusal.
 
@@ -129,7 +138,9 @@ class Waiting:
         return ended
 
     def add(self, waiter: Waiter) -> None:
-        """Insert a waiter at its place: the tail, or by priority."""
+        """Insert a request into the queue: at the tail, or behind those of its priority with
+        `prioritized`.
+        """
         at = len(self._waiters)
         if self.config.priority_policy is PriorityPolicy.PRIORITIZED:
             later = (i for i, other in enumerate(self._waiters) if other.request.priority > waiter.request.priority)
@@ -137,12 +148,13 @@ class Waiting:
         self._waiters.insert(at, waiter)
 
     def expire(self, now: int) -> list[Status]:
-        """End the requests that have expired."""
+        """Remove the requests that have expired at `now`, and return a status for each (408)."""
         expired = [waiter for waiter in self._waiters if waiter.expires_at <= now]
         return [self._end(waiter, waiter.say_left(408, "Request Timeout")) for waiter in expired]
 
     def run_out(self, now: int) -> list[Status]:
-        """End the requests that have expired, and then also served requests with no_wait.
+        """Remove the requests that have expired at `now`. If there are any, also remove requests
+        with no_wait that got a message. Return a status for each.
 
         nats-server 2.15.1 ends these on the same occasion, even if it is max_ack_pending that holds
         messages back.
@@ -152,13 +164,15 @@ class Waiting:
         return [*expired, *(self._end(waiter, waiter.say(NO_MESSAGES)) for waiter in served)]
 
     def end_one_shots(self) -> list[Status]:
-        """End the requests that do not wait beyond the end of the stream, which has been reached."""
+        """Remove the requests that end when no message is ready (`is_one_shot`), and return a
+        status for each. Call when the end of the stream is reached.
+        """
         one_shots = [waiter for waiter in self._waiters if waiter.is_one_shot]
         return [self._end(waiter, waiter.say(NO_MESSAGES)) for waiter in one_shots]
 
     def drop(self, heads: Collection[str], addresses: Collection[str]) -> None:
-        """Forget requests without a status: the ones whose reply address is in `addresses` or begins
-        with one of `heads`.
+        """Remove requests without a status: the ones whose reply address is in `addresses` or
+        begins with one of `heads`.
         """
         begins = tuple(heads)
         self._waiters = [
@@ -166,8 +180,8 @@ class Waiting:
         ]
 
     def hold(self, heads: Collection[str]) -> bool:
-        """Hold back messages from the reply addresses that begin with one of `heads`, until the
-        next call.
+        """Serve no requests whose reply address begins with one of `heads`, until the next call.
+        They stay in the queue.
 
         Return whether a request that was held back before is not any more.
         """
@@ -179,25 +193,30 @@ class Waiting:
         return bool(self.held) and waiter.reply.startswith(self.held)
 
     def end_all(self, text: StatusText) -> list[Status]:
-        """End all requests with this status."""
+        """Remove all requests, and return a status with this text for each."""
         return [self._end(waiter, waiter.say(text)) for waiter in list(self._waiters)]
 
     def beat(self, now: int, text: StatusText) -> list[Status]:
-        """Return the heartbeats that are due, which say `text`, and start the wait for the next ones."""
+        """Return a heartbeat with this text for each request whose heartbeat is due at `now`, and
+        set the time of its next one.
+        """
         due = [waiter for waiter in self._waiters if waiter.beat_at <= now]
         for waiter in due:
             waiter.beat_at = now + waiter.request.idle_heartbeat
         return [waiter.say(text) for waiter in due]
 
     def has_taker(self, num_pending: int, num_ack_pending: int, now: int) -> bool:
-        """Return whether any request can take a message now."""
+        """Return whether any request can take a message at `now`. `num_pending`: matching messages
+        not delivered yet. `num_ack_pending`: deliveries that wait for an ack.
+        """
         return any(self._may_take(waiter, num_pending, num_ack_pending, now) for waiter in self._waiters)
 
     def choose(self, size: int, num_pending: int, num_ack_pending: int, now: int) -> tuple[Waiter | None, list[Status]]:
-        """Return the request that gets the next message, of `size` bytes; None if there is none.
+        """Return the request that gets the next message, of `size` bytes, None if there is none;
+        and the statuses of requests that ended. The request stays in the queue (`serve`).
 
-        Requests whose remaining max_bytes are too few for the message end on the way, with the
-        statuses that are returned.
+        A request ends here if its remaining max_bytes are too few for the message. The numbers: as
+        in `has_taker`.
         """
         ended: list[Status] = []
         for waiter in list(self._waiters):
@@ -210,18 +229,18 @@ class Waiting:
         return None, ended
 
     def run_length(self, waiter: Waiter) -> int:
-        """Return how many messages a request may take in one turn.
-
-        More than one only if no other request waits and the request has no max_bytes.
+        """Return how many messages a request may take in one turn: the rest of its batch if no
+        other request waits and it has no max_bytes, otherwise 1.
         """
         return waiter.batch if len(self._waiters) == 1 and waiter.request.max_bytes <= 0 else 1
 
     def serve(self, waiter: Waiter, count: int, size: int, now: int) -> list[Status]:
-        """Count messages delivered to a request and move it to the tail, or remove it if its batch
-        is complete.
+        """Record that `count` messages were delivered to a request, with `size` bytes if it has
+        max_bytes. Move it to the tail of the queue, or remove it if its batch or its max_bytes are
+        used up.
 
-        If bytes of its max_bytes are left then, return the status that says so, to go out behind
-        the messages.
+        Return a status if it was removed with bytes of its max_bytes left, to go out behind the
+        messages; otherwise nothing.
         """
         waiter.batch -= count
         waiter.served += count
@@ -238,7 +257,10 @@ class Waiting:
         return [waiter.say_left(409, "Batch Completed")] if waiter.size > 0 else []
 
     def take_pin(self, waiter: Waiter, now: int) -> bool:
-        """Note that the client of this request is being served, and return whether that pins it."""
+        """Record that the client of this request is served at `now`: it is pinned, or stays so, for
+        priority_timeout. Return whether no client was pinned before. Without `pinned_client` do
+        nothing and return False.
+        """
         if self.config.priority_policy is not PriorityPolicy.PINNED_CLIENT:
             return False
         is_new = not self.pin.id
@@ -246,16 +268,18 @@ class Waiting:
         return is_new
 
     def lapse_pin(self, now: int) -> str:
-        """Release a pinned client that was silent for too long; return its id, empty if there is none."""
+        """Unpin the pinned client if it was silent for priority_timeout, and return its pin id;
+        otherwise return an empty text.
+        """
         if not self.pin.id or self.pin.until > now:
             return ""
         lapsed, self.pin = self.pin.id, Pin()
         return lapsed
 
     def _refresh_pin(self, request: PullRequest, now: int) -> StatusText | None:
-        """Extend the pin if the request is the pinned client's.
+        """Keep the client pinned for another priority_timeout if the request has its pin id.
 
-        Return the status that refuses another id, or None.
+        Return the status that refuses a request with another id, otherwise None.
         """
         if self.config.priority_policy is not PriorityPolicy.PINNED_CLIENT or not request.id:
             return None
@@ -265,8 +289,8 @@ class Waiting:
         return None
 
     def _may_take(self, waiter: Waiter, num_pending: int, num_ack_pending: int, now: int) -> bool:
-        """Return whether a request can take a message now, by its batch, expiry, pin and overflow
-        limits.
+        """Return whether a request can take a message at `now`: it has some of its batch left, has
+        not expired, is not held back, and neither the pin nor its overflow limits exclude it.
         """
         request = waiter.request
         if waiter.batch <= 0 or waiter.expires_at <= now or self._is_held(waiter):
@@ -282,6 +306,6 @@ class Waiting:
         return enough or 0 < request.min_ack_pending <= num_ack_pending
 
     def _end(self, waiter: Waiter, status: Status) -> Status:
-        """Remove a request and return the status that ends it."""
+        """Remove a request from the queue and return `status`, which tells its sender."""
         self._waiters.remove(waiter)
         return status

@@ -40,7 +40,9 @@ EMPTY: Ints = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A consumer sequence and a stream sequence that belong together."""
+    """The consumer sequence and the stream sequence of a position, such as the last delivery or the
+    ack floor.
+    """
 
     consumer: int
     stream: int
@@ -61,9 +63,11 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Rows that ended, as columns, with what advisories, samples and dead letters need.
+    """Messages that a call has settled or given up, as columns (one entry per message), with what
+    advisories, samples and dead letters need.
 
-    `first` and `last`: ns since 1970 of the first and the last delivery.
+    `consumer_seqs`: of the first delivery. `deliveries`: how often it was delivered. `first` and
+    `last`: ns since 1970 of the first and the last delivery.
     """
 
     sequences: Ints
@@ -76,7 +80,7 @@ class Settled:
         return self.sequences.size
 
     def only(self, sequence: int) -> Settled:
-        """Return the row of one message; empty if the message is not among them."""
+        """Return the entry of the message with this stream sequence; empty if it is not among them."""
         at = np.flatnonzero(self.sequences == sequence)
         names = ("sequences", "consumer_seqs", "deliveries", "first", "last")
         return Settled(*(getattr(self, name)[at] for name in names))
@@ -84,7 +88,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a record of the state has to tell of a window.
+    """The changes of a window that a record of the state has to contain.
 
     `rows`: row numbers of messages to be written in full. `ended`: stream sequences of messages
     that are not known any more. `again`: consumer and stream sequences of redeliveries.
@@ -140,8 +144,8 @@ class Window:
 
     @property
     def awaits_reader(self) -> bool:
-        """Whether there are pending deliveries whose timers wait for the reader group (`interest:
-        group`).
+        """Whether there are pending deliveries that the reader group has not read yet, so that
+        their timers do not run (`interest: group`).
         """
         return not self._starts_at_delivery and self.pending.count > 0 and self.read_up_to < self.delivered.consumer
 
@@ -158,9 +162,11 @@ class Window:
     # deliveries
 
     def give(self, sequences: Ints, sizes: Ints, now: int) -> Given:
-        """Deliver messages for the first time and return the deliveries.
+        """Record the first delivery of messages at `now`: give them consumer sequences and, unless
+        ack_policy is none, add them to the pending ones. Return the deliveries; the caller sends
+        them.
 
-        `sequences` lie above everything delivered before.
+        `sequences` must lie above everything delivered before. `sizes`: bytes of each message.
         """
         consumer_seqs = self._count(sequences.size)
         last = Pair(int(consumer_seqs[-1]), int(sequences[-1]))
@@ -180,11 +186,12 @@ class Window:
         return Given(sequences, consumer_seqs, once, sizes)
 
     def give_again(self, most: int, now: int) -> tuple[Given, Settled]:
-        """Deliver queued messages again, at most `most`; return the deliveries and the rows that
-        ended on the way.
+        """Take messages out of the redelivery queue, at most `most`, and record that they are
+        delivered again at `now`. Return the deliveries, and the messages that were given up
+        instead.
 
-        Messages that end have used up their deliveries. Call only after `peek_again` has found a
-        message to deliver.
+        A message is given up if it has used up its deliveries. Call only after `peek_again` has
+        found a message to deliver.
         """
         rows = self.queue.take(self.pending, most)
         used_up = self._is_used_up(rows)
@@ -203,10 +210,12 @@ class Window:
         return Given(sequences, consumer_seqs, deliveries, column["size"][rows].astype(np.int64)), ended
 
     def peek_again(self, most: int = NEVER) -> tuple[Ints, Settled]:
-        """Return the row to redeliver next, and the rows before it that ended.
+        """Find the next message to deliver again, without taking it out of the redelivery queue.
+        Return its row number (an array of one row, or empty), and the messages before it that were
+        given up.
 
-        The first array has one row, or none. At most `most` rows end: their messages have used up
-        their deliveries.
+        Given up are messages that have used up their deliveries, at most `most`; they leave the
+        queue.
         """
         used_up: list[int] = []
         while (row := self.queue.peek(self.pending)) >= 0 and self._is_used_up(np.array([row]))[0]:
@@ -228,10 +237,10 @@ class Window:
     # what comes back
 
     def ack(self, sequences: Ints, consumer_seq: int) -> Settled:
-        """Settle these messages and return those that were pending.
+        """Settle these messages (stream sequences) and return those that were pending.
 
-        With ack_policy all, settle everything pending up to the highest one. `consumer_seq`: the
-        one in the last token.
+        Unless ack_policy is explicit, settle everything pending up to the highest one, or nothing
+        if that is not above the floor. `consumer_seq`: the one in the last token.
         """
         if self.config.ack_policy is AckPolicy.EXPLICIT:
             return self._settle(self.pending.find(distinct(sequences)))
@@ -248,15 +257,17 @@ class Window:
         return ended
 
     def ack_ranges(self, ranges: tuple[tuple[int, int], ...]) -> Settled:
-        """Settle the messages delivered under these consumer sequences and return those that were
-        pending.
+        """Settle the messages delivered under the consumer sequences in these ranges (both ends
+        included), and return those that were pending. Unless ack_policy is explicit, settle
+        everything before them too.
         """
         sequences = self.find_sequences(ranges)
         return self.ack(sequences, max(min(last, self.delivered.consumer) for _, last in ranges))
 
     def find_sequences(self, ranges: tuple[tuple[int, int], ...]) -> Ints:
-        """Return the stream sequences (rising) of known messages that were delivered under these
-        consumer sequences.
+        """Return the stream sequences (rising) of messages that were delivered, for the first time
+        or again, under the consumer sequences in these ranges (both ends included). Only messages
+        that are pending or have used up their deliveries are found.
         """
         own = self.pending.view("sequence")
         consumer_seqs, again = self.again
@@ -265,18 +276,19 @@ class Window:
         return own[self.pending.find(distinct(np.concatenate(found)))]
 
     def is_settled(self, sequences: Ints) -> bool:
-        """Return whether all these messages were delivered and none of them waits for an ack: none is
-        delivered again.
+        """Return whether none of these messages (stream sequences) will be delivered again: all
+        were delivered, and none is pending.
         """
         if sequences.size and int(sequences.max()) > self.delivered.stream:
             return False
         return not self.pending.find_pending(self.pending.find(distinct(sequences))).size
 
     def nak(self, sequence: int, consumer_seq: int, delay: int | None, now: int) -> bool:
-        """Queue a pending message for redelivery, or with a `delay` (ns) set its timer to it.
+        """Queue a pending message for redelivery; or with a `delay` (ns), make it due when the
+        delay has passed.
 
-        Return False if the message is not pending, or if the delivery lies below the floor or was
-        never made.
+        Return False, and change nothing, if the message is not pending, if the delivery is not
+        above the floor, or if it was never made.
         """
         rows = self.pending.find_pending(self.pending.find(np.array([sequence])))
         if not rows.size or not self.floor.consumer < consumer_seq <= self.delivered.consumer:
@@ -293,7 +305,9 @@ class Window:
         return True
 
     def progress(self, sequences: Ints, now: int) -> None:
-        """Restart the timers of pending messages. A message queued for redelivery stays queued."""
+        """Restart the ack timers of those of these messages (stream sequences) that are pending. A
+        message queued for redelivery stays queued.
+        """
         rows = self.pending.find_pending(self.pending.find(distinct(sequences)))
         rows = rows[self.pending.view("state")[rows] != Row.QUEUED]
         if rows.size:
@@ -302,8 +316,8 @@ class Window:
             self._touch(self.pending.view("sequence")[rows].copy())
 
     def read(self, consumer_seq: int, now: int) -> None:
-        """Start the timers of all deliveries up to `consumer_seq`: the reader group has passed
-        them.
+        """Start the ack timers of all deliveries up to `consumer_seq` whose timers do not run: the
+        reader group has read them now.
         """
         if consumer_seq <= self.read_up_to:
             return
@@ -317,8 +331,8 @@ class Window:
     # time and retention
 
     def expire(self, now: int) -> Settled:
-        """Queue the messages that are due, in stream order, and return the messages that ended
-        instead.
+        """Queue the messages whose deadline is at `now` or before for redelivery, in stream order,
+        and return the messages that were given up instead.
 
         Messages end here only with max_deliver 1. With a larger limit, a message that has used up
         its deliveries is queued like the others and ends when its turn comes, as seen on
@@ -344,8 +358,8 @@ class Window:
         self.queue.put(self.pending, rows)
 
     def remove(self, below: int, sequences: Ints) -> Settled:
-        """Drop messages that left the stream (all below `below`, and `sequences`); return the
-        pending ones among them.
+        """Drop messages that left the stream: all below `below`, and those of `sequences` (rising).
+        Return those of them that were pending.
         """
         gone = np.union1d(self.pending.find_up_to(below - 1), self.pending.find(sequences))
         exhausted = gone[self.pending.view("state")[gone] == Row.EXHAUSTED]
@@ -354,12 +368,14 @@ class Window:
         return ended
 
     def has_given_up(self, below: int) -> bool:
-        """Return whether a message below this stream sequence was given up."""
+        """Return whether the window still has a message below this stream sequence that has used up
+        its deliveries.
+        """
         return bool(self._find_given_up(below).size)
 
     def forget_given_up(self, below: int) -> None:
-        """Forget the given-up messages below this stream sequence, which the stream does not have
-        any more.
+        """Drop the messages below this stream sequence that have used up their deliveries. The
+        stream does not have them any more.
         """
         self._drop(self._find_given_up(below))
 
@@ -382,10 +398,12 @@ class Window:
         read_up_to: int,
         ticket: int,
     ) -> Window:
-        """Return the window of a table of pending rows, with its redelivery queue and its deadlines.
+        """Return a window with this table of pending rows; its redelivery queue and its deadlines
+        are made from the table.
 
-        `again`: as the property of that name; redeliveries of unknown messages are left out.
-        `ticket`: the next one of the redelivery queue. The others are the fields of the same names.
+        `again`: as the property of that name; redeliveries of messages that are not in the table
+        are left out. `ticket`: the next one of the redelivery queue. The others are the fields of
+        the same names.
         """
         window = cls(config, delivered.stream + 1, delivered.consumer)
         window.pending, window.floor, window.read_up_to = pending, floor, read_up_to
@@ -407,11 +425,13 @@ class Window:
 
     @property
     def everything(self) -> Changes:
-        """All that is known, as changes of a fresh window."""
+        """All that the window knows, in the form of changes: what a checkpoint has to contain."""
         return Changes(np.flatnonzero(self.pending.view("state") != Row.GONE), EMPTY, self.again)
 
     def take_changes(self) -> Changes:
-        """Return what changed since the last call."""
+        """Return what changed since the last call, and forget that it changed: the caller has to
+        write it.
+        """
         touched = distinct(np.concatenate([EMPTY, *self._touched]))
         rows = self.pending.find(touched)
         ended = np.setdiff1d(touched, self.pending.view("sequence")[rows])
@@ -428,7 +448,9 @@ class Window:
         return self.config.interest is Interest.ALWAYS or not self.config.is_push
 
     def _waits(self, rows: Ints) -> Ints:
-        """Return how long each row waits for its ack, in ns, according to its number of deliveries."""
+        """Return how long each of these rows may wait for its ack, in ns, by its number of
+        deliveries (backoff, or ack_wait); NEVER for no limit.
+        """
         if not self.config.backoff:
             return np.full(rows.size, self.config.ack_wait or NEVER)
         backoff = np.array(self.config.backoff)
@@ -436,7 +458,7 @@ class Window:
         return waits
 
     def _arm(self, rows: Ints, start: int) -> None:
-        """Set the deadlines of rows whose wait begins at `start` (ns since 1970)."""
+        """Set the deadlines of rows whose wait for an ack begins at `start` (ns since 1970)."""
         waits = self._waits(rows)
         self._set_deadline(rows, np.where(waits > NEVER - start, NEVER, waits + start))
 
@@ -448,7 +470,7 @@ class Window:
             self._restore_deadlines()
 
     def _restore_deadlines(self) -> None:
-        """Rebuild the heap without its stale entries."""
+        """Rebuild the heap of deadlines from the rows, without stale entries."""
         state, deadline = self.pending.view("state"), self.pending.view("deadline")
         live = np.flatnonzero(((state == Row.WAITING) | (state == Row.DELAYED)) & (deadline != NEVER))
         self.deadlines.rebuild(deadline[live], self.pending.view("sequence")[live])
@@ -458,7 +480,8 @@ class Window:
         return np.asarray((self.pending.view("deliveries")[rows] >= most) & (most > 0))
 
     def _exhaust(self, rows: Ints) -> Settled:
-        """Mark rows as EXHAUSTED: they have used up their deliveries.
+        """Mark rows as EXHAUSTED: their messages have used up their deliveries. Return these
+        messages.
 
         The floor does not move; it moves with the next ack.
         """
@@ -468,7 +491,9 @@ class Window:
         return ended
 
     def _settle(self, rows: Ints) -> Settled:
-        """End rows in whatever state they are, move the floor, and return those that were pending."""
+        """Mark rows as GONE, in whatever state they are, move the floor if it can move, and return
+        the messages that were pending.
+        """
         ended = self._look(self.pending.find_pending(rows))
         self._drop(rows)
         if len(ended):
@@ -476,8 +501,8 @@ class Window:
         return ended
 
     def _move_floor(self, consumer_seq: int) -> None:
-        """Move the floor after the message first delivered as `consumer_seq`, and perhaps some
-        above it, were settled.
+        """Move the floor, if it can move, after messages were settled. `consumer_seq`: that of the
+        first delivery of the lowest one.
         """
         if not self.pending.count:
             self.floor = self.delivered
@@ -491,7 +516,7 @@ class Window:
         self.pending.become(rows, Row.GONE)
 
     def _touch(self, sequences: Ints) -> None:
-        """Note stream sequences whose rows belong into the next delta."""
+        """Remember these stream sequences: `take_changes` has to return what became of them."""
         self._touched.append(sequences)
         self._touches += sequences.size
         if self._touches > self._many_touches:
@@ -504,8 +529,8 @@ class Window:
         return Settled(*(self.pending.column[name][rows] for name in names))
 
     def _remember(self, consumer_seqs: Ints, sequences: Ints) -> None:
-        """Keep consumer and stream sequences of redeliveries, for range acks and for the next
-        delta.
+        """Keep consumer and stream sequences of redeliveries, so that range acks can find their
+        messages and the next delta contains them.
         """
         self._again_fresh.append((consumer_seqs, sequences))
         self._again.append((consumer_seqs, sequences))
@@ -514,8 +539,8 @@ class Window:
             self._prune_again()
 
     def _prune_again(self) -> None:
-        """Leave out redeliveries of settled messages, and the oldest of the others if there are too
-        many.
+        """Forget redeliveries of settled messages, and the oldest of the others if there are too
+        many. Range acks no longer find these.
         """
         consumer_seqs, sequences = self.again
         known = self.pending.view("sequence")[self.pending.find(distinct(sequences))]

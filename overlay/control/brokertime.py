@@ -23,7 +23,7 @@ MILLISECOND = 1_000_000
 
 
 class Age(enum.Enum):
-    """What is known of a request's age."""
+    """Whether a request is too old to be answered: FRESH if its client still waits, PAST if not."""
 
     FRESH = "fresh"
     PAST = "past"
@@ -33,7 +33,10 @@ class Age(enum.Enum):
 
 @dataclass(slots=True)
 class BrokerTime:
-    """`now`, everywhere: monotonic seconds. `wall`: the worker's own clock, ns since 1970."""
+    """A lower bound of the brokers' time, from the times that brokers have put on records.
+
+    `now`, everywhere: monotonic seconds. `wall`: the worker's own clock, ns since 1970.
+    """
 
     _difference: float = -math.inf
     """The brokers' time minus the monotonic clock, in ms: at least this."""
@@ -41,23 +44,33 @@ class BrokerTime:
     _is_told: bool = False
 
     def note(self, timestamp: int, now: float) -> None:
-        """Take in the time that a broker has put on a record, ms since 1970."""
+        """Raise the lower bound if needed. `timestamp`: the time that a broker has put on a record
+        that was just read, ms since 1970.
+        """
         self._difference = max(self._difference, timestamp - 1_000 * now)
 
     def measure(self, now: float) -> None:
-        """Forget what was known. The caller has written a record of its own, and judges nothing before it has read it."""
+        """Forget the lower bound. Call it after writing a record to the topic, and `judge` only
+        once that record was read back and its time was noted.
+        """
         self._difference, self._measured_at, self._is_told = -math.inf, now, False
 
     def tell_ahead(self, wall: int, now: float) -> float | None:
-        """Return by how many seconds the worker's clock is ahead of the brokers' time; None if that was told since the time
-        was measured."""
+        """Return by how many seconds the worker's clock is ahead of the brokers' time, for a
+        warning. Return None if that was returned before and the time was not measured since.
+        """
         if self._is_told:
             return None
         self._is_told = True
         return wall / 1e9 - (self._difference / 1_000 + now)
 
     def judge(self, expires_at: int, wall: int, now: float) -> Age:
-        """Return whether a request is past `expires_at`, until which its client waits, ns since 1970."""
+        """Return whether the client of a request has stopped waiting by the brokers' time.
+        `expires_at`: until when it waits, ns since 1970.
+
+        FRESH if that time is ahead by the worker's own clock. UNKNOWN if neither can be said, since
+        the brokers' time was not measured within MEASURED_S.
+        """
         if expires_at > wall:
             return Age.FRESH
         if expires_at <= (self._difference + 1_000 * now) * MILLISECOND:

@@ -11,10 +11,11 @@ log = get_logger(__name__)
 
 
 async def find_log_ends(admin: Admin, stream: StreamConfig) -> LogEnds | None:
-    """Return the high watermarks of a stream's topics. Records of open transactions are below them.
+    """Return the high watermarks of all partitions of a stream's topics, with the topics' ids.
+    Records of open transactions are below them.
 
-    None if Kafka does not tell; then a new consumer begins at the ends that the logs have when it
-    is first served.
+    Returns None, and logs a warning, if Kafka does not tell. Then a new consumer begins at the ends
+    that the logs have when it is first served.
     """
     try:
         denied: dict[str, str] = {}

@@ -30,20 +30,23 @@ Body = dict[str, object]
 
 
 class Host(Protocol):
-    """What decisions need from the worker."""
+    """What the worker tells and does for decisions on requests."""
 
     def report_consumer(self, id: ConsumerId) -> Mapping[str, Any]:
-        """Return what /consumers says of one consumer, empty if it is unknown."""
+        """Return what the service's HTTP endpoint /consumers says of one consumer, empty if it is
+        unknown.
+        """
 
     def report_stream(self, name: str) -> Mapping[str, Any]:
-        """Return what /streams says of one stream, empty if it is unknown."""
+        """Return what the service's HTTP endpoint /streams says of one stream, empty if it is unknown."""
 
     def find_info(self, id: ConsumerId) -> ConsumerInfo | None:
         """Return the ConsumerInfo of a consumer's machine, None if it has no machine here."""
 
     def pull(self, id: ConsumerId, request: PullRequest | StatusText, reply: str) -> bool:
-        """Hand a pull request to a consumer's machine. Return False if no machine takes requests
-        for it here."""
+        """Hand a pull request, or the status that refuses it, to a consumer's machine, which
+        answers at the address `reply`. Return False if no machine takes requests for it here.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,12 @@ class Decision:
 
 
 def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None = None) -> Decision:
-    """Decide a request. `now`: ns since 1970; `ends`: the ends of the stream's logs, for a consumer
-    that is to be created."""
+    """Return what a request leads to. Nothing is written here; only a pull request is handed to its
+    consumer's machine.
+
+    `now`: ns since 1970. `ends`: the ends of the stream's logs, for a consumer that is to be
+    created; None if not needed or unknown.
+    """
     if request.fault or request.op is None:
         return _refuse(request, refuse(10025, err=request.fault))
     if request.op in (Op.CREATE, Op.UPDATE):
@@ -72,7 +79,9 @@ def decide(registry: Registry, host: Host, request: Request, now: int, ends: Log
 
 
 def describe(registry: Registry, host: Host, id: ConsumerId, now: int) -> Body:
-    """Return the ConsumerInfo of a consumer in the registry. `now`: ns since 1970."""
+    """Return the ConsumerInfo of a consumer in the registry, as the fields of a response. `now`: ns
+    since 1970. Raises KeyError for a consumer that is not to be served.
+    """
     config = registry.effective().consumers[id]
     return describe_consumer(config, registry.find_created(id), host.report_consumer(id), host.find_info(id), now)
 
@@ -132,7 +141,10 @@ def _list(registry: Registry, host: Host, request: Request, now: int) -> Decisio
 
 
 def _next(registry: Registry, host: Host, request: Request, now: int) -> Decision:
-    """Hand a pull request to its consumer. It is answered here only if it is refused."""
+    """Hand a pull request to its consumer's machine, which answers it, and return that the request
+    can be dropped. If no machine takes it yet, the request stays. Refuse it here for a missing or a
+    push consumer.
+    """
     if refusal := find_missing(registry, request):
         return _refuse(request, refusal)
     if registry.effective().consumers[request.about].is_push:

@@ -29,7 +29,9 @@ DEADLINE_S = 15.0
 
 
 class Journal:
-    """The transactional writer of one shard. Unusable after its first error."""
+    """A writer of transactions for one shard, to the control topic and the events topic. Unusable
+    after its first error. `prefix`: how the names of the overlay's topics begin.
+    """
 
     def __init__(self, kafka: Properties, prefix: str, shard: int) -> None:
         self._topic = control_topic(prefix)
@@ -37,7 +39,9 @@ class Journal:
         self._known = {self._topic}
 
     async def start(self) -> None:
-        """Connect, and fence the former owner. Raises SourceUnavailable."""
+        """Connect, and fence the journal that the shard's former owner has open. Raises
+        SourceUnavailable.
+        """
         await self._transactions.start(self._known)
 
     async def commit(self, entries: Sequence[Entry]) -> int:
@@ -64,8 +68,9 @@ class Journal:
 
 
 async def strike(kafka: Properties, prefix: str, id: ConsumerId) -> None:
-    """Delete a consumer's records from the control topic, for a command that drops the consumer's
-    state by hand. Raises SourceUnavailable."""
+    """Write tombstones for a consumer's definition and pause to the control topic, without a
+    transaction. For a command that drops the consumer's state by hand. Raises SourceUnavailable.
+    """
     topic = control_topic(prefix)
     producer = AIOKafkaProducer(**for_aiokafka(kafka), acks="all", request_timeout_ms=10_000)
     try:

@@ -80,7 +80,9 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause. `until`: ns since 1970, None for not paused."""
+    """A pause of a consumer by request. `until`: ns since 1970; None: it is not paused, whatever
+    its definition says.
+    """
 
     until: int | None
 
@@ -90,7 +92,9 @@ class Unreadable(ValueError):
 
 
 def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
-    """Return what a key is about, and its names. Raises Unreadable."""
+    """Return what kind of record a key is for, and the names in it: stream and consumer, or the id
+    of the request. Raises Unreadable.
+    """
     if key is not None and len(key) > MAX_KEY:
         raise Unreadable(f"a key of {len(key)} bytes; the control topic's have at most {MAX_KEY}")
     try:
@@ -104,7 +108,10 @@ def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
 
 
 def make_key(subject: Subject, *names: str) -> bytes:
-    """Return the key of a record."""
+    """Return the key of a record of the control topic: the word of `subject` (consumer, pause or
+    request) and `names`, joined by spaces. `names`: stream and consumer, or the id of a request.
+    They are not checked.
+    """
     return " ".join((subject, *names)).encode()
 
 
@@ -124,7 +131,9 @@ def write_definition(definition: Definition) -> Record:
 
 
 def read_definition(id: ConsumerId, value: bytes) -> Definition:
-    """Return the definition in a record's value. Raises Unreadable."""
+    """Return the definition in the value of consumer `id`'s record. Raises Unreadable, also if it
+    is that of another consumer.
+    """
     body = read_json(value)
     try:
         config = read_config(id[0], body["config"])
@@ -166,8 +175,12 @@ def write_config(config: ConsumerConfig) -> dict[str, object]:
 
 
 def read_config(stream: str, config: object) -> ConsumerConfig:
-    """Return the config in a JSON object; durations may be texts, as in files. Raises ConfigError
-    with the first fault."""
+    """Return the config in a JSON object, checked and with its defaults. Fields that are null count
+    as missing; durations may be texts, as in files.
+
+    `stream`: the stream that the config may leave out. Raises ConfigError with the first fault,
+    also if the config names another stream.
+    """
     if not isinstance(config, dict):
         raise ConfigError(FilePosition("config"), "is not an object. Write the consumer's fields into it")
     given = {name: value for name, value in config.items() if value is not None}
@@ -189,7 +202,9 @@ def write_json(body: Mapping[str, object]) -> bytes:
 
 
 def read_json(value: bytes) -> dict[str, Any]:
-    """Return a JSON object of our version. Raises Unreadable."""
+    """Return the JSON object in a value. Raises Unreadable if it is none, is nested too deeply, or
+    has another version in `v`.
+    """
     try:
         body = json.loads(value)
         # an escape can produce half of a surrogate pair, which cannot be hashed, sent or printed
@@ -206,8 +221,9 @@ def read_json(value: bytes) -> dict[str, Any]:
 
 
 def _measure(value: object) -> int:
-    """Return how many levels a value has. Not recursive, since a deep value would exceed the
-    recursion limit."""
+    """Return how many levels a JSON value has; 1 for a plain value. Not recursive, since a deep
+    value would exceed the recursion limit.
+    """
     level, depth = [value], 0
     while level:
         nested = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
@@ -223,7 +239,7 @@ def _freeze(value: object) -> object:
 
 
 def _walk(value: object, path: Path) -> list[Path]:
-    """Return the path of every value in a nested value."""
+    """Return the path of a nested value, which is `path`, and the paths of all values in it."""
     found = [path]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ()
     for step, item in items:

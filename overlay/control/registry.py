@@ -44,8 +44,9 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Registry:
-    """The consumers of a service. `take` and `reload` change it; `effective` is what is to be
-    served."""
+    """The consumers that are defined by the folder's files and by the control topic, and the open
+    requests. `take` and `reload` change it; `effective` returns what is to be served.
+    """
 
     files: Loaded
     definitions: dict[ConsumerId, Definition] = field(default_factory=dict)
@@ -68,8 +69,12 @@ class Registry:
     def take(
         self, key: bytes | None, value: bytes | None, find_header: Callable[[str], bytes | None], timestamp: int
     ) -> Subject | None:
-        """Add a record. Return what it was about, None if it was skipped. `timestamp`: of the
-        record, ms since 1970."""
+        """Apply one record of the control topic. A null value removes what the key names.
+
+        Return what kind of record it was, or None if it cannot be read; then it is counted in
+        `foreign`. `find_header`: returns the last value of a header or None. `timestamp`: of the
+        record, ms since 1970.
+        """
         try:
             subject, names = split_key(key)
             # a request, or the tombstone that ends it
@@ -97,12 +102,14 @@ class Registry:
         return subject
 
     def _pass_over(self, reason: str) -> None:
-        """Count a record that is skipped."""
+        """Count a record that is skipped, and keep the reason in `fault`."""
         self.foreign += 1
         self.fault = reason
 
     def reload(self, files: Loaded) -> None:
-        """Take up changed files. A consumer whose file cannot be read any more stays as it was."""
+        """Replace the configs of the files. A consumer whose file cannot be read any more keeps its
+        config, as long as its stream is there.
+        """
         self._effective = None
         broken = {problem.place.file for problem in files.problems}
         kept = {
@@ -114,10 +121,11 @@ class Registry:
         self.files = replace(files, consumers={**files.consumers, **kept}, files=places)
 
     def clear(self) -> None:
-        """Forget everything from the topic, which is read again from its start.
+        """Forget all definitions, pauses and requests of the topic, which is read again from its
+        start.
 
-        Consumers of files, and those of them that have ended, stay: they did not come from the
-        topic.
+        Consumers of files, and those of them that inactive_threshold has ended, stay: they did not
+        come from the topic.
         """
         self._effective = None
         self.definitions.clear()
@@ -125,20 +133,24 @@ class Registry:
         self.requests.clear()
 
     def lapse(self, id: ConsumerId) -> None:
-        """Stop serving a consumer of a file that inactive_threshold has ended."""
+        """Leave out a consumer of a file until the worker restarts: inactive_threshold has ended it."""
         self._effective = None
         self.lapsed.add(id)
 
     def effective(self) -> Loaded:
-        """Return the folder's configs together with the consumers of the topic; `problems` says
-        what is wrong with either."""
+        """Return the configs that are to be served: the folder's, and those of consumers that only
+        the topic defines. `problems` says what is wrong with either. The result is cached until
+        something changes.
+        """
         if self._effective is None:
             self._effective = self._combine()
         return self._effective
 
     def _combine(self) -> Loaded:
-        """Return what `effective` caches. Definitions of the topic are judged in the order in which
-        they were created."""
+        """Return the configs that `effective` caches. Definitions of the topic are checked in the
+        order in which they were created, each beside those before it; one that fails becomes a
+        problem.
+        """
         found = replace(self.files, consumers={}, files=dict(self.files.files), ends={})
         problems = list(self.files.problems)
         for id, config in self.files.consumers.items():
@@ -165,8 +177,9 @@ class Registry:
         return replace(found, problems=tuple(problems))
 
     def find_unwritten(self, now: int) -> Iterator[Definition]:
-        """Yield the definitions of files that differ from what the topic has. `now`: ns since 1970,
-        the creation time of new ones."""
+        """Yield the definitions that the topic still has to get, because a file's consumer is not
+        in it or differs. `now`: ns since 1970, the creation time of new consumers.
+        """
         for id, config in self.files.consumers.items():
             if id in self.lapsed or self._is_deleted(id):
                 continue
@@ -177,7 +190,9 @@ class Registry:
                 yield Definition(taken, created, Origin.FILE, ends=ends)
 
     def find_deleted(self) -> list[ConsumerId]:
-        """Return the consumers whose state is to be dropped."""
+        """Return the consumers that are marked as deleted, whose state and records are still to be
+        dropped.
+        """
         return [id for id, definition in self.definitions.items() if definition.is_deleted]
 
     def find_created(self, id: ConsumerId) -> int:
@@ -189,8 +204,10 @@ class Registry:
         return id in self.definitions and self.definitions[id].is_deleted
 
     def _follow(self, id: ConsumerId, config: ConsumerConfig) -> tuple[ConsumerConfig, list[ConfigError]]:
-        """Return the valid config of a file's consumer, and errors if the change is not allowed.
-        Then the earlier config stays valid."""
+        """Return the config with which a file's consumer is served, and errors if its file was
+        changed in a way that JetStream's rules forbid. Then the config is the one last taken up,
+        otherwise `config`.
+        """
         known = self.definitions.get(id)
         if known is None or known.config == config:
             return config, []
@@ -212,7 +229,8 @@ class Registry:
 
 
 def find_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
-    """Return the first thing that is wrong with a requested consumer, None if nothing is.
+    """Return a refusal for the first thing that is wrong with a requested consumer's config, None
+    if nothing is.
 
     `loaded`: the configs beside which it would be served.
     """
@@ -230,8 +248,9 @@ def find_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
 
 
 def _judge(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
-    """Return the result of `find_fault`. An unexpected error in it becomes a refusal of this one
-    config, since every worker would meet it."""
+    """Return the result of `find_fault`, or a refusal if it raises an unexpected error. Otherwise
+    this one config would end every worker.
+    """
     try:
         return find_fault(config, loaded)
     except Exception as error:  # noqa: BLE001 - as above

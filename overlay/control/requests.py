@@ -71,9 +71,10 @@ _NAMED = (Op.DELETE, Op.INFO, Op.PAUSE, Op.RESUME, Op.NEXT)
 class Request:
     """A request as it was read from the control topic.
 
-    `reply`: address of the answer; `expires_at`: ns since 1970, after which no client waits for the
-    answer; `op`: None if unknown; `text`: the value as it came; `fault`: why the request is
-    invalid, which is answered, else "".
+    `id`: from its key. `reply`: address of the answer. `expires_at`: ns since 1970, after which no
+    client waits for the answer. `op`: None if unknown. `client`: the client's name, which may be
+    empty. `text`: the value as it came. `fault`: why the request is invalid, which is answered,
+    else "".
     """
 
     id: str
@@ -89,13 +90,14 @@ class Request:
 
     @property
     def about(self) -> ConsumerId:
-        """The consumer whose owner answers. The consumer's name is empty for a request about a
-        stream, both names for one about all."""
+        """The stream and consumer that the request is for; the shard that has them answers it. The
+        consumer's name is empty for a request about a stream, both names for one about all streams.
+        """
         return self.stream, self.consumer
 
     @property
     def subject(self) -> str:
-        """The JetStream API subject of such a request."""
+        """The JetStream API subject to which a NATS client would send this request."""
         names = (name for name in (self.stream, self.consumer) if name)
         return ".".join(("$JS.API", self.op.value[2] if self.op else "UNKNOWN", *names))
 
@@ -110,8 +112,9 @@ class RequestRefusal:
 
 
 def refuse(error: ApiError | int, hint: str = "", **parts: str) -> RequestRefusal:
-    """Return a refusal with this error, or with the error of this number. `parts` fill the braces
-    of the error's description."""
+    """Return a refusal. `error`: one of JetStream's errors, or its number (err_code). `hint`: what
+    to do about it. `parts` fill the braces of the error's description.
+    """
     found = ERRORS[error] if isinstance(error, int) else error
     return RequestRefusal(found, found.description.format(**parts), hint)
 
@@ -124,10 +127,11 @@ def refuse_violation(found: Violation) -> RequestRefusal:
 def parse_request(
     id: str, value: bytes, find_header: Callable[[str], bytes | None], timestamp: int, rule: ReplyRule
 ) -> Request:
-    """Return a request from its record. `timestamp`: of the record, ms since 1970.
+    """Return the request in a record's value. An invalid one has `fault` set; nothing is raised.
+    `timestamp`: of the record, ms since 1970. `rule`: which reply topics are allowed.
 
-    If it names no reply topic, or one that may not be written to, it is answered in the overlay's
-    own reply topic.
+    If it names no reply topic, or one that is not allowed, it is answered in the overlay's own
+    reply topic.
     """
     reply = read_address(find_header, rule, id.encode()) or str(Address(reply_topic(rule.prefix), id.encode()))
     client, text = (find_header(CLIENT) or b"").decode(errors="replace"), value.decode(errors="replace")
@@ -153,7 +157,7 @@ def _find_name(body: Mapping[str, Any], id: str) -> object:
 
 
 def _find_fault(op: Op | None, stream: object, consumer: object, body: Mapping[str, Any]) -> str:
-    """Return what is wrong with the parts of a request, empty if nothing is."""
+    """Return what is wrong with the operation or the names in a request, empty if nothing is."""
     if op is None:
         return f"op: found {body.get('op')!r}, known are {', '.join(_OPS)}"
     if not isinstance(stream, str) or not isinstance(consumer, str):
@@ -164,12 +168,12 @@ def _find_fault(op: Op | None, stream: object, consumer: object, body: Mapping[s
 
 
 def respond(request: Request, fields: Mapping[str, object]) -> dict[str, object]:
-    """Return the response to a request that was granted."""
+    """Return the body of the response to a request that was granted: its `type`, and `fields`."""
     return {"type": _type_of(request), **fields}
 
 
 def respond_refused(request: Request, refusal: RequestRefusal) -> dict[str, object]:
-    """Return the response to a request that was refused."""
+    """Return the body of the response to a request that was refused: its `type`, and an `error`."""
     error: dict[str, object] = {
         "code": refusal.error.code,
         "err_code": refusal.error.err_code,
@@ -181,5 +185,5 @@ def respond_refused(request: Request, refusal: RequestRefusal) -> dict[str, obje
 
 
 def _type_of(request: Request) -> str:
-    """Return the `type` of the response."""
+    """Return the `type` of the response to a request; that of an error for an unknown operation."""
     return request.op.response if request.op else f"{_TYPE}.error"

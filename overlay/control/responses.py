@@ -27,10 +27,10 @@ _PULL = ("batch", "no_wait", "max_bytes", "group", "min_pending", "min_ack_pendi
 def describe_consumer(
     config: ConsumerConfig, created: int, report: Mapping[str, Any], info: ConsumerInfo | None, now: int
 ) -> dict[str, object]:
-    """Return a ConsumerInfo.
+    """Return the fields of a ConsumerInfo; the overlay's own are under `overlay`.
 
-    `created`, `now`: ns since 1970; `report`: what /consumers says of the consumer; `info`: what
-    its machine says, None without a machine.
+    `created`, `now`: ns since 1970. `report`: what the service's HTTP endpoint /consumers says of
+    the consumer. `info`: what its machine says, None without a machine.
     """
     stream, name = config.id
     own = {key: report[key] for key in OWN if key in report}
@@ -47,9 +47,10 @@ def describe_consumer(
 
 
 def describe_acks(info: ConsumerInfo) -> dict[str, object]:
-    """What the service's /consumers says of a machine: a ConsumerInfo's numbers, and what holds back new messages.
+    """Return the fields of a consumer with a machine for the service's HTTP endpoint /consumers:
+    the numbers of a ConsumerInfo, and what holds back new messages (`gate`).
 
-    `num_pending` is what the machine has been told of, however much else lies ahead.
+    `num_pending` counts only the messages that the machine has been told of; more may be ahead.
     """
     own = {"num_pending": info.num_pending, **_describe_gate(info)}
     return {"push_bound": False, "paused": False, **_describe_machine(info), **own}
@@ -60,7 +61,9 @@ def _describe_gate(info: ConsumerInfo) -> dict[str, object]:
 
 
 def _describe_plain(report: Mapping[str, Any]) -> dict[str, object]:
-    """Return the numbers of a consumer without acks: everything that was delivered is acked."""
+    """Return the numbers of a ConsumerInfo for a consumer without a machine, from its /consumers
+    report: everything that was delivered counts as acked.
+    """
     sequence, positions = report.get("consumer_sequence", 0), report.get("positions", {})
     # in a stream of one partition the stream's sequences are its offsets, counted from 1
     pair = {"consumer_seq": sequence, "stream_seq": next(iter(positions.values()), 0) if len(positions) == 1 else 0}
@@ -74,7 +77,7 @@ def _describe_plain(report: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _describe_machine(info: ConsumerInfo) -> dict[str, object]:
-    """Return the numbers of a consumer with a machine."""
+    """Return the numbers of a ConsumerInfo for a consumer with a machine."""
     found: dict[str, object] = {
         "delivered": _describe_pair(info.delivered, info.delivered_at),
         "ack_floor": _describe_pair(info.ack_floor, info.acked_at),
@@ -95,15 +98,16 @@ def _describe_pair(pair: Pair, at: int) -> dict[str, object]:
 
 
 def describe_pause(pause: Pause, now: int) -> dict[str, object]:
-    """Return the body of a pause response. `now`: ns since 1970."""
+    """Return the fields of a pause response. `now`: ns since 1970, from which `pause_remaining` counts."""
     if pause.until is None:
         return {"paused": False, "pause_until": "0001-01-01T00:00:00Z"}
     return {"paused": True, "pause_until": format_time(pause.until), "pause_remaining": pause.until - now}
 
 
 def describe_stream(stream: StreamConfig, report: Mapping[str, Any], now: int) -> dict[str, object]:
-    """Return what the overlay has of a StreamInfo: the stream's config and its state. `now`: ns
-    since 1970."""
+    """Return the fields of a StreamInfo that the overlay has. `report`: what the service's HTTP
+    endpoint /streams says of the stream. `now`: ns since 1970.
+    """
     config = {"name": stream.name, "topics": list(stream.topic_names), "subjects": list(stream.subjects)}
     state = {"consumer_count": len(report.get("consumers", ()))}
     own = {key: report[key] for key in ("state", "reason", "partitions", "rate") if key in report}
@@ -111,8 +115,9 @@ def describe_stream(stream: StreamConfig, report: Mapping[str, Any], now: int) -
 
 
 def read_pull(body: Mapping[str, Any]) -> PullRequest | StatusText:
-    """Return the pull request in a request's body, or the status that refuses it. Durations are ns,
-    or texts such as "5s"."""
+    """Return the pull request in a request's body, or the status that refuses it if it is not
+    valid. Durations in the body are ns, or texts such as "5s".
+    """
     given = {name: body[name] for name in _PULL if name in body}
     given.setdefault("batch", 1)
     for name in ("expires", "idle_heartbeat"):

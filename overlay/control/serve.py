@@ -81,8 +81,9 @@ class Host(rules.Host, Protocol):
         Kafka."""
 
     def tend(self) -> Collection[ConsumerId]:
-        """Pause and resume consumers as their configs ask. Return the worker's consumers that
-        inactive_threshold has ended."""
+        """Pause and resume consumers when their configs ask for it now. Return the worker's
+        consumers that inactive_threshold has ended.
+        """
 
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
@@ -91,8 +92,9 @@ class Host(rules.Host, Protocol):
 
 @dataclass(slots=True)
 class RequestServer:
-    """Answers the requests of the control topic. Good for one connection to Kafka: call `open`,
-    then `run`, then `close`."""
+    """Reads the control topic, and answers requests for the shards that this worker owns. Good for
+    one connection to Kafka: call `open`, then `run`, then `close`.
+    """
 
     kafka: Properties
     admin: Admin
@@ -143,12 +145,16 @@ class RequestServer:
         self.metrics.replies_refused.labels(reason).inc(count)
 
     async def open(self) -> None:
-        """Read the topic up to its present end. Raises SourceUnavailable, CredentialsRefused."""
+        """Read the topic up to its present end, and log the problems found. Raises
+        SourceUnavailable, CredentialsRefused.
+        """
         await self._tail.open()
         self._tell_problems()
 
     async def close(self) -> None:
-        """Stop; requests without an answer are left to the next owner."""
+        """Cancel open answers and disconnect. Requests without an answer stay in the topic, for the
+        next owner of their shard.
+        """
         tasks = list(self._answering.values())
         for task in tasks:
             task.cancel()
@@ -158,7 +164,9 @@ class RequestServer:
         await self._tail.close()
 
     async def run(self, host: Host, stop: asyncio.Event) -> None:
-        """Serve until `stop`. Errors of Kafka are waited out: consumers go on without us."""
+        """Read the topic and answer requests until `stop` is set. After an error of Kafka, log it,
+        close the journals and try again; consumers are served meanwhile.
+        """
         self.host, self._stop = host, stop
         backoff = Backoff(*REST_S)
         self._taken_up = 0
@@ -180,7 +188,8 @@ class RequestServer:
             self._taken_up = -1
 
     async def catch_up(self) -> None:
-        """Wait until the host serves what the topic says now, for RECENT_S at most.
+        """Wait until the host serves everything that the topic says at the time of this call, for
+        RECENT_S at most. If that fails, log it and return. Do not wait while `run` does not run.
 
         A worker that was suspended may be assigned shards before it reads that their consumers were
         deleted. If it served them once more, they would begin anew.
@@ -195,11 +204,15 @@ class RequestServer:
             )
 
     def reload(self, files: Loaded) -> None:
-        """Have the next turn take up changed files of the folder."""
+        """Keep changed files of the folder; the next turn of `run` adds them to the registry and
+        has them served.
+        """
         self._reloaded = files
 
     async def _turn(self) -> None:
-        """Read what is new, have the host serve it, and decide the requests of our shards."""
+        """Read new records, have the host serve changes, and decide the requests of our shards.
+        Stops early if something that was written has to be read back first.
+        """
         await self._outbox.make_room()
         subjects = await self._tail.read()
         # while the topic is read again from its start, the registry is incomplete
@@ -232,7 +245,10 @@ class RequestServer:
                 await self._handle(request, shard)
 
     async def _begin_again(self) -> None:
-        """The topic is not the log that it was: no offset in it and no intention of ours holds any more."""
+        """Drop everything that depends on the former log, after the topic was read again from its
+        start: open answers, journals, and notes of deletions. Nothing is decided before the topic's
+        present end is read.
+        """
         tasks = list(self._answering.values())
         for task in tasks:
             task.cancel()
@@ -245,8 +261,9 @@ class RequestServer:
         self._beginnings = self._tail.beginnings
 
     def _tell_problems(self) -> None:
-        """Log what was found wrong since the last time. Problems of the files themselves are logged
-        elsewhere."""
+        """Log the problems of the topic's definitions that were not there at the last call.
+        Problems of the files themselves are logged elsewhere.
+        """
         found = self.registry.effective().problems[len(self.registry.files.problems) :]
         for problem in found:
             if str(problem) not in self._told:
@@ -256,7 +273,9 @@ class RequestServer:
     # what is to be done without being asked
 
     async def _keep_registry(self) -> None:
-        """Write definitions of files to the topic, end idle consumers, and finish deletions."""
+        """Do what no request asks for: write definitions of files to the topic, end idle consumers,
+        and finish deletions. Do nothing until all that we wrote was read back.
+        """
         if self._tail.seen < self._hold:
             return
         await self._write_files()
@@ -267,8 +286,10 @@ class RequestServer:
                 await self._finish_deletion(id)
 
     async def _write_files(self) -> None:
-        """Write the definitions of files that the topic does not have, in one transaction for each
-        shard of ours."""
+        """Write the definitions of files that the topic does not have, for our shards, in one
+        transaction for each shard. A shard of which not everything was read yet is left for the
+        next turn.
+        """
         if self._unwritten is None:
             self._unwritten = list(self.registry.find_unwritten(now_ns()))
         by_shard: dict[int, list[Definition]] = {}
@@ -284,7 +305,9 @@ class RequestServer:
             self._unwritten = [definition for definition in self._unwritten if definition not in mine]
 
     async def _complete(self, definition: Definition) -> Definition:
-        """Return a file's definition, with the ends of the logs added if the consumer is new."""
+        """Return a file's definition. If the consumer is new and begins at the end of its stream,
+        the present ends of the logs are added to it.
+        """
         stream = self.registry.files.streams.get(definition.config.stream)
         is_new = definition.id not in self.registry.definitions and definition.config.deliver_policy.begins_at_end
         if stream is None or not is_new:
@@ -311,8 +334,8 @@ class RequestServer:
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
 
     async def _finish_deletion(self, id: ConsumerId) -> None:
-        """Finish a deletion: drop the state, then the consumer's records in the topic, and answer
-        the clients that asked for it.
+        """Finish the deletion of a consumer of our shards: drop its state, write tombstones for its
+        records in the topic, and answer the clients that asked for it.
 
         Earlier creates without an answer are answered as well. They would otherwise still be in the
         topic, and the next owner of the shard would create the consumer again.
@@ -346,8 +369,9 @@ class RequestServer:
             await self._drop_output(config)
 
     async def _drop_output(self, config: ConsumerConfig) -> None:
-        """Delete the temporary output topic of a consumer that was removed, unless another consumer
-        delivers to it."""
+        """Delete the output topic of a consumer that was removed, if it is temporary and no other
+        consumer delivers to it. If Kafka refuses, log that.
+        """
         topic, others = config.deliver_subject, self.registry.effective().consumers.values()
         if not config.output.temporary or topic in {each.deliver_subject for each in others if each.id != config.id}:
             return
@@ -359,7 +383,8 @@ class RequestServer:
     # requests
 
     async def _pass_over(self) -> None:
-        """Remove the requests for which their clients have stopped waiting, in one transaction for each shard.
+        """Remove our shards' requests whose clients do not wait any more, unanswered, in one
+        transaction for each shard.
 
         A worker that was suspended for hours may find hundreds. One transaction for each of them
         would take minutes, and newer requests would wait behind them.
@@ -421,7 +446,7 @@ class RequestServer:
         return await find_log_ends(self.admin, stream)
 
     async def _carry_out(self, request: Request, decision: Decision) -> None:
-        """Write what was decided."""
+        """Write a decision to the topics: its records, its advisory, and its answer if there is one now."""
         entries: list[Entry] = []
         if decision.advisory is not None:
             entries += encode_notices([Advise(decision.advisory)], *request.about, now_ns(), self.prefix)
@@ -432,7 +457,8 @@ class RequestServer:
             await self._write(request.about, records, entries, decided=True)
 
     async def _answer_served(self, request: Request, written: int) -> None:
-        """Answer a create once the consumer is served, or after SERVED_S if it is not.
+        """Answer a create or update once the consumer is served, or after SERVED_S with its present
+        state. Errors of Kafka are logged; then the request stays, and is decided again.
 
         `written`: the offset behind the definition, which must have been read back.
         """
@@ -451,7 +477,7 @@ class RequestServer:
             await self._drop_journals()
 
     async def _await_served(self, id: ConsumerId, written: int) -> None:
-        """Wait until the definition was read back, and the consumer is served or deleted."""
+        """Wait until the topic was read up to offset `written`, and the consumer is served or deleted."""
         await until(lambda: self._tail.seen >= written and self._is_served_or_gone(id), pause_s=LOOK_S)
 
     def _is_served_or_gone(self, id: ConsumerId) -> bool:
@@ -460,8 +486,11 @@ class RequestServer:
 
     @contextlib.asynccontextmanager
     async def _answer_failure(self, request: Request) -> AsyncIterator[None]:
-        """Answer a request that raises an unexpected error with that error. If it stayed in the
-        topic, it would end every worker in turn."""
+        """Run a block for a request. If it raises an unexpected error, log that and answer the
+        request with an internal error. Errors of Kafka are raised.
+
+        If such a request stayed in the topic, it would end every worker in turn.
+        """
         try:
             yield
         except OF_KAFKA:
@@ -472,8 +501,9 @@ class RequestServer:
             await self._write(request.about, [], self._answer(request, respond_refused(request, refusal)))
 
     def _answer(self, request: Request, response: Body) -> list[Entry]:
-        """Return the answer, the tombstone of the request, and the audit if the request may change
-        something."""
+        """Return the records that end a request: the answer, the tombstone of the request, and the
+        audit if the request may change something.
+        """
         value = write_json(response)
         entries = [answer(request.reply, value), Entry(self._tail.topic, _settle(request))]
         if request.op is not None and request.op.changes:
@@ -525,8 +555,9 @@ class RequestServer:
                     raise
 
     def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry]) -> list[Entry]:
-        """Return what is written if the events topic refuses its part. An audit repeats the
-        request, and may be larger than that topic accepts.
+        """Log that the topic named in `error` refuses its records, and return the other entries, to
+        be written without them. An audit repeats the request, and may be larger than the events
+        topic accepts.
 
         Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
         refuses.
@@ -561,15 +592,17 @@ class RequestServer:
         self._hold = max(self._hold, await self._tail.find_end())
 
     async def _confirm(self, shard: int) -> None:
-        """Raise Fenced unless the group of workers confirms that the shard is ours."""
+        """Ask whether the group of workers still assigns the shard to us. Raises Fenced if it does not."""
         if not await self.host.is_owner(shard):
             raise Fenced(
                 f"the group of workers does not confirm that shard {shard} is ours: requests are left to its owner"
             )
 
     async def _knows_all(self, shard: int) -> bool:
-        """Return whether the registry contains everything that was written about a shard. Former
-        owners are fenced first. Raises Fenced if the shard is not ours."""
+        """Open the shard's journal if needed, which fences its former owners. Return whether the
+        registry contains everything that was written about the shard before. If not, more has to be
+        read. Raises Fenced if the shard is not ours.
+        """
         await self._confirm(shard)
         if shard not in self._journals:
             async with self._writing:
@@ -587,5 +620,5 @@ class RequestServer:
 
 
 def _settle(request: Request) -> Record:
-    """Return the tombstone that ends a request."""
+    """Return the tombstone that removes a request from the control topic."""
     return Record(make_key(Subject.REQUEST, request.id), None)

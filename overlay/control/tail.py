@@ -64,8 +64,9 @@ def _ignore(_: int) -> None:
 
 @dataclass(slots=True)
 class Tail:
-    """Reads the control topic into a registry. Call `open`, then `read` repeatedly, then
-    `close`."""
+    """Reads the control topic into a registry, and again from its start if records are missing.
+    Call `open`, then `read` repeatedly, then `close`.
+    """
 
     kafka: Properties
     admin: Admin
@@ -104,8 +105,9 @@ class Tail:
         return self._again_to >= 0
 
     async def open(self) -> None:
-        """Read the topic, which must exist, up to its present end. Raises SourceUnavailable,
-        CredentialsRefused."""
+        """Connect, and read the topic, which must exist, up to its present end. Raises
+        SourceUnavailable, also if that takes longer than OPEN_S, or CredentialsRefused.
+        """
         try:
             async with asyncio.timeout(OPEN_S):
                 self._client = await open_client(self.kafka)
@@ -123,10 +125,11 @@ class Tail:
             raise SourceUnavailable(f"{self.topic}: cannot be read: {reason}") from error
 
     async def read(self) -> set[Subject]:
-        """Add the records that were fetched, or arrive within POLL_S. Return what they were about.
+        """Apply the records that were fetched, or that arrive within POLL_S, to the registry.
+        Return which kinds of records they were.
 
-        When a new reading from the start has ended, everything is returned, since the registry may
-        have lost records of any kind. Raises CredentialsRefused, SourceUnavailable.
+        When a new reading from the start has ended, all kinds are returned, since the registry may
+        have lost records of any. Raises CredentialsRefused, SourceUnavailable.
         """
         subjects = await self._read_on()
         if self.is_behind and self.seen >= self._again_to and await self._end_beginning():
@@ -134,7 +137,10 @@ class Tail:
         return subjects
 
     async def _end_beginning(self) -> bool:
-        """End a reading from the start. Return False if it took too long and has to begin again."""
+        """End a reading of the whole topic, which has reached the end that the topic had when it
+        began. Return False if it took longer than WHOLE_MS: then the topic is read again from its
+        start.
+        """
         if now_ms() - self._began_at > WHOLE_MS:
             await self._read_anew("it took so long to read the control topic that deletions may be gone from it")
             return False
@@ -143,8 +149,10 @@ class Tail:
         return True
 
     async def _read_on(self) -> set[Subject]:
-        """Add what was fetched, or begin again if records are missing. Return what they were
-        about."""
+        """Apply what was fetched, or arrives within POLL_S. Return which kinds of records it had.
+        If records are missing, go back to the topic's start and return nothing. Raises
+        CredentialsRefused.
+        """
         assert self._fetcher is not None
         assert self._partition_fetch is not None
         self._fetcher.changed.clear()
@@ -178,14 +186,18 @@ class Tail:
         return set()
 
     def _begin_again(self, end: int) -> None:
-        """Clear the registry because the topic ended below `seen`: it was created again or has lost
-        its end. What it says now counts, as for a worker that starts now."""
+        """Clear the registry because the topic lost records that were read: it was created again or
+        has lost its end. What it says now counts, as for a worker that starts now. `end`: where the
+        topic ends now.
+        """
         log.error("the control topic has lost records: read anew", topic=self.topic, end=end, read_before=self.seen)
         self._clear(end)
         self._is_same = False
 
     async def _read_anew(self, reason: str) -> None:
-        """Read the topic again from its start, since the registry may contain what was deleted."""
+        """Clear the registry and go back to the topic's start, since the registry may contain what
+        was deleted. `reason`: for the log.
+        """
         log.warning("the control topic is read anew", topic=self.topic, reason=reason, read_before=self.seen)
         assert self._partition_fetch is not None
         start, end = await self._find_bounds()
@@ -195,7 +207,9 @@ class Tail:
         self._partition_fetch.seek(start)
 
     def _clear(self, end: int) -> None:
-        """Clear the registry. `end`: where the topic ends now."""
+        """Clear the registry, and note that the topic is now read from its start up to `end`, where
+        it ends now. The caller moves the position.
+        """
         if not self.is_behind:
             self._former = dict(self.registry.definitions)
         self.registry.clear()
@@ -203,8 +217,10 @@ class Tail:
         self.beginnings += 1
 
     def _tell_missing(self) -> None:
-        """Log the consumers that only the lost records defined. Their state is kept: if they are
-        created again, they continue."""
+        """Log the requested consumers that were defined before the topic was read again and are not
+        now. Unless they were deleted, their state is kept: if they are created again, they
+        continue.
+        """
         missing = [
             f"{stream}/{name}"
             for (stream, name), known in sorted(self._former.items())
@@ -225,7 +241,9 @@ class Tail:
             )
 
     async def _take(self, fetched: Fetched, partition_fetch: PartitionFetch) -> set[Subject]:
-        """Add the records of a fetch, and move past them. Return what they were about."""
+        """Apply the records of a fetch to the registry, and move `seen` past them. Return which
+        kinds of records they were.
+        """
         subjects: set[Subject] = set()
         reached = fetched.next_offset
         passed_over: list[tuple[int, str]] = []
@@ -251,8 +269,9 @@ class Tail:
         return self.registry.take(row.key, row.value, row.headers.get, row.timestamp)
 
     def _tell(self, passed_over: list[tuple[int, str]]) -> None:
-        """Count the records that cannot be read, and log only the first: any client may write many
-        of them."""
+        """Count the records that could not be read (offset and reason of each), and log only the
+        first: any client may write many of them.
+        """
         if not passed_over:
             return
         self.on_passed_over(len(passed_over))
@@ -262,7 +281,7 @@ class Tail:
         )
 
     async def find_end(self) -> int:
-        """Return the committed end of the topic."""
+        """Return the topic's last stable offset, which Kafka is asked for."""
         return (await self._find_bounds())[1]
 
     async def _find_bounds(self) -> tuple[int, int]:
@@ -280,7 +299,8 @@ class Tail:
 
 
 def has_hole(fetched: Fetched, since: int = 0) -> bool:
-    """Return whether offsets from `since` on are missing in a fetch.
+    """Return whether a fetch lacks an offset from `since` on, or from its position on if that is
+    higher.
 
     Only compaction leaves holes: transaction markers and aborted records are batches as well.
     """
@@ -293,8 +313,9 @@ def has_hole(fetched: Fetched, since: int = 0) -> bool:
 
 
 async def read_registry(kafka: Properties, admin: Admin, files: Loaded) -> Registry:
-    """Return the registry as the topic and the files have it now; of the files alone if there is no
-    topic. Raises SourceUnavailable."""
+    """Return a registry filled from the files and from the topic up to its present end; from the
+    files alone if there is no topic. Raises SourceUnavailable.
+    """
     registry = Registry(files)
     tail = Tail(kafka, admin, registry)
     if tail.topic not in await admin.find_topics([tail.topic], with_config=False):

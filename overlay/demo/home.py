@@ -75,7 +75,8 @@ class DemoHome:
 
 @contextmanager
 def open_home(root: Path | None) -> Iterator[DemoHome]:
-    """Yield an empty demo folder, locked for the block.
+    """Yield the demo's folder, locked for the block. What an earlier demo left in it is deleted
+    first.
 
     Default: `demo` beside the local broker's home. Raises DemoError if the folder has other files,
     is in use, or still runs a demo.
@@ -100,7 +101,9 @@ def open_home(root: Path | None) -> Iterator[DemoHome]:
 
 
 def describe_stop(home: DemoHome) -> list[str]:
-    """Return the commands that stop what runs in a demo's folder now."""
+    """Return the shell commands that stop the service and the broker that run in a demo's folder
+    now; none if nothing runs.
+    """
     commands = []
     if is_locked(home.life_lock) and home.pid.is_file():
         commands.append(f"kill {home.pid.read_text().strip()}")
@@ -117,7 +120,9 @@ def _refuse_running(home: DemoHome) -> None:
 
 
 def write_config(home: DemoHome, bootstrap: str) -> str:
-    """Copy the example's config, set it to this broker and a free HTTP port, and return the URL."""
+    """Copy the example's config into the demo's folder, with this broker and a free HTTP port in
+    its overlay.yaml. Return the URL of the service's HTTP server.
+    """
     shutil.copytree(find_example(EXAMPLE), home.config)
     home.schema.mkdir(parents=True)
     for kind in MODELS:

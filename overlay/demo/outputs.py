@@ -22,7 +22,8 @@ A token is `...<deliveries>.<stream_seq>.<consumer_seq>.<time>.<num_pending>`.
 
 
 def read_output(bootstrap: str, topic: str) -> Content:
-    """Return all committed records of a topic of one partition.
+    """Read all committed records of a topic of one partition, from its start to its present end.
+    Return how many each subject has, and their stream sequences in topic order.
 
     Raises DemoError if they cannot be read or are no deliveries of the overlay.
     """

@@ -63,7 +63,12 @@ def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool
 
 
 def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -> tuple[Look, Throughput]:
-    """Poll the service until all records are committed. Raises DemoError if it fails or stalls."""
+    """Ask the service for its progress again and again until all `records` are committed; each
+    answer is passed to `step`. Return the last one, and the number of records and the time for the
+    rate.
+
+    Raises DemoError if the service fails or makes no progress for too long.
+    """
     first: Look | None = None
     moved = time.monotonic()
     before = Look(0)
@@ -81,11 +86,13 @@ def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -
             before, moved = look, look.at
         if look.at - moved > _PATIENCE_S:
             raise DemoError(f"the service has made no progress for {_PATIENCE_S:.0f} s. {service.quote_log()}")
-        time.sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S)  # the pace of the display
 
 
 def check(bootstrap: str, last: Look, flights: pa.Table, records: int) -> list[Checked]:
-    """Read every output topic and compare it with the data set."""
+    """Read the output topic of every consumer and compare it with the data set. Return the result
+    of each; differences are in its `faults`. Raises DemoError if a topic cannot be read.
+    """
     checked, rows = [], subjects(flights)
     for consumer in last.consumers:
         wanted = expect(rows, consumer.filters, records, select(flights, consumer.sql))

@@ -102,7 +102,9 @@ class _Scan:
         return f"{LOADING} ({waited:.0f} s so far)"
 
     def rate(self, count: Callable[[Look], int]) -> float:
-        """Return records per second over the last second."""
+        """Return by how much a number grew per second over the last second. `count` takes it from a
+        look.
+        """
         first, last = self.looks[0], self.looks[-1]
         return (count(last) - count(first)) / (last.at - first.at) if last.at > first.at else 0.0
 

@@ -26,9 +26,10 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class DeliveryProgress:
-    """A consumer's progress.
+    """A consumer's progress, as the service reports it.
 
-    `lag` is None until it is served; `trouble` says why it cannot be served.
+    `topic`: its output topic. `count`: messages delivered. `lag`: records it is behind, None until
+    it is served. `trouble`: why it cannot be served, "" if it can.
     """
 
     name: str
@@ -100,7 +101,7 @@ class ServiceProcess:
         return _quote_log(self.home)
 
     def stop(self) -> int:
-        """Stop the process by SIGTERM, wait for its end and return its exit code.
+        """Stop the process by SIGTERM if it runs, wait for its end and return its exit code.
 
         Raises DemoError if the process had to be killed.
         """
@@ -135,9 +136,10 @@ def compile_kernels(home: DemoHome) -> None:
 
 
 def start_service(home: DemoHome, url: str) -> ServiceProcess:
-    """Start the service, detached from this terminal, with its output in the log.
+    """Start the service, detached from this terminal, with its output in the log. `url`: of its
+    HTTP server.
 
-    Does not wait for it.
+    Does not wait for it. Raises DemoError if another process holds its lock.
     """
     lock = take_lock(home.life_lock)
     if lock is None:

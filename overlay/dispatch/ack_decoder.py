@@ -54,12 +54,14 @@ records is looked at.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AckBatch:
-    """Acks with the same verb for deliveries of one consumer, in order, as columns (int64, one
-    entry per ack).
+    """Acks with the same verb for deliveries of one consumer, in the order of the topic. Each
+    column is int64 with one entry per ack.
 
-    `incarnations`: the place of each token's incarnation in `names`; None if all tokens are of
-    version 1, which names none. The last name is empty: place -1 stands for a version 1 token among
-    others.
+    `sequences`, `consumer_seqs` and `deliveries` are the numbers in the token: stream sequence,
+    consumer sequence, and how often the message was delivered. `incarnations`: for each ack the
+    index in `names` of the incarnation that its token names, that is, of the ownership of the
+    consumer that made the delivery. None if all tokens are of version 1, which names none. The last
+    name is empty, so index -1 stands for a version 1 token among others.
     """
 
     verb: Verb
@@ -70,13 +72,15 @@ class AckBatch:
     names: tuple[str, ...] = field(default=("",), kw_only=True)
 
     def keep(self, kept: Ints) -> AckBatch:
-        """Return the acks at these positions."""
+        """Return a new batch with the acks at these indices, in this order."""
         by = None if self.incarnations is None else self.incarnations[kept]
         columns = self.sequences[kept], self.consumer_seqs[kept], self.deliveries[kept]
         return AckBatch(self.verb, *columns, by, names=self.names)
 
     def split(self) -> Iterator[tuple[str, Ints]]:
-        """Yield each incarnation, empty for none, with the positions of its acks."""
+        """Yield each incarnation that tokens name ("" for tokens without one), with the indices of
+        its acks in this batch.
+        """
         if self.incarnations is None:
             yield "", np.arange(self.sequences.size)
             return
@@ -86,7 +90,10 @@ class AckBatch:
 
 @dataclass(slots=True)
 class DecodedAcks:
-    """Acks by consumer, in order; how many there were by verb, and how many were refused by reason."""
+    """The acks of one fetch. `said`: ack batches and events by consumer name, in the order of the
+    topic. `kinds`: number of acks by verb, `range` for range acks. `refused`: number of records
+    that are no valid acks, by reason.
+    """
 
     said: dict[str, list[AckBatch | Event]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -104,8 +111,8 @@ class DecodedAcks:
 class AckDecoder:
     """The decoder of one stream's acks. Not thread-safe.
 
-    `mine`: names of the consumers whose machines run here. `others`: names of the stream's other
-    consumers. `rule`: which topics may take answers.
+    `mine`: names of the consumers whose acks this worker processes. `others`: names of the stream's
+    other consumers, whose acks are skipped. `rule`: which topics an ack may name for its answer.
     """
 
     def __init__(self, stream: str, mine: Iterable[str], others: Iterable[str], rule: ReplyRule) -> None:
@@ -122,10 +129,12 @@ class AckDecoder:
         self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena)
 
     def read(self, data: Bytes, position: int, aborted: Aborted, since: AckOffsets = EVERYTHING) -> DecodedAcks:
-        """Return the acks from the offset `position` on that consumers have not processed yet.
+        """Decode fetched record batches from the offset `position` on, and return the acks that
+        their consumers have not processed yet.
 
-        Batches that cannot be read are skipped and counted. `aborted`: the aborted transactions of
-        the fetch. `since`: what each consumer has processed before.
+        A batch that cannot be read is skipped and counted as refused. `aborted`: the aborted
+        transactions of the fetch, whose records are left out. `since`: from which offset on each
+        consumer still has to process the records.
         """
         heard = DecodedAcks(since=since)
         for piece in self._decoder.decode(data, position, aborted=aborted):
@@ -162,19 +171,22 @@ class AckDecoder:
                     heard.add(name, said)
 
     def _drop_heard(self, piece: Records, kind: Ints, consumer: Ints, since: AckOffsets) -> None:
-        """Mark the rows that their consumer has processed before as _ELSEWHERE.
+        """Set `kind` to _ELSEWHERE, so that the row is skipped, where the row's consumer has
+        processed it before.
 
-        Odd rows are checked in `_tell`.
+        `consumer`: the number of each row's consumer, -1 if unknown. Rows with -1 are not changed
+        here; `_tell` checks those that are parsed row by row.
         """
         if since.last > piece.offset[0]:
             first = np.array([since.of(name) for name in self._names], np.int64)
             kind[(consumer >= 0) & (piece.offset < first[consumer])] = _ELSEWHERE
 
     def _deal(self, kind: Ints, consumer: Ints) -> Iterable[tuple[str, Ints]]:
-        """Yield the consumers of this worker with their rows, in order.
+        """Yield a consumer's name with rising row numbers, for all rows that are not to be skipped.
 
-        An odd row may belong to any consumer. If there are odd rows, all rows are yielded in order,
-        cut wherever the consumer changes; the name of an odd run is empty.
+        Without rows of kind _ODD there is one pair for each consumer. An odd row may belong to any
+        consumer, so with them all rows are yielded in the order of the topic, cut wherever the
+        consumer changes. The name is empty for a run of odd rows.
         """
         ours = np.flatnonzero(kind != _ELSEWHERE)
         if not (kind == _ODD).any():
@@ -188,7 +200,9 @@ class AckDecoder:
 
     @staticmethod
     def _open(piece: Records) -> tuple[Ints, Ints]:
-        """Return where the values of the records begin, and their sizes in bytes (-1 for null)."""
+        """Return where the value of each record begins in the buffer, and its size in bytes (-1 for
+        null).
+        """
         columns = [np.empty(len(piece), np.int64) for _ in range(5)]
         open_bodies(piece.buf, piece.body, piece.end, *columns)
         return columns[2], columns[3]
@@ -203,11 +217,13 @@ class AckDecoder:
     def _tell(
         self, text: bytes, body: bytes, find_header: Callable[[str], bytes | None], offset: int, heard: DecodedAcks
     ) -> None:
-        # an answer to flow control, or no ack at all
-        """Parse one record and add its events.
+        """Parse one record by itself, and add its events to `heard` or count it as refused.
 
-        `offset`: of the record; `find_header`: returns a reply header's value or None.
+        A record that its consumer has processed before, or whose consumer another worker serves, is
+        skipped. `text`: the token. `body`: the value. `find_header`: returns a reply header's value
+        or None.
         """
+        # an answer to flow control, or no ack at all
         if text.startswith(FLOW.encode()):
             return self._tell_flow(text, body, offset, heard)
         found = parse_ack(text, body)
@@ -231,9 +247,11 @@ class AckDecoder:
             heard.add(name, *read_ack(found, reply, str(offset)))
 
     def _tell_flow(self, text: bytes, body: bytes, offset: int, heard: DecodedAcks) -> None:
-        """Add the event of an answer to a flow control request.
+        """Add a FlowAnswered event for an answer to a flow control request of a consumer.
 
-        Its body may name what was taken, as a range ack does.
+        `text`: the subject of that request, which the answer repeats. `body`: may list ranges of
+        consumer sequences, as a range ack does. The highest of them becomes the event's `up_to`,
+        which is 0 without ranges.
         """
         parts = text.decode(errors="replace").split(".")
         if offset < heard.since.of(parts[-2]):
@@ -271,7 +289,7 @@ def _cut_text(buf: Bytes, at: int, size: int) -> str:
 
 
 def _split(values: Ints) -> Sequence[slice]:
-    """Return slices of equal values."""
+    """Cut an array into runs of equal neighbours, and return each run as a slice of it, in order."""
     if not values.size:
         return []
     cuts = np.flatnonzero(np.diff(values)) + 1
@@ -291,7 +309,10 @@ def _starts_with(buf: Bytes, at: Int, end: Int, text: Bytes) -> Bool:
 
 @kernel
 def _compare(buf: Bytes, at: Int, size: Int, text: Bytes, first: Int, end: Int) -> Int:
-    """Return less than 0, 0, or more than 0, as the bytes compare."""
+    """Compare `size` bytes of `buf` from `at` on with `text[first:end]`, in the order of bytes.
+    Return a negative number if the first come before the second, 0 if they are equal, else a
+    positive one.
+    """
     for i in range(min(size, end - first)):
         if buf[at + i] != text[first + i]:
             return np.int64(buf[at + i]) - np.int64(text[first + i])
@@ -300,7 +321,11 @@ def _compare(buf: Bytes, at: Int, size: Int, text: Bytes, first: Int, end: Int) 
 
 @kernel
 def _find_name(buf: Bytes, at: Int, size: Int, text: Bytes, bounds: Ints, guess: int) -> int:
-    """Return the number of a name, -1 if it is unknown. `guess` is tried first."""
+    """Return the number of the name in `size` bytes of `buf` from `at` on, or -1 if it is unknown.
+
+    `text`: all known names, sorted and joined; name i is `text[bounds[i]:bounds[i + 1]]`. `guess`:
+    a number to try first, negative for none.
+    """
     if guess >= 0 and _compare(buf, at, size, text, bounds[guess], bounds[guess + 1]) == 0:
         return guess
     low, high = 0, bounds.size - 1
@@ -318,9 +343,10 @@ def _find_name(buf: Bytes, at: Int, size: Int, text: Bytes, bounds: Ints, guess:
 
 @kernel
 def _read_numbers(buf: Bytes, at: Int, end: Int, out: Ints) -> Bool:
-    """Read five decimals separated by dots, up to `end`, into `out`.
+    """Read a token's five decimal numbers, with dots between them, from `buf[at:end]` into `out`.
 
-    Return whether they are there and each is valid.
+    Return True if there are exactly five, each fits int64, and the first three are above 0.
+    Otherwise `out` may be filled in part.
     """
     for k in range(5):
         digits, value = 0, np.uint64(0)
@@ -349,9 +375,11 @@ def _find_dot(buf: Bytes, at: Int, end: Int) -> Int:
 
 @kernel
 def _number(buf: Bytes, at: Int, size: Int, known: Ints, count: int, guess: int) -> int:
-    """Return the number of a text among the first `count` known ones, `count` if it is new.
+    """Return the number of a text among the first `count` known ones, or `count` if it is none of
+    them.
 
-    `known`: places and sizes of texts in the same buffer. `guess` is tried first.
+    The text is `size` bytes of `buf` from `at` on. `known`: start and size in `buf` of each known
+    text, one column per text; nothing is added to it. `guess`: a number to try first.
     """
     for step in range(-1 if count else 0, count):
         each = guess if step < 0 else step
@@ -366,7 +394,9 @@ def _number(buf: Bytes, at: Int, size: Int, known: Ints, count: int, guess: int)
 
 @kernel
 def _read_verb(buf: Bytes, at: Int, size: Int) -> Int:
-    """Return the kind of a row whose body is only a verb, _ODD for any other body."""
+    """Return _ACK, _NAK, _PROGRESS or _TERM if a body is only that verb, _ODD for any other body.
+    The body is `size` bytes of `buf` from `at` on; an empty or null one is an ack.
+    """
     if size <= 0:
         return _ACK
     if size == 3 and buf[at] == 43 and buf[at + 1] == 79 and buf[at + 2] == 75:  # +OK
@@ -413,10 +443,13 @@ def _read(
     buf: Bytes, at: Ints, size: Ints, value_at: Ints, value_size: Ints, has_reply: Flags, head: Bytes, head_2: Bytes,
     stream: Bytes, names: Bytes, bounds: Ints, is_mine: Flags, kind: Ints, consumer: Ints, numbers: Ints, known: Ints,
 ) -> int:  # fmt: skip
-    """Classify all rows and read their numbers. Return how many incarnations the tokens name.
+    """Read each row's token and body. Return how many incarnations the tokens name.
 
-    `head`: what tokens of version 1 begin with. `head_2` and, behind the incarnation, `stream`: the
-    same for version 2. `known`: receives places and sizes of the incarnations' texts, by number.
+    `kind`: receives a row's verb, _ELSEWHERE if another worker has the consumer, or _ODD if the row
+    has to be parsed by itself. `consumer` and `numbers` are set for rows with a verb: the number of
+    the consumer's name; stream and consumer sequence, deliveries, and number of the incarnation (-1
+    for version 1). `known`: receives start and size of each incarnation's text. `head`, `head_2`:
+    how tokens of version 1 and 2 begin; `stream`: what follows the incarnation in version 2.
     """
     found = np.empty(5, np.int64)
     guess, count, latest = -1, 0, 0

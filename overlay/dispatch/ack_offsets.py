@@ -33,7 +33,9 @@ class AckOffsets:
         return max([self.shared, *self.own.values()])
 
     def clip(self, cut: int) -> AckOffsets:
-        """Return the same for a log that was cut: from there on, every ack is news for every consumer."""
+        """Return these offsets for a log that lost its end at `cut`: each is at most `cut`, and
+        lower ones stay as they are. So every consumer takes the records from `cut` on as new.
+        """
         return AckOffsets(min(self.shared, cut), {name: min(at, cut) for name, at in self.own.items()})
 
     def of(self, name: str) -> int:

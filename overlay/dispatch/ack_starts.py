@@ -22,13 +22,16 @@ from .ack_offsets import AckOffsets
 
 
 def is_another(state: ShardState, stream: str, topic: str, identity: str) -> bool:
-    """Return whether an ack topic is another one than the state knows. `identity`: Kafka's id of
-    it."""
+    """Return True if a stream's ack topic was created again: its id, `identity`, differs from the
+    one that the state has recorded. False if the state has recorded none.
+    """
     return state.topics.get((stream, topic), identity) != identity
 
 
 def is_new(state: ShardState, stream: str, topic: str) -> bool:
-    """Return whether the shard has never read a stream's ack topic."""
+    """Return whether the shard has never read a stream's ack topic: its state has neither the
+    topic's id nor a position in it.
+    """
     return (stream, topic) not in state.topics and not any(
         name == stream and source[0] == topic for name, source in state.acks
     )
@@ -41,11 +44,13 @@ def find_shared(
     identity: str,
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, LogPosition]:
-    """Return where to go on in each partition of a stream's ack topic, for the consumers that share a position.
+    """Return the next log position in each partition of a stream's ack topic, for the consumers
+    that share a position.
 
-    `sources`: these partitions; `identity`: Kafka's id of the topic; `ends`: the ends of a topic
-    that is new to the shard. Reading begins there, since older acks cannot concern deliveries of
-    its consumers.
+    `sources`: all partitions of that topic; `identity`: Kafka's id of it. If the topic is new to
+    the shard, reading begins at `ends` (the end offset of each partition, not used otherwise),
+    since older acks cannot concern deliveries of its consumers. If it was created again, or a
+    partition has no recorded position, reading begins at offset 0.
     """
     topic = next(iter(sources))[0]
     if is_another(state, stream, topic, identity):
@@ -62,10 +67,15 @@ def settle(
     identity: str,
     served: Collection[ConsumerId],
 ) -> tuple[dict[TopicPartition, AckOffsets], Delta]:
-    """Return where to read from in each partition, and what the state has to record of it.
+    """Return from which offset of each partition each consumer has to process acks, and a delta
+    that records it in the state.
 
-    `shared`: as `find_shared` returned it; `served`: the consumers of the stream whose machines run
-    in this session.
+    The delta has the shared positions, the topic's id, and each consumer whose own positions
+    change. A served consumer keeps its positions below the shared ones. A consumer that is not
+    served but has a machine gets a position of its own in every partition, at most the shared one.
+
+    `shared`: as `find_shared` returned it; `identity`: Kafka's id of the topic; `served`: the
+    consumers whose machines run in this session.
     """
     topic = next(iter(shared))[0]
     log_positions = {(stream, source): log_position for source, log_position in shared.items()}
@@ -88,5 +98,7 @@ def settle(
 
 
 def _clip(known: ConsumerState, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Where a consumer stands behind the others."""
+    """Return a consumer's own positions that are below the shared `offsets`, by partition.
+    Partitions that `offsets` does not have are left out.
+    """
     return {source: at for source, at in known.heard.items() if source in offsets and at < offsets[source]}

@@ -37,8 +37,10 @@ STALL_S = 5.0
 
 @dataclass(slots=True)
 class _Probe:
-    """The ends that reading has to pass so that all acks sent before `at`, ns since 1970, are read.
-    `since`: monotonic seconds."""
+    """A question whether all acks sent before the time `at` (ns since 1970) have been read. They
+    have once reading has reached the offset in `ends` in every partition. `since`: when the
+    question was put, in monotonic seconds.
+    """
 
     at: int
     ends: Mapping[TopicPartition, int]
@@ -47,8 +49,13 @@ class _Probe:
 
 @dataclass(slots=True)
 class AckTopics:
-    """`since`: by stream and partition of its ack topic, from where on records are news. `log_positions`: where the
-    session begins, of the consumers that share a position. `topics`: Kafka's ids of these topics."""
+    """Reads the ack topics of a session's streams, and says up to which time all acks have been
+    read.
+
+    `since`: by stream and partition of its ack topic, from which offset each consumer still has to
+    process the records. `log_positions`: where the consumers that share a position begin. `topics`:
+    Kafka's id of each ack topic, by its name.
+    """
 
     admin: Admin
     metrics: Metrics
@@ -73,15 +80,19 @@ class AckTopics:
 
     @property
     def shared(self) -> dict[StreamPartition, LogPosition]:
-        """The position in each partition of the ack topics, for consumers without one of their own."""
+        """The next log position in each partition of the ack topics, for consumers that share a
+        position. While older records are read again for a consumer that is behind, it is where the
+        session began.
+        """
         return {
             partition: at if at.position >= self.since[partition].shared else self.log_positions[partition]
             for partition, at in self.positions.items()
         }
 
     def find_behind(self) -> dict[tuple[str, str], dict[TopicPartition, int]]:
-        """Return the positions of consumers that are behind the shared ones, by stream and consumer
-        name."""
+        """Return, by stream and consumer name, the next offsets of consumers that are behind the
+        shared position, for the partitions in which they are.
+        """
         behind: dict[tuple[str, str], dict[TopicPartition, int]] = {}
         for partition, since in self.since.items():
             if since.own and (at := self.positions[partition].position) < since.shared:
@@ -90,7 +101,9 @@ class AckTopics:
         return {c: {s: at for s, at in own.items() if at < self.since[c[0], s].shared} for c, own in behind.items()}
 
     async def open(self, fetcher: Fetcher) -> None:
-        """Begin to read."""
+        """Start a fetch of each partition at its position, and set `up_to` of each stream to 0.
+        Call once, before `take`.
+        """
         self._fetcher = fetcher
         for partition, log_position in self.positions.items():
             self._partition_fetches[partition] = await fetcher.open(
@@ -99,10 +112,12 @@ class AckTopics:
             self.up_to[partition[0]] = 0
 
     async def take(self) -> list[tuple[StreamPartition, Fetched]]:
-        """Return what was fetched since the last call, and move the positions past it.
+        """Return what was fetched since the last call, at most one fetch for each partition, and
+        move the positions past it. Does not wait for new data.
 
-        Raises SourceUnavailable if a topic was created again: the next session reads it from its
-        start. Raises SourceChanged if Kafka denies access.
+        If a log does not have its position any more, reading goes on elsewhere (`_go_on`,
+        `_go_back`). Raises SourceUnavailable if a topic was created again: the next session reads
+        it from its start. Raises SourceChanged if Kafka denies access.
         """
         taken: list[tuple[StreamPartition, Fetched]] = []
         for partition, partition_fetch in self._partition_fetches.items():
@@ -120,11 +135,11 @@ class AckTopics:
         return taken
 
     async def _go_on(self, partition: StreamPartition, partition_fetch: PartitionFetch, position: int) -> None:
-        """Go on at the log's start or end if it does not have the position, and count the acks that
-        were lost.
+        """Move reading from `position`, which the log does not have, to where the log has records.
 
-        The topic's retention may be shorter than the time that no session ran, or the log may have
-        lost its end. Raises SourceUnavailable if the topic was deleted or created again.
+        If retention has deleted up to a later offset, go on at the log's start, and count and log
+        the acks in between as lost. If the log has lost its end, go on where it was cut off. Raises
+        SourceUnavailable if the topic was deleted or created again.
         """
         stream, source = partition
         facts = (await self.admin.find_topics([source[0]], with_config=False)).get(source[0])
@@ -145,7 +160,9 @@ class AckTopics:
             partition_fetch.seek(first)
 
     def _go_back(self, partition: StreamPartition, partition_fetch: PartitionFetch, position: int, cut: int) -> None:
-        """Go on where a log was cut off: what was written since are acks that have not been read."""
+        """Move reading from `position` back to `cut`, where the log lost its end, and count and log
+        that. All records from `cut` on are new acks for every consumer.
+        """
         self.metrics.ack_logs_lost.labels(partition[0]).inc()
         log.error(
             "the ack topic has lost its end",
@@ -158,8 +175,10 @@ class AckTopics:
         partition_fetch.seek(cut)
 
     async def probe(self, streams: Iterable[str]) -> None:
-        """Request the ends of the ack topics, for streams without a probe under way. Once reading
-        has passed them, `up_to` rises to now."""
+        """Ask Kafka for the ends of these streams' ack topics, except for streams that wait for
+        such ends already. Once reading has passed them, `up_to` of the stream becomes the time of
+        this call.
+        """
         wanted = [stream for stream in streams if stream not in self._probes and stream in self.up_to]
         if not wanted:
             return
@@ -171,8 +190,9 @@ class AckTopics:
         self._settle()
 
     def _settle(self) -> None:
-        """Finish the probes whose ends have been passed, and report streams whose probes take
-        long."""
+        """Set `up_to` for each stream whose reading has passed the ends that it waits for. In the
+        metrics, mark streams that have waited for longer than STALL_S, and unmark the others.
+        """
         for stream, probe in list(self._probes.items()):
             if all(self.positions[stream, source].position >= end for source, end in probe.ends.items()):
                 self.up_to[stream] = probe.at

@@ -19,21 +19,26 @@ from .reply_address import parse_address
 
 
 def encode_answers(effects: Iterable[Effect]) -> list[Entry]:
-    """Return the answers to acks among the effects: empty values, with the sender's correlation id
-    as key and header.
+    """Return a record for each Answer among the effects: an empty value for its reply address, with
+    the sender's correlation id as key and header. Other effects are left out.
     """
     return [answer(effect.reply, b"") for effect in effects if isinstance(effect, Answer)]
 
 
 def answer(reply: str, value: bytes | None, headers: Headers = ()) -> Entry:
-    """Return a record for a reply address. `headers`: those beside the correlation id."""
+    """Return a record for the topic and partition that a reply address names, with its correlation
+    id as key and as header. `headers`: further ones. Raises ValueError if `reply` is not an
+    address.
+    """
     address = parse_address(reply)
     record = Record(address.correlation, value, [(CORRELATION, address.correlation), *headers])
     return Entry(address.topic, record, address.partition or 0)
 
 
 def describe_reply(reply: str, pin: str = "") -> list[tuple[str, bytes]]:
-    """Return the headers that a delivery has for its pull request. `pin`: the pin id, empty for none."""
+    """Return the headers by which a client finds the pull request of a delivery: the correlation id
+    of its reply address, and `pin`, the id of the pinned client, if that is not empty.
+    """
     more = [(CORRELATION, parse_address(reply).correlation)]
     return [*more, (PIN, pin.encode())] if pin else more
 
@@ -41,9 +46,11 @@ def describe_reply(reply: str, pin: str = "") -> list[tuple[str, bytes]]:
 def encode_statuses(
     effects: Iterable[Effect], stream: str, consumer: str, topic: str = "", partitions: int = 0
 ) -> list[Entry]:
-    """Return the statuses among the effects as records.
+    """Return records for each Status among the effects. Other effects are left out.
 
-    `topic`, `partitions`: of the output topic, for statuses that answer no pull request.
+    A status that answers a pull request is one record for its reply address, without a key. Any
+    other status is one record for each partition of the output topic: `topic` is its name,
+    `partitions` their number.
     """
     found: list[Entry] = []
     for effect in effects:

@@ -31,7 +31,7 @@ from overlay.units import format_time
 
 def describe_dead_letter(letter: DeadLetter, stream: str, consumer: str, partition: int, offset: int) -> Headers:
     """Return the headers that say why a message was given up and where it came from, in the order
-    of CAUSES.
+    of CAUSES. `partition`, `offset`: of the source record.
     """
     texts = (
         letter.reason,
@@ -51,9 +51,10 @@ def encode_dead_letters(
 ) -> list[OutputBatch]:
     """Return the dead letters of `rows`, one for each, as batches for the dead-letter topic.
 
-    `output_topic`: the dead-letter topic, with the consumer's envelope. `partition`: of the source.
-    `now`: ms since 1970. If a dead letter is too large even without its value, its batch has the
-    source offset in `oversized_offset`, as deliveries do.
+    `output_topic`: the dead-letter topic, with the consumer's envelope. `letters`: why each row was
+    given up, in the order of `rows`. `partition`: of the source. `now`: ms since 1970. If a dead
+    letter is too large even without its value, its batch has the source offset in
+    `oversized_offset`, as deliveries do; else that is -1.
     """
     places = place(
         output_topic.partition_by, output_topic.partitions, partition, piece.records, rows, piece.codes, piece.texts
@@ -69,7 +70,8 @@ def encode_dead_letters(
 
 
 class _Writing:
-    """A writer of the dead letters of one output partition.
+    """A writer of dead letters for one partition, `target`, of the dead-letter topic. `partition`:
+    that of the source. `now`: ms since 1970.
 
     Each letter has headers of its own, so each takes a call of the kernel.
     """
@@ -87,9 +89,10 @@ class _Writing:
         self._done: list[OutputBatch] = []
 
     def add(self, row: Ints, letter: DeadLetter) -> None:
-        """Add a letter to the current batch.
+        """Add the dead letter of one row (`row` has one entry) to the current batch.
 
-        If it is too large for one, give it a batch of its own, with or without its value.
+        If it is above `body_limit`, it gets a batch of its own: with its value if the topic takes
+        that, else without.
         """
         piece = self._piece
         offset = int(piece.records.offset[row[0]])
@@ -113,7 +116,7 @@ class _Writing:
         self._body = Body(np.empty(0, np.uint8))
 
     def finish(self) -> list[OutputBatch]:
-        """Return the batches of all letters."""
+        """Close the current batch, and return all batches that were written."""
         self._close()
         return self._done
 
@@ -123,8 +126,8 @@ class _Writing:
         assemble(self._body, piece.records, row, piece.codes, piece.texts, envelope, numbers, self._now)
 
     def _make_room(self, size: int) -> None:
-        """Make room for one more record: in this batch while it stays within the limit, otherwise
-        in a new one.
+        """Enlarge the current batch's buffer, if needed, for one more record of `size` bytes. If
+        that would exceed the topic's limit, close the batch and begin another.
         """
         body, limit = self._body, self._output_topic.body_limit
         if body.size + size <= body.out.size:

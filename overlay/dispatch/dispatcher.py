@@ -66,7 +66,9 @@ _NO_RUN = Run(EMPTY, EMPTY, EMPTY)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """Rows of a record slice that match a consumer's filters."""
+    """Records that match a consumer's filters, to be offered to its machine. `rows`: their row
+    numbers in `piece`. The dispatcher leaves out those that were offered before.
+    """
 
     consumer: ConsumerId
     piece: RecordSlice
@@ -75,7 +77,9 @@ class Offer:
 
 @dataclass(slots=True)
 class Work:
-    """The result of a step, for one transaction."""
+    """The result of a step. Everything but `answers` is to be written in one transaction. It is
+    false if there are no batches, answers and records.
+    """
 
     batches: list[tuple[ConsumerId, OutputBatch]] = field(default_factory=list)
     """Batches for output, dead-letter and events topics, in order."""
@@ -107,7 +111,12 @@ class Work:
 
 
 class Dispatcher:
-    """The machines of a shard's consumers; the module's text describes it. Not thread-safe."""
+    """Runs the consumers' state machines of a shard in steps: `take_in`, `find_wanted`, `give_out`.
+    Does no I/O. Not thread-safe.
+
+    `slots`: each consumer with its machine and topics. `printing`: encodes what the machines want
+    sent. `record_cache`: None for a new one.
+    """
 
     def __init__(
         self, slots: Mapping[ConsumerId, ConsumerSlot], printing: EffectEncoder, record_cache: RecordCache | None = None
@@ -135,16 +144,22 @@ class Dispatcher:
 
     @property
     def waiting_for_acks(self) -> set[str]:
-        """Streams with a deadline that waits for acks that were not read yet."""
+        """Names of the streams with a consumer whose redelivery is due, but waits until acks that
+        were sent before have been read.
+        """
         return {consumer[0] for consumer, slot in self.slots.items() if slot.blocked_at < NEVER}
 
     @property
     def facts(self) -> dict[ConsumerId, Facts]:
-        """The facts of every machine. Only the thread that runs the dispatcher's steps may call this."""
+        """A copy of what can be asked of each machine, as of now. Only the thread that runs the
+        dispatcher's steps may call this.
+        """
         return {consumer: slot.machine.facts for consumer, slot in self.slots.items()}
 
     def hold_back(self, topics: frozenset[str]) -> None:
-        """Deliver nothing to pull requests with one of these reply topics, until the next call."""
+        """Deliver nothing to pull requests whose reply topic is among `topics`, until a later call
+        names other topics.
+        """
         if topics == self._full:
             return
         self._full = topics
@@ -192,10 +207,10 @@ class Dispatcher:
         self._fresh.clear()
 
     def expire(self, lows: Mapping[str, int], now: int) -> None:
-        """Let machines forget given-up messages that the log has lost; otherwise every checkpoint
-        would contain them.
+        """Let machines forget messages that they gave up and that the log does not have any more;
+        otherwise every checkpoint would contain them.
 
-        `lows`: by stream, the lowest stream sequence that the log still has.
+        `lows`: by stream, the lowest stream sequence that the log still has. `now`: ns since 1970.
         """
         for consumer, slot in self.slots.items():
             low = lows.get(consumer[0], 0)
@@ -212,9 +227,8 @@ class Dispatcher:
             self._do(offer.consumer, Offered(run, int(run.sequences[-1])), now)
 
     def _tell(self, consumer: ConsumerId, slot: ConsumerSlot, said: AckBatch | Event, now: int) -> None:
-        """Hand an ack batch or an event to a machine.
-
-        Acks that the machine's incarnations did not give out are refused.
+        """Hand an ack batch or an event to a consumer's machine. Acks of a batch that do not name a
+        delivery of this consumer are refused.
         """
         if slot.names_itself:
             self._unnamed += count_unnamed(said)
@@ -228,12 +242,16 @@ class Dispatcher:
             self._do(consumer, event, now)
 
     def order(self, consumer: ConsumerId, event: Event, now: int) -> None:
-        """Hand one more event to a consumer's machine: an operator's, a reader's, or a pull request."""
+        """Hand one more event to a consumer's machine: an operator's, a reader's, or a pull
+        request. Do nothing if the consumer has no machine here.
+        """
         if consumer in self.slots:
             self._do(consumer, event, now)
 
     def _do(self, consumer: ConsumerId, event: Event, now: int) -> None:
-        """Run an event without deliveries, and mark the consumer as active for this step."""
+        """Let a consumer's machine handle an event without delivering anything, queue its effects,
+        and mark the consumer as active in this step.
+        """
         self._note(consumer, self.slots[consumer].machine.handle(event, now, 0))
         self._active[consumer] = None
 
@@ -258,13 +276,17 @@ class Dispatcher:
         return {stream: distinct(np.concatenate(parts)) for stream, parts in wanted.items()}
 
     def _find_turn(self, consumer: ConsumerId) -> Ints:
-        """Return the stream sequences of a consumer's next messages, within the limits of a step."""
+        """Return the stream sequences of the messages that a consumer would deliver next. These are
+        at most STEP_MESSAGES and STEP_BYTES, but always the first one if there is any.
+        """
         sequences, sizes = self.slots[consumer].machine.find_next_up(STEP_MESSAGES)
         fits = int(np.searchsorted(np.cumsum(sizes), STEP_BYTES, side="right"))
         return sequences[: max(fits, 1)]
 
     def _find_letters(self, consumer: ConsumerId) -> Ints:
-        """Return the stream sequences of a consumer's dead letters in this step."""
+        """Return the stream sequences of the messages that a consumer has given up in this step and
+        that become dead letters.
+        """
         letters = [effect.stream_seq for effect in self._effects.get(consumer, ()) if isinstance(effect, DeadLetter)]
         return np.array(letters, np.int64)
 
@@ -295,9 +317,13 @@ class Dispatcher:
         return work
 
     def _give(self, consumer: ConsumerId, lost: Ints | None, now: int) -> None:
-        """Let one consumer deliver.
+        """Let one consumer deliver its next messages, as far as their records are in the cache, and
+        queue the effects.
 
-        `lost`: stream sequences of its stream that the log does not have any more.
+        Before that, messages that the output can never take are given up if they become dead
+        letters. The consumer stays active only if it has more to deliver at once. `lost`: stream
+        sequences of its stream that the log does not have any more, None for none; the machine
+        drops them first.
         """
         slot = self.slots[consumer]
         if lost is not None and lost.size:
@@ -312,22 +338,26 @@ class Dispatcher:
             self._active[consumer] = None  # it has more to deliver
 
     def _find_ready(self, consumer: ConsumerId) -> tuple[Ints, int]:
-        """Return the next messages of a consumer, and how many of the first of them have their
-        records in the cache.
+        """Return the stream sequences of a consumer's next messages, and how many of them, counted
+        from the first, are in the cache before one is missing.
         """
         turn = self._find_turn(consumer)
         missing = self.record_cache.find(consumer[0], turn).missing
         return turn, int(missing[0]) if missing.size else turn.size
 
     def _refuse(self, consumer: ConsumerId, slot: ConsumerSlot, turn: Ints, now: int) -> bool:
-        """Give up the messages that the output can never take. Return whether there were any."""
+        """Let the machine give up those of these messages that the output can never take. Return
+        whether there were any.
+        """
         refused = self._printing.find_refused(consumer, slot, self.record_cache, turn, now)
         if refused.size:
             self._do(consumer, Undeliverable(np.sort(refused)), now)
         return bool(refused.size)
 
     def _print(self, consumer: ConsumerId, work: Work, now: int) -> int:
-        """Encode a consumer's effects into batches and return their bytes."""
+        """Encode the queued effects of a consumer, and add the batches, answers and counts to
+        `work`. Return the bytes of these batches and answers; 0 if no effects are queued.
+        """
         effects = self._effects.pop(consumer, [])
         if not effects:
             return 0
@@ -351,8 +381,11 @@ class Dispatcher:
         return sum(outgoing.batch.size for outgoing in printed.batches) + sum(answer.size for answer in printed.answers)
 
     def _remember(self, work: Work, tells_all: bool) -> None:
-        """Add the machines' state to the work: deltas, or checkpoints of all once the deltas have
-        outgrown the last ones.
+        """Add facts and state records of the machines to the work: a delta of each machine that
+        changed.
+
+        The records are checkpoints of all machines instead if `tells_all`, or once the deltas have
+        more bytes than the last checkpoints, and more than LEAST_LOG.
         """
         slots = self.slots.values()
         if tells_all or sum(slot.logged for slot in slots) > max(LEAST_LOG, sum(slot.base for slot in slots)):

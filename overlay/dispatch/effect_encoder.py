@@ -37,7 +37,8 @@ REPLY_ROOM = 4_096
 
 @dataclass(slots=True)
 class EncodedEffects:
-    """Encoded batches, in order.
+    """What one consumer's effects were encoded into: batches for its topics and the events topic,
+    and answers, each in order.
 
     `newest` and `oldest`: times of the source records among the deliveries, ms since 1970; None if
     there are none.
@@ -56,7 +57,9 @@ class EncodedEffects:
 
 
 class EffectEncoder:
-    """The encoder. Not thread-safe. `prefix`: of the overlay's topics."""
+    """Encodes the effects of consumers' machines into batches and answers. Not thread-safe.
+    `prefix`: how the names of the overlay's topics begin.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -65,7 +68,7 @@ class EffectEncoder:
     def print(
         self, consumer: ConsumerId, slot: ConsumerSlot, effects: Sequence[Effect], record_cache: RecordCache, now: int
     ) -> EncodedEffects:
-        """Encode one consumer's effects.
+        """Return one consumer's effects as batches and answers.
 
         The record cache has the records of all deliveries. `now`: ns since 1970.
         """
@@ -119,8 +122,11 @@ class EffectEncoder:
         time: int,
         printed: EncodedEffects,
     ) -> None:
-        """Add the messages of one Deliver effect to the batches: those of the output topic, or of
-        the pull request's reply topic.
+        """Encode the messages of one Deliver effect. `time`: ms since 1970.
+
+        For a pull request they are added to `printed.answers` at once. For the output topic they
+        are collected, and `_flush` adds them to `printed.batches`; without an output topic they are
+        dropped.
         """
         output_topic = slot.output_topic if not deliver.reply else _reply_output_topic(deliver, consumer, slot)
         if output_topic is None:
@@ -147,7 +153,10 @@ class EffectEncoder:
     def _bury(
         self, effects: Sequence[Effect], consumer: ConsumerId, slot: ConsumerSlot, record_cache: RecordCache, time: int
     ) -> Iterator[OutputBatch]:
-        """Yield batches of dead letters. Records that the log does not have any more are left out."""
+        """Yield batches of the dead letters among the effects; none if the consumer has no
+        dead-letter topic. Messages whose records are not in the cache are left out, since the log
+        has lost them. `time`: ms since 1970.
+        """
         letters = [effect for effect in effects if isinstance(effect, DeadLetter)]
         if not letters or slot.dead_letter_topic is None:
             return
@@ -157,8 +166,8 @@ class EffectEncoder:
 
 
 def _cut(record_cache: RecordCache, stream: str, sequences: Ints) -> Iterator[tuple[RecordSlice, Ints, slice]]:
-    """Yield runs of sequences whose records are in one slice: the slice, their rows there, and
-    their positions.
+    """Cut sequences into runs whose records are in one slice of the cache. Yield that slice, the
+    run's row numbers there, and where the run is in `sequences`.
 
     Sequences that are not in the cache are left out.
     """
@@ -172,7 +181,9 @@ def _cut(record_cache: RecordCache, stream: str, sequences: Ints) -> Iterator[tu
 
 
 def _reply_output_topic(deliver: Deliver, consumer: ConsumerId, slot: ConsumerSlot) -> OutputTopic:
-    """Return the reply topic of a pull request as an output topic."""
+    """Return an output topic for the deliveries of a pull request: its reply topic, with an
+    envelope that has the headers of the request.
+    """
     envelope = make_envelope(
         *consumer,
         full=False,
@@ -185,8 +196,8 @@ def _reply_output_topic(deliver: Deliver, consumer: ConsumerId, slot: ConsumerSl
 
 
 def _make_reply_output_topic(topic: str, envelope: Envelope, max_message_bytes: int) -> OutputTopic:
-    """Return a reply topic as an output topic.
+    """Return a reply topic as an output topic: one partition, no compression, no transactions.
 
-    Its settings are not looked up: Kafka's defaults are assumed.
+    The topic's settings are not looked up; `max_message_bytes` is the limit that is assumed.
     """
     return OutputTopic(topic, 1, PartitionBy.SOURCE, max_message_bytes, Codec.NONE, False, envelope)

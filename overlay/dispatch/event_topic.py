@@ -24,9 +24,10 @@ _AUDIT_TYPE = "io.nats.jetstream.advisory.v1.api_audit"
 
 
 def encode_notices(effects: Iterable[Effect], stream: str, consumer: str, now: int, prefix: str) -> list[Entry]:
-    """Return records for the advisories and samples among the effects of one step.
+    """Return a record for the events topic for each advisory and sample among the effects of one
+    step. Other effects are left out.
 
-    `now`: ns since 1970. `prefix`: of the overlay's topics.
+    `now`: ns since 1970. `prefix`: how the names of the overlay's topics begin.
     """
     topic = events_topic(prefix)
     found = []
@@ -40,10 +41,10 @@ def encode_notices(effects: Iterable[Effect], stream: str, consumer: str, now: i
 def encode_audit(
     server: str, subject: str, request: str, response: Mapping[str, object], now: int, prefix: str, client: str = ""
 ) -> Entry:
-    """Return the audit record of a request and its response.
+    """Return a record for the events topic that tells of a request and its response.
 
-    `server`, `client`: names. `request`: its body as received. `now`: ns since 1970. `prefix`: of
-    the overlay's topics.
+    `server`, `client`: names; an empty client is left out. `request`: its body as received. `now`:
+    ns since 1970. `prefix`: how the names of the overlay's topics begin.
     """
     body = {
         "type": _AUDIT_TYPE,
@@ -59,5 +60,7 @@ def encode_audit(
 
 
 def _make_id(*parts: object) -> str:
-    """Return an id that no other event has: a consumer never takes two steps in the same nanosecond."""
+    """Return the hash of these parts as 32 hex digits. No other event has the same id, since a
+    consumer never takes two steps in the same nanosecond.
+    """
     return f"{mmh3.hash128('/'.join(map(str, parts)), signed=False):032x}"

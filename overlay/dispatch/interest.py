@@ -49,10 +49,11 @@ Order = Callable[[ConsumerId, Event], None]
 
 @dataclass(slots=True)
 class Readers:
-    """Follows the reader groups of a session's consumers that have a machine.
+    """Follows the reader groups of a session's push consumers that have a machine. It queues events
+    for the machines: how far a group has read, and whether it has members.
 
     `output_topics`: None for a pull consumer. `facts`: each machine's state after the last step of
-    the dispatcher.
+    the dispatcher. `order`: queues an event.
     """
 
     client: AIOKafkaClient
@@ -71,7 +72,10 @@ class Readers:
     may be removed."""
 
     async def open(self) -> None:
-        """Find the ends of the outputs, and wake the consumers that need no reader."""
+        """Find where the deliveries so far end in the outputs, and queue a Bound event for each
+        followed consumer without inactive_threshold, so that it delivers without a reader. Call
+        before `run`.
+        """
         for consumer, facts, output_topic in self._list_followed():
             read, given = facts.read_up_to, facts.delivered.consumer
             ends = await self._find_ends(output_topic) if given > read else {}
@@ -80,10 +84,10 @@ class Readers:
                 self.order(consumer, Bound())
 
     async def _find_ends(self, output_topic: OutputTopic) -> dict[int, int]:
-        """Return the offset behind the last record of each partition that has any.
+        """Return, by partition, the offset after the last record, for each partition of an output
+        that has records.
 
-        Behind it there may be transaction markers, which a reader's committed offset need never
-        pass.
+        Transaction markers may follow it, which a reader's committed offset need never pass.
         """
         bounds = await self.admin.find_bounds(
             [(output_topic.topic, partition) for partition in range(output_topic.partitions)]
@@ -92,18 +96,23 @@ class Readers:
         return {source[1]: end for source, end in ends.items() if end > bounds[source][0]}
 
     def note(self, consumer: ConsumerId, partition: int, base: int, count: int, first: int, last: int) -> None:
-        """Record deliveries that are with Kafka: `count` records from the offset `base` on, with
-        the consumer sequences `first` to `last`."""
+        """Record a written batch of a consumer's deliveries: `count` records from the offset `base`
+        on, with consumer sequences from `first` to `last`. Do nothing if its readers are not
+        followed.
+        """
         if output_offsets := self._output_offsets.get(consumer):
             output_offsets.note(partition, base, count, first, last)
 
     def is_bound(self, consumer: ConsumerId) -> bool:
-        """Return whether the consumer's group had members at the last look, at most a few seconds
-        ago."""
+        """Return whether the consumer's reader group had members when Kafka was asked last, at most
+        a few seconds ago. False if it was not asked yet.
+        """
         return self._bound.get(consumer, False)
 
     async def run(self) -> None:
-        """Ask Kafka about the groups every EVERY_S, until cancelled."""
+        """Ask Kafka about the reader groups every EVERY_S, and queue events for the machines, until
+        cancelled. If Kafka cannot be asked, log that and try again.
+        """
         # apart: an output without a leader may hold up the question for its end
         watching = asyncio.create_task(self._watch_ends())
         try:
@@ -120,7 +129,9 @@ class Readers:
             watching.cancel()
 
     async def _watch_ends(self) -> None:
-        """Look for outputs that have lost records every ENDS_EVERY_S, until cancelled."""
+        """Check every ENDS_EVERY_S whether outputs have lost records, until cancelled. If Kafka
+        cannot be asked, log that and try again.
+        """
         while True:
             await asyncio.sleep(ENDS_EVERY_S)
             try:
@@ -129,8 +140,9 @@ class Readers:
                 log.warning("the ends of outputs cannot be looked at", reason=str(error))
 
     def _list_followed(self) -> list[tuple[ConsumerId, Facts, OutputTopic]]:
-        """Return the push consumers whose readers' positions matter, with their machine's state and
-        output."""
+        """Return the push consumers for which the committed offsets of their readers matter, with
+        their machine's state and output.
+        """
         return [
             (consumer, facts, output_topic)
             for consumer, facts in self.facts.items()
@@ -138,7 +150,12 @@ class Readers:
         ]
 
     async def _look(self) -> None:
-        """Tell the machines whose deliveries wait for readers how far these have read."""
+        """Ask Kafka for the committed offsets of groups whose consumers have deliveries that wait
+        to be read. Queue a Read event for each machine whose readers have read further than it
+        knows.
+
+        A group whose offsets may not be read is logged once.
+        """
         waiting: dict[str, list[tuple[ConsumerId, OutputTopic]]] = {}
         for consumer, facts, output_topic in self._list_followed():
             if facts.awaits_reader:
@@ -157,8 +174,8 @@ class Readers:
         self._denied = denied
 
     async def _look_for_cuts(self) -> None:
-        """Compare the outputs whose deliveries wait for readers with their ends: they may have lost
-        records.
+        """Ask Kafka for the ends of outputs that have deliveries to be read. Where an output has
+        lost its last records, log that and count the lost ones as read once the rest is.
         """
         waiting = [(consumer, topic) for consumer, facts, topic in self._list_followed() if facts.awaits_reader]
         given = {consumer: self._output_offsets[consumer].given for consumer, _ in waiting}
@@ -176,14 +193,19 @@ class Readers:
                     offsets.cut(partition, end, given[consumer], records_end)
 
     def _list_watched(self, *, everyone: bool) -> dict[ConsumerId, ConsumerConfig]:
-        """Return the consumers whose groups are asked for members: those with inactive_threshold,
-        or with `everyone` all that push."""
+        """Return the push consumers whose groups are to be asked for members, with their configs:
+        all of them if `everyone`, else those with inactive_threshold.
+        """
         pushing = {c: facts.config for c, facts in self.facts.items() if self.output_topics[c] is not None}
         return {c: config for c, config in pushing.items() if everyone or config.inactive_threshold}
 
     async def _count(self, watched: Mapping[ConsumerId, ConsumerConfig]) -> None:
-        """Ask whether these consumers' groups have members, and wake or send to sleep the machines
-        that follow that."""
+        """Ask Kafka whether the reader groups of these consumers have members, and record it for
+        `is_bound`. A group that this user may not see counts as having members.
+
+        With `interest: group`, queue Unbound for a machine to sleep (its group has no members, and
+        it has inactive_threshold), and Bound for one to wake, if it is not in that state yet.
+        """
         groups = {consumer: config.reader_group for consumer, config in watched.items()}
         denied: dict[str, str] = {}
         members = await self.admin.count_members_of(set(groups.values()), denied=denied)

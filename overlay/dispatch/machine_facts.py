@@ -20,7 +20,9 @@ from overlay.state.shard_state import ConsumerId
 
 @dataclass(slots=True)
 class _News:
-    """What the machines have not been told yet, by consumer."""
+    """Counts that are queued for a step of the dispatcher and that the machines do not have yet, by
+    consumer.
+    """
 
     offered: Counter[ConsumerId] = field(default_factory=Counter)
     """Number of messages that are queued as offers."""
@@ -30,8 +32,12 @@ class _News:
 
 @dataclass(slots=True)
 class MachineFacts:
-    """The facts of a session's machines. Belongs to the event loop. `facts`: each machine's state
-    after the last step."""
+    """What the event loop can say about a session's machines: their state after the last step of
+    the dispatcher, and what is queued for the steps to come. Only the event loop's thread may use
+    it.
+
+    `facts`: each machine's state after the last step.
+    """
 
     facts: dict[ConsumerId, Facts]
     _taken: _News = field(default_factory=_News)
@@ -40,29 +46,37 @@ class MachineFacts:
     """What the step after it will handle."""
 
     def offer(self, consumer: ConsumerId, messages: int) -> None:
-        """Note messages that the next step offers to a consumer."""
+        """Add to the number of messages that the next step will offer to a consumer."""
         self._waiting.offered[consumer] += messages
 
     def tell(self, beyond: Mapping[ConsumerId, int]) -> None:
-        """Note how many messages lie behind the offers, for the next step."""
+        """Record for the next step how many matching messages are above the offers, by consumer. A
+        new count replaces the one before.
+        """
         self._waiting.beyond |= beyond
 
     def begin_step(self) -> None:
-        """Note that a step takes everything that is queued."""
+        """Record that a step has begun, which handles everything queued so far. What is queued from
+        now on is for the next one.
+        """
         self._taken, self._waiting = self._waiting, _News()
 
     def end_step(self, facts: Mapping[ConsumerId, Facts]) -> None:
-        """Note that a step has ended. `facts`: of the machines that it has changed."""
+        """Record that the step has ended. `facts`: the new state of each machine that it has changed."""
         self.facts.update(facts)
         self._taken = _News()
 
     def count_offered(self, consumer: ConsumerId) -> int:
-        """Return how many messages were read for a consumer and are not delivered."""
+        """Return how many messages were read from the log for a consumer and are not delivered yet,
+        those queued for a step included.
+        """
         queued = self._taken.offered[consumer] + self._waiting.offered[consumer]
         return self.facts[consumer].offered + queued
 
     def count_pending(self, consumer: ConsumerId) -> int:
-        """Return the same number, plus the messages behind the offers as far as they are known."""
+        """Return how many messages a consumer has still to deliver for the first time: those of
+        `count_offered`, and the matching ones above them as far as they are known.
+        """
         beyond = self.facts[consumer].beyond
         for news in (self._taken, self._waiting):
             # as a machine counts: an offered message was counted in `beyond` before, unless a new

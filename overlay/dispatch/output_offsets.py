@@ -26,7 +26,8 @@ MOST_ENTRIES = 4_096
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A batch: offsets base <= offset < end, and its first and last consumer sequence.
+    """A written batch, or several that were merged: offsets base <= offset < end, and the first and
+    last consumer sequence.
 
     `is_exact`: each offset has one consumer sequence, in order.
     """
@@ -54,7 +55,7 @@ class _Entry:
 
 
 class OutputOffsets:
-    """The entries of one consumer.
+    """Which offsets of one consumer's output topic have which of its consumer sequences.
 
     `ends`: at the start of this process, the offset after the last record of each partition that
     had any. `read` and `given`: the last consumer sequences that were known as read, and given out,
@@ -67,8 +68,11 @@ class OutputOffsets:
         self._entries: dict[int, deque[_Entry]] = {partition: deque([entry]) for partition, entry in earlier}
 
     def note(self, partition: int, base: int, count: int, first: int, last: int) -> None:
-        """Add a written batch: `count` deliveries from offset `base` on, with the consumer
-        sequences `first` to `last`.
+        """Add a written batch: `count` deliveries from offset `base` on, with consumer sequences
+        from `first` to `last`.
+
+        If an earlier batch has offsets from `base` on, the partition has lost them: they count as
+        read when the rest is.
         """
         entries = self._entries.setdefault(partition, deque())
         if entries and entries[-1].end > base:
@@ -85,25 +89,31 @@ class OutputOffsets:
         return self._given
 
     def has_lost(self, partition: int, end: int, given: int) -> bool:
-        """Return whether a partition that ends at this offset has lost batches.
+        """Return whether a partition that ends at this offset has lost batches or a part of one.
 
-        `given`: `given` as it was before the question; batches noted since may be above that end.
+        `given`: the property of that name, read before Kafka was asked for the end. Batches noted
+        since may be above that end and are not lost.
         """
         return any(entry.is_lost(end, given) for entry in self._entries.get(partition, ()))
 
     def cut(self, partition: int, end: int, given: int, records_end: int) -> None:
-        """Drop the offsets that a partition has lost: they count as read when the rest is.
+        """Forget the offsets that a partition has lost: their deliveries count as read when those
+        before them are.
 
         `end`, `given`: as in `has_lost`. `records_end`: the offset after the partition's last
-        committed record. Only markers follow, which the group's offset need never pass.
+        committed record. Only transaction markers and aborted records follow it, which the group's
+        offset need never pass.
         """
         entries = self._entries[partition]
         at = max([records_end, *(entry.end for entry in entries if entry.end <= end)])
         self._entries[partition] = deque(entry.cut(at) if entry.is_lost(end, given) else entry for entry in entries)
 
     def find_read(self, committed: Mapping[int, int]) -> int:
-        """Return the consumer sequence up to which a group with these committed offsets has read
-        everything.
+        """Return a consumer sequence up to which a group has read everything. `committed`: its
+        offsets by partition; nothing is read in a partition without one.
+
+        The result may be too low, never too high: a batch without all sequences in between counts
+        only as a whole. Drops the entries that were read.
         """
         unread = []
         for partition, entries in self._entries.items():
@@ -116,7 +126,7 @@ class OutputOffsets:
 
 
 def _halve(entries: deque[_Entry]) -> list[_Entry]:
-    """Return the entries with each two neighbours merged."""
+    """Return the entries with neighbours merged two by two. With an odd number the last one stays alone."""
     pairs = zip(*[iter(entries)] * 2, strict=False)
     merged = [_Entry(one.base, two.end, one.first, max(one.last, two.last), False) for one, two in pairs]
     return merged + ([entries[-1]] if len(entries) % 2 else [])

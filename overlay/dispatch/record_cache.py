@@ -26,8 +26,8 @@ NOWHERE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Where the records of some sequences are: for each the number of its slice in `pieces`, and
-    its row there.
+    """Where the records of some stream sequences are, in the order in which they were asked for:
+    for each the index of its slice in `pieces`, and its row there.
 
     `number` is NOWHERE for a record that is not in the cache.
     """
@@ -38,14 +38,17 @@ class Found:
 
     @property
     def missing(self) -> Ints:
-        """Positions of the sequences that are not in the cache."""
+        """Indices, in the order in which they were asked for, of the sequences that are not in the
+        cache.
+        """
         return np.flatnonzero(self.number == NOWHERE)
 
 
 class RecordCache:
-    """The cache; the module's text describes it.
+    """Record slices by stream, for delivery without reading the log again. Not thread-safe.
 
-    `limit`: bytes over all streams. `joined`: bytes up to which slices are joined.
+    `limit`: bytes over all streams; beyond it the oldest slices are dropped, but never the last
+    one. `joined`: bytes up to which neighbouring slices are joined.
     """
 
     def __init__(self, limit: int = CACHE_BYTES, joined: int = JOINED_BYTES) -> None:
@@ -57,7 +60,9 @@ class RecordCache:
         self._order: deque[str] = deque()
 
     def put(self, stream: str, piece: RecordSlice) -> None:
-        """Take in a piece that has come from the stream."""
+        """Add a slice of newly read records. It may be joined with the slices of the stream before
+        it. Drops the oldest slices of all streams if the cache is over its limit.
+        """
         slices = self._slices.setdefault(stream, [])
         slices.append(piece)
         self._order.append(stream)
@@ -79,9 +84,9 @@ class RecordCache:
         self._counter.clear()
 
     def find(self, stream: str, sequences: Ints) -> Found:
-        """Return where the records of these stream sequences are.
+        """Return where the records of these stream sequences are. `sequences`: in any order.
 
-        Refetched and newer slices come first.
+        A record that is in several slices is found in a refetched one first, else in the newest.
         """
         pieces = [*self._counter.get(stream, ()), *reversed(self._slices.get(stream, ()))]
         number = np.full(sequences.size, NOWHERE, np.int64)

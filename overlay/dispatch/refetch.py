@@ -45,14 +45,16 @@ sequences and their offsets, ascending."""
 
 
 def locate_in(source: TopicPartition) -> Locate:
-    """Return the lookup for a stream of one partition."""
+    """Return the lookup for a stream of one partition, where a sequence is its offset + 1."""
     return lambda sequences: [(source, sequences, sequences - 1)]
 
 
 @dataclass(slots=True)
 class Recalled:
-    """Records that were read again. `pieces`: with their streams; `gone`: by stream, the wanted
-    sequences that the log does not have."""
+    """Records that were read again. `pieces`: record slices, each with the name of its stream.
+    `gone`: by stream, the wanted sequences that the log does not have; streams without any are left
+    out.
+    """
 
     pieces: list[tuple[str, RecordSlice]] = field(default_factory=list)
     gone: dict[str, Ints] = field(default_factory=dict)
@@ -68,8 +70,9 @@ class Refetch:
     locates: Mapping[str, Locate]
 
     async def read(self, wanted: Mapping[str, Ints], jobs: Jobs) -> Recalled:
-        """Return the records with these stream sequences; `jobs` runs the decoding. Raises
-        SourceChanged, SourceUnavailable."""
+        """Read the records with these stream sequences (ascending, by stream) from Kafka. `jobs`:
+        runs the decoding. Raises SourceChanged, SourceUnavailable.
+        """
         recalled = Recalled()
         if not wanted:
             return recalled
@@ -92,7 +95,9 @@ class Refetch:
     async def _read(
         self, fetcher: Fetcher, jobs: Jobs, stream: str, source: TopicPartition, sequences: Ints, offsets: Ints
     ) -> list[RecordSlice]:
-        """Return the records of one partition at these offsets, as far as its log has them."""
+        """Return the records of one partition at these offsets, as far as its log has them.
+        `sequences`: the stream sequences of the offsets.
+        """
         first, end = (await self.admin.find_bounds([source]))[source]
         there = (offsets >= first) & (offsets < end)
         sequences, offsets = sequences[there], offsets[there]
@@ -110,7 +115,9 @@ class Refetch:
     async def _read_stretch(
         self, fetcher: Fetcher, decoding: _Decoding, sequences: Ints, offsets: Ints
     ) -> list[RecordSlice]:
-        """Return the wanted records of one range of offsets."""
+        """Return the records at these offsets, which are read as one range from the first to the
+        last. `sequences`: the stream sequences of the offsets.
+        """
         pieces: list[RecordSlice] = []
         first, end = int(offsets[0]), int(offsets[-1]) + 1
         size = max(LEAST_BYTES, (end - first) * GUESS_BYTES)
@@ -121,15 +128,18 @@ class Refetch:
 
 @dataclass(slots=True)
 class _Decoding:
-    """The decoding of one partition. `jobs` runs one job at a time, so the ranges can share the
-    buffers of `addressing`."""
+    """Decodes what was fetched of one partition. `jobs` runs one job at a time, so the ranges can
+    share the buffers of `addressing`.
+    """
 
     addressing: Addressing
     source: TopicPartition
     jobs: Jobs
 
     def pick(self, fetched: Fetched, sequences: Ints, offsets: Ints) -> list[RecordSlice]:
-        """Return the wanted records of a fetch."""
+        """Decode a fetch, and return its records at these offsets that have a subject. `sequences`:
+        the stream sequences of the offsets.
+        """
         pieces = []
         start, stop = max(fetched.position, int(offsets[0])), int(offsets[-1]) + 1
         for piece in self.addressing.read(*self.source, fetched.data, start, stop=stop, aborted=fetched.aborted):
@@ -147,7 +157,9 @@ def locate_by(ledger: Ledger) -> Locate:
     out."""
 
     def locate(sequences: Ints) -> list[tuple[TopicPartition, Ints, Ints]]:
-        """Return the partitions, sequences and offsets of stream sequences, run by run."""
+        """Return the partitions of ascending stream sequences, each with its sequences and their
+        offsets.
+        """
         found: dict[TopicPartition, tuple[list[Ints], list[Ints]]] = {}
         at = 0
         while at < sequences.size:

@@ -19,7 +19,9 @@ Piece = Entry | OutputBatch
 
 @dataclass(frozen=True, slots=True)
 class ReplyBatch:
-    """A batch for one partition, and the pieces that it was made of."""
+    """A batch for one partition of a reply topic, and the answers or batches of pulled messages
+    (pieces) that it was made of.
+    """
 
     partition: int
     batch: EncodedBatch
@@ -39,7 +41,8 @@ class ReplyBatch:
         return first.reply if isinstance(first, OutputBatch) and not others else ""
 
     def split(self, now: int) -> list[ReplyBatch]:
-        """Return the batch as two halves, or an empty list if it has only one piece.
+        """Return two new batches, each with half of the pieces, or an empty list if there is only
+        one piece.
 
         `now`: ms since 1970.
         """
@@ -53,7 +56,8 @@ def count_records(piece: Piece) -> int:
 
 
 def pack(pieces: Iterable[Piece], now: int) -> dict[int, deque[ReplyBatch]]:
-    """Return pieces for one topic as batches by partition, in order within each partition.
+    """Encode pieces for one topic into batches. Return these by partition, in the order of the
+    pieces.
 
     `now`: ms since 1970.
     """
@@ -67,7 +71,9 @@ def pack(pieces: Iterable[Piece], now: int) -> dict[int, deque[ReplyBatch]]:
 
 
 def _group(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield runs of pieces that may share a batch: entries, or small batches that are not compressed."""
+    """Yield runs of neighbouring pieces that become one batch of at most BATCH_BYTES: either
+    entries, or batches that can be joined. A larger piece is a run by itself.
+    """
     run: list[Piece] = []
     size = 0
     for piece in pieces:

@@ -73,7 +73,9 @@ def _ignore(_: frozenset[str], __: frozenset[str]) -> None:
 
 @dataclass(slots=True)
 class ReplySender:
-    """The sender for one shard's answers. Queue them with `put`, and call `close` at the end."""
+    """Sends one shard's answers to reply topics, outside transactions, in a task for each topic.
+    Queue them with `put`, and call `close` at the end.
+    """
 
     kafka: Properties
     reply_topics: ReplyTopics
@@ -93,12 +95,14 @@ class ReplySender:
 
     @property
     def full(self) -> frozenset[str]:
-        """The topics with TOPIC_ROOM bytes or more in flight."""
+        """The topics with TOPIC_ROOM bytes or more in flight: announced, queued or being sent."""
         topics = self._sizes.keys() | self._announced.keys()
         return frozenset(topic for topic in topics if self._sizes[topic] + self._announced[topic] >= TOPIC_ROOM)
 
     def announce(self, pieces: Iterable[Piece]) -> None:
-        """Count pieces that will be queued once they are committed."""
+        """Count the bytes of pieces as in flight before they are queued. `put_announced` queues
+        them once their transaction is committed.
+        """
         for piece in pieces:
             self._announced[piece.topic] += piece.size
 
@@ -110,16 +114,17 @@ class ReplySender:
         self.put(pieces)
 
     def leave(self) -> None:
-        """Forget the session that has ended.
-
-        What it has announced and not committed will not be queued.
+        """Drop what belongs to a session that has ended: its callback, and the count of what it has
+        announced and not queued. What is queued is still sent.
         """
         self._announced.clear()
         self.on_unreachable = _ignore
         self._sent.set()
 
     def put(self, pieces: Iterable[Piece]) -> None:
-        """Queue answers. Those for one partition keep their order."""
+        """Queue answers, and return at once. A task for each topic sends them; those for one
+        partition keep their order.
+        """
         for piece in pieces:
             topic = piece.topic
             self._waiting.setdefault(topic, deque()).append(piece)
@@ -128,16 +133,16 @@ class ReplySender:
                 self._tasks[topic] = asyncio.create_task(self._serve(topic), name=f"answers-{topic}")
 
     async def make_room(self) -> None:
-        """Wait while more than ROOM bytes are in flight.
+        """Wait while more than ROOM bytes are in flight, announced ones included.
 
-        A topic that takes nothing loses its queue, so the wait ends.
+        The queue of a topic that takes nothing is dropped, so the wait ends.
         """
         while self._sizes.total() + self._announced.total() > ROOM:
             self._sent.clear()
             await self._sent.wait()
 
     async def close(self) -> None:
-        """Send what is queued if that takes little time, drop the rest, and disconnect."""
+        """Wait at most CLOSE_S for the queues to be sent, drop the rest, and disconnect."""
         tasks = list(self._tasks.values())
         try:
             if tasks:
@@ -155,7 +160,9 @@ class ReplySender:
                         await client.close()
 
     async def _serve(self, topic: str) -> None:
-        """Send the queue of a topic until it is empty."""
+        """Send the queue of a topic until it is empty. After an unexpected error the rest is
+        dropped, reported to `on_refused` and logged; nothing is raised.
+        """
         pieces: list[Piece] = []
         try:
             while waiting := self._waiting[topic]:
@@ -175,7 +182,13 @@ class ReplySender:
             self._sent.set()
 
     async def _send(self, topic: str, pieces: Sequence[Piece]) -> int:
-        """Send pieces to one topic. Return how many records it did not take."""
+        """Send pieces to one topic. Return how many records were dropped. Records whose topic or
+        partition does not exist are not counted, since `_find_reachable` reports them.
+
+        A batch that is too large is split; only a piece that is too large by itself is dropped.
+        After any other error that remains, all records left are dropped and the topic is avoided
+        for a while.
+        """
         try:
             reachable, client = await self._find_reachable(pieces)
         except OverlayError as error:
@@ -213,7 +226,9 @@ class ReplySender:
         return dropped
 
     def _avoid(self, client: AIOKafkaClient, topic: str, fault: Fault) -> None:
-        """Send nothing to a topic for a while, and report its addresses as unreachable."""
+        """Let a topic count as not existing for a while, log that, and report its addresses to
+        `on_unreachable`. `fault`: why; if it may pass, the while is shorter.
+        """
         seconds = AVOID_PASSING_S if _may_pass(fault) else AVOID_S
         self.reply_topics.avoid([topic], seconds)
         client.force_metadata_update()
@@ -223,7 +238,8 @@ class ReplySender:
         self.on_unreachable(frozenset((f"{topic}/",)), frozenset())
 
     async def _find_reachable(self, pieces: Sequence[Piece]) -> tuple[list[Piece], AIOKafkaClient]:
-        """Return the pieces whose topic and partition exist, and a client for them.
+        """Return the pieces whose topic and partition take records, and a connected client. The
+        others are dropped and reported to `on_refused` and `on_unreachable`.
 
         Raises SourceUnavailable.
         """
@@ -241,9 +257,10 @@ class ReplySender:
     async def _produce(
         self, client: AIOKafkaClient, topic: str, reply_batches: Mapping[int, ReplyBatch]
     ) -> dict[int, Fault]:
-        """Write a batch to each partition, with retries for PATIENCE_S.
+        """Write one batch to each partition, with retries for PATIENCE_S after errors that may
+        pass.
 
-        Return the faults that remain, by partition.
+        Return by partition the error class of each batch that was not written.
         """
         await client.add_topic(topic)
         left = {partition: reply_batch.batch.build() for partition, reply_batch in reply_batches.items()}
@@ -260,7 +277,9 @@ class ReplySender:
                 await client.force_metadata_update()
 
     async def _ask(self, client: AIOKafkaClient, topic: str, batches: Mapping[int, bytes]) -> dict[int, Fault]:
-        """Send each batch once, in one request per leader. Return the faults, by partition."""
+        """Send each batch once, in one request per leader. Return by partition the error class of
+        each batch that was not written.
+        """
         by_leader: dict[int, dict[int, bytes]] = {}
         faults: dict[int, Fault] = {}
         for partition, data in batches.items():
@@ -304,7 +323,9 @@ def _may_pass(fault: Fault) -> bool:
 
 
 def _load(queues: Mapping[int, deque[ReplyBatch]]) -> dict[int, ReplyBatch]:
-    """Return the next reply batch of each partition, as far as one request goes."""
+    """Return the first batch of each partition's queue, as many as fit into REQUEST_BYTES and at
+    least one. The queues are not changed.
+    """
     load: dict[int, ReplyBatch] = {}
     size = 0
     for partition, queue in queues.items():

@@ -18,14 +18,14 @@ KNOWN = 10_000
 
 @dataclass(slots=True)
 class ReplyTopics:
-    """A cache of which topics take answers, refreshed from Kafka."""
+    """A cache of how many partitions topics have that may take answers, refreshed from Kafka."""
 
     admin: Admin
     _known: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     async def sort(self, entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
-        """Return the entries that can be delivered, and the ones whose topic or partition does not
-        exist or takes no records.
+        """Return the entries that can be delivered, and those that cannot: the topic or partition
+        does not exist, takes no records, or is avoided.
 
         Raises SourceUnavailable.
         """
@@ -36,12 +36,14 @@ class ReplyTopics:
         return reachable, lost
 
     def avoid(self, topics: Iterable[str], seconds: float) -> None:
-        """Count topics that have refused as unreachable for a while."""
+        """Let topics that have refused records count as not existing for so many seconds."""
         until = monotonic() + seconds
         self._known.update(dict.fromkeys(topics, (0, until)))
 
     async def _count_partitions(self, topics: set[str]) -> dict[str, int]:
-        """Return the number of partitions by topic, 0 for a topic that takes no answers."""
+        """Return the number of partitions of each topic, from the cache or from Kafka. It is 0 for
+        a topic that does not exist, takes no answers or is avoided.
+        """
         now = monotonic()
         # the cache may be cleared or change while Kafka is asked
         counts = {

@@ -28,7 +28,7 @@ class ConsumerSlot:
     """A consumer's machine and its topics.
 
     `output_topic`: None for a pull consumer, whose records go to the reply topics of pull requests.
-    `letters`: the dead-letter topic, None if it has none.
+    `dead_letter_topic`: None if the consumer has none.
     """
 
     machine: Machine
@@ -41,7 +41,9 @@ class ConsumerSlot:
 
     @property
     def blocked_at(self) -> int:
-        """A due deadline that waits for acks that were not read yet, ns since 1970; NEVER for none."""
+        """The time (ns since 1970) of a redelivery that is due but waits for acks that were not
+        read yet; NEVER if there is none.
+        """
         return find_blocked(self.machine.state)
 
     @property
@@ -58,10 +60,11 @@ class ConsumerSlot:
         return bool(self.machine.state.lineage.incarnation)
 
     def sift(self, said: AckBatch) -> tuple[AckBatch, list[Refuse]]:
-        """Return the acks that count, and a refusal for each of the others.
+        """Return the acks that count, and one refusal for each of the others.
 
-        Acks count if one of the consumer's incarnations gave out the delivery and it lies within
-        what has been delivered.
+        An ack counts if one of the consumer's incarnations gave out the delivery and its stream
+        sequence was delivered. The acks returned have the sequences of the deliveries that they
+        stand for, which may differ from those in the token.
         """
         sequences, consumer_seqs = said.sequences.copy(), said.consumer_seqs.copy()
         given = np.zeros(sequences.size, np.bool_)
@@ -75,7 +78,9 @@ class ConsumerSlot:
         return (said.keep(np.flatnonzero(delivered & given)) if refused else said), refused
 
     def list_events(self, said: AckBatch) -> Iterable[Event]:
-        """Return the machine's events for an ack batch."""
+        """Return the events by which the machine learns of an ack batch: one for each nak or term,
+        and as few as possible for other verbs. None for an empty batch.
+        """
         if not said.sequences.size:
             return ()
         if said.verb is Verb.PROGRESS:
@@ -87,20 +92,22 @@ class ConsumerSlot:
         return _top_down(said)
 
     def take_delta(self) -> bytes:
-        """Return a record of what changed since the last record."""
+        """Return a state record of what changed since the last record, and count its bytes in `logged`."""
         record = self.machine.take_delta()
         self.logged += len(record)
         return record
 
     def take_checkpoint(self) -> bytes:
-        """Return a record of the whole state. The bytes of deltas count from here."""
+        """Return a state record of the whole machine. Sets `base` to its bytes and `logged` to 0."""
         record = self.machine.take_checkpoint()
         self.base, self.logged = len(record), 0
         return record
 
 
 def count_unnamed(said: AckBatch | Event) -> Counter[str]:
-    """Return how many acks name no incarnation, by kind: `token` or `range`."""
+    """Return how many acks name no incarnation, by kind: `token` or `range`. Events that are no
+    acks count nothing.
+    """
     count = Counter[str]()
     if isinstance(said, AckBatch):
         count["token"] = sum(rows.size for name, rows in said.split() if not name)
@@ -125,7 +132,9 @@ def _top_down(said: AckBatch) -> Iterable[Event]:
 
 
 def _one_by_one(said: AckBatch) -> Iterable[Event]:
-    """Yield an event for each nak or term; each makes an advisory of its own anyway."""
+    """Yield a Nakked or Termed event for each ack of a batch of naks or terms. Each makes an
+    advisory of its own anyway.
+    """
     columns = (column.tolist() for column in (said.sequences, said.consumer_seqs, said.deliveries))
     for sequence, consumer_seq, deliveries in zip(*columns, strict=True):
         if said.verb is Verb.NAK:
@@ -136,12 +145,13 @@ def _one_by_one(said: AckBatch) -> Iterable[Event]:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The position at which a consumer's machine begins if nothing is stored of it.
+    """Where a consumer's machine begins: with its stored state, `records`, or anew if that is
+    empty.
 
     `start`: the first stream sequence that it may deliver. `sequence`: the last consumer sequence
     given out before. `last`: the stream's last sequence when the consumer was created, for replay
-    original. `records`: its stored state, empty for none. `incarnation`: the name of the machine in
-    its tokens if it waits for acks (overlay/consumer/lineage.py); empty for tokens without one.
+    original. `incarnation`: names this ownership of the consumer in its tokens if it waits for acks
+    (overlay/consumer/lineage.py); empty for tokens without one.
     """
 
     start: int = 1
@@ -158,11 +168,12 @@ def slot(
     output_topic: OutputTopic | None,
     dead_letter_topic: OutputTopic | None,
 ) -> ConsumerSlot:
-    """Slot a consumer as its records remember it. `config` has its defaults; `now`: ns. Raises SnapshotUnreadable.
+    """Return a consumer's slot, with its machine as the stored records describe it, or a new
+    machine if there are none. Raises SnapshotUnreadable.
 
-    `config`: with its defaults filled in. A record goes into the transaction of its deliveries. So
-    if the records end below the last consumer sequence, the consumer has been served without a
-    machine since. The records are outdated then and ignored.
+    `config`: with its defaults filled in. `now`: ns since 1970. A record is written in the
+    transaction of its deliveries. So if the records end below the last consumer sequence, the
+    consumer has been served without a machine since. Then they are outdated and ignored.
     """
     incarnation = beginning.incarnation if config.ack_policy is not AckPolicy.NONE else ""
     if output_topic is not None and incarnation:

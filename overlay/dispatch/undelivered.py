@@ -18,7 +18,7 @@ from overlay.kafka.log_position import TopicPartition
 
 @dataclass(slots=True)
 class Undelivered:
-    """The undelivered messages of one consumer. `count`: how many."""
+    """The messages of one consumer that were offered and are not delivered. `count`: how many."""
 
     count: int = 0
     _runs: dict[TopicPartition, deque[tuple[Ints, Ints]]] = field(default_factory=dict)
@@ -32,7 +32,9 @@ class Undelivered:
             self.count += sequences.size
 
     def let_go(self, position: int) -> None:
-        """Drop all messages up to this stream sequence: they were delivered, or found missing."""
+        """Drop all messages of all partitions up to this stream sequence, itself included: they
+        were delivered, or found missing.
+        """
         for source, runs in list(self._runs.items()):
             while runs and runs[0][0][-1] <= position:
                 self.count -= runs.popleft()[0].size
@@ -46,5 +48,7 @@ class Undelivered:
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """The offset to read again from, for each partition with undelivered messages."""
+        """The offset of the first undelivered message of each partition that has any. A restart
+        reads from there.
+        """
         return {source: int(runs[0][1][0]) for source, runs in self._runs.items()}

@@ -48,8 +48,10 @@ def bind(node: Node, types: Mapping[str, str] | None, text: str) -> Node:
 
     `types`: declared type by property name; entries such as `p.message_id` override the built-in
     type of a fixed field. If it is None, the tree is returned as it is and the data decides the
-    types. `text`: the SQL that the nodes' positions refer to, or "" for a property filter. Raises
-    FilterSyntaxError.
+    types. `text`: the SQL that the nodes' positions refer to, or "" for a property filter.
+
+    Raises FilterSyntaxError if an undeclared property is used like a number, or if a property of
+    type timestamp is compared with a string.
     """
     if types is None:
         return node
@@ -80,7 +82,9 @@ def _find_type(name: Name, types: Mapping[str, str]) -> str:
 
 
 def _find_pairs(node: Node) -> Iterator[tuple[Column, Node]]:
-    """Return the node's child columns, each with the node that its type has to fit."""
+    """Return pairs of a column that is a direct child of the node, and the node whose type says
+    what the column is used as: the other side of a comparison, or the arithmetic itself.
+    """
     match node:
         case Comparison(left=left, right=right):
             pairs = [(left, right), (right, left)]

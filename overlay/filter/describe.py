@@ -36,7 +36,9 @@ from .nodes import (
 
 
 class _Level(enum.IntEnum):
-    """How tightly a node binds its operands: the grammar's levels from the outside inwards."""
+    """How tightly a node binds its operands, a higher level more tightly: the levels of the
+    grammar.
+    """
 
     OR = 1
     AND = 2

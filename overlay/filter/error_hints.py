@@ -79,9 +79,9 @@ def explain_word(word: str, at: Span) -> Slip:
 
 
 def check_number(text: str, at: Span) -> None:
-    """Raise Slip if letters, digits or a point directly follow a number.
+    """Raise Slip if letters, digits or a point directly follow the number at `at`.
 
-    An operator word may follow directly.
+    A reserved word, such as an operator, may follow directly.
     """
     start, end = at
     tail = _AFTER_NUMBER.match(text, end)

@@ -30,10 +30,11 @@ _DAY = 86_400_000
 
 
 def read_field(message: Message, section: Section, name: str) -> Value:
-    """Return a field's value.
+    """Return a field's value, None if the message does not have it.
 
     Fields of the fixed sections are found under both spellings, such as `message_id` and
-    `message-id`. A missing priority of the header is DEFAULT_PRIORITY.
+    `message-id`. For a priority of the header that is missing or NULL, DEFAULT_PRIORITY is
+    returned.
     """
     value = to_value(_find(message, section, name))
     if value is None and section is Section.HEADER:
@@ -47,7 +48,9 @@ def has_property(message: Message, name: str) -> bool:
 
 
 def to_value(value: object) -> Value:
-    """Return a Python value as a value of the filter language; None (NULL) for other types."""
+    """Return a Python value as a value of the filter language. None (NULL) for NaN, the infinities
+    and values of other types than those in the module's docstring.
+    """
     match value:
         case bool() | bytes():
             return value

@@ -76,7 +76,7 @@ def _(node: In) -> Node:
 
 def _key_item(item: Node) -> tuple[Any, Any]:
     # equal numbers of different types are the same item; TRUE and 1 are not
-    """Return the key by which items of an IN list are the same item."""
+    """Return a key that is equal for two items of an IN list exactly if they are the same item."""
     return (find_family(item), item.value) if isinstance(item, Literal) else (type(item), item)
 
 
@@ -88,7 +88,8 @@ def _(node: Not) -> Node:
 def _negate(node: Node, whole: Node) -> Node:
     """Return NOT `node`, without a Not node if that is exact.
 
-    `whole`: the node that the result replaces, whose position it keeps.
+    `whole`: the node that the result replaces. The result has its position; only for NOT NOT x, the
+    result is x with its own.
     """
     match node:
         case And(operands=operands) | Or(operands=operands):

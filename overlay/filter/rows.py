@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
 
 def trace(node: Node, message: Message, now: int) -> Iterator[Step]:
-    """Yield every sub-expression, outermost first and from left to right.
+    """Yield every sub-expression with its value, outermost first and from left to right.
 
     Parts that cannot change the answer are included. `now`: ms since 1970.
     """
@@ -154,7 +154,7 @@ def _(node: Comparison, message: Message, now: int) -> Value:
 
 
 def _equal(left: Value, right: Value) -> bool:
-    """Return whether two values are equal.
+    """Return whether two values are equal; neither is None. Values of unlike types are not.
 
     Python's == is exact between int and float; only booleans must be kept apart from numbers.
     """
@@ -222,7 +222,9 @@ def _(node: Or, message: Message, now: int) -> Value:
 
 
 def to_truth(value: Value) -> bool | None:
-    """Return a value as a condition; None (unknown) if it is not a boolean."""
+    """Return the value itself if it is a boolean, else None (unknown): a number or a string is
+    neither true nor false.
+    """
     return value if isinstance(value, bool) else None
 
 

@@ -91,7 +91,7 @@ def _draw(line: str, at: int, size: int) -> str:
 
 
 def _draw_char(char: str) -> str:
-    """Replace a character that would shift the line or cannot be written by a blank."""
+    """Return the character, or a blank for one that would shift the line or cannot be written."""
     return char if _width(char) != 1 or char.isprintable() else " "
 
 

@@ -36,8 +36,8 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """The result of one small fetch: bounds of a partition (`end`: last stable offset), and the
-    batch that holds an offset.
+    """What one small fetch has told of a partition: its log start offset (`first`), its last stable
+    offset (`end`), and the batch that holds the requested offset.
     """
 
     first: int
@@ -49,7 +49,9 @@ class Glimpse:
 
 
 async def glimpse(client: AIOKafkaClient, source: TopicPartition, offset: int) -> Glimpse:
-    """Fetch only the batch that holds an offset, without waiting. The client has to know the topic.
+    """Fetch one batch, the one that holds `offset`, and return where it ends and the partition's
+    bounds. The broker answers at once, even if there is no such batch yet. The client has to know
+    the topic.
 
     Raises KafkaError, in particular OffsetOutOfRangeError if the log neither holds the offset nor
     ends there.
@@ -60,8 +62,9 @@ async def glimpse(client: AIOKafkaClient, source: TopicPartition, offset: int) -
 async def glimpse_all(
     client: AIOKafkaClient, offsets: Mapping[TopicPartition, int], beside: Collection[TopicPartition] = ()
 ) -> dict[TopicPartition, Glimpse]:
-    """Return a glimpse of each partition, fetched at the same time. Of the partitions in `beside`
-    only the bounds are meaningful.
+    """Return a glimpse of each partition of `offsets`, in requests that are sent at the same time.
+    `beside`: those partitions of `offsets` of which only the bounds are needed; the `log_position`
+    of their glimpses means nothing.
 
     A broker answers the requests of a connection one after the other. So a partition in `beside`
     shares the request of another partition that the same broker leads. Raises as `glimpse`.
@@ -109,12 +112,14 @@ async def check_log_position(
     *,
     compacted: bool,
 ) -> None:
-    """Read the batch before a log position again and compare it. Raises SourceChanged if the log is
-    not the one that was read.
+    """Fetch the batch before a log position again and compare its end, epoch and CRC with those
+    that the position remembers. Return if they are equal or cannot be compared; raise SourceChanged
+    if the log is not the one that was read.
 
     `bounds`: log start and high watermark. If the topic is compacted, the CRC is not compared:
-    compaction rewrites batches but keeps their borders and epochs. A batch that compaction or
-    retention has removed cannot be compared.
+    compaction rewrites batches but keeps their borders and epochs. A position whose CRC is unknown,
+    or whose batch compaction or retention has removed, cannot be compared. Raises SourceUnavailable
+    too.
     """
     first, end = bounds
     if log_position.position > end:
@@ -137,8 +142,8 @@ async def check_log_position(
 
 
 async def _batch_before(client: AIOKafkaClient, source: TopicPartition, position: int) -> LogPosition | None:
-    """Return the log position after the batch that holds offset `position - 1`; None if that batch
-    is gone.
+    """Fetch the batch that holds offset `position - 1`, and return the log position at its end.
+    None if compaction or retention has removed that batch. Raises SourceUnavailable.
     """
     try:
         async for fetched in read_span(client, *source, position - 1, position):
@@ -161,8 +166,9 @@ async def void(
     *,
     compacted: bool,
 ) -> None:
-    """Drop the chunks that describe a log that no longer exists: all above the last one whose last
-    batch is still the same.
+    """Remove from `chunks`, in memory, the headers that describe a log that no longer exists: the
+    first chunk whose last batch is not the one in the log, and all chunks after it. `bounds`: log
+    start and high watermark. Raises SourceUnavailable.
 
     A log that was cut continues in another leader epoch. So among the chunks of one epoch, those
     that hold come first; if the last of them holds, all do. A log that was cut while it was indexed

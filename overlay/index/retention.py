@@ -31,7 +31,9 @@ _SEGMENT_MS = 7 * 86_400_000
 
 
 def index_config(sources: Iterable[TopicFacts]) -> dict[str, str]:
-    """Return the properties with which an index topic is created.
+    """Return the topic configuration, value by name, with which to create the index topic of a
+    stream that reads `sources`. It compacts, and unless a source keeps records forever it also
+    deletes entries after `find_retention` ms.
 
     Compaction removes a chunk header once it was written again. All other records stay for as long
     as the records of the sources may.
@@ -56,7 +58,9 @@ def find_retention(sources: Iterable[TopicFacts]) -> int:
 
 
 def _find_longest(config: Mapping[str, str]) -> int:
-    """Return how long a topic may keep a record after it was produced, in ms."""
+    """Return how long a topic with this configuration may keep a record after it was produced, in
+    ms; FOR_EVER if it does not delete by age.
+    """
     retention = int(config.get("retention.ms", FOR_EVER))
     if retention < 0 or "delete" not in config.get("cleanup.policy", "delete"):
         return FOR_EVER
@@ -67,10 +71,10 @@ def _find_longest(config: Mapping[str, str]) -> int:
 
 
 def find_changes(index: TopicFacts, sources: Iterable[TopicFacts]) -> dict[str, str]:
-    """Return the properties of an index topic that have to change for it to outlive the records,
-    none if it does already.
+    """Return the configuration to change at an existing index topic, new value by name, so that its
+    entries outlive the records of `sources`. Empty if nothing has to change.
 
-    None as well if its configuration cannot be read.
+    Also empty if the index topic does not delete at all, or if its configuration cannot be read.
     """
     if "delete" not in index.config.get("cleanup.policy", ""):
         return {}

@@ -67,8 +67,10 @@ Step = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start positions by partition. Below `floor` no record is delivered. Below `snapshot`, where
-    given, only the last message of each subject is.
+    """Where a new consumer begins, as offsets by partition. It reads from `positions` on. A record
+    below `floor` is read and not delivered. Of the records below `snapshot` only the last matching
+    one of each subject is delivered. A partition that is not in `floor` or `snapshot` has no such
+    limit.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -86,10 +88,12 @@ async def find_start(
     index: Index | None = None,
     created: Mapping[TopicPartition, int] | None = None,
 ) -> Start:
-    """Return the start of a consumer that has no position yet.
+    """Return where a consumer begins that has no position yet, by its deliver policy. Asks the
+    brokers, and for some policies reads parts of the log.
 
     `ledger`: of a stream whose sequences are not offset + 1. `index`: the stream's chunks, as far
-    as they are indexed. `created`: the high watermarks at the consumer's creation, None if unknown.
+    as they are indexed. `created`: the high watermarks at the consumer's creation; if it is None,
+    those of now are used.
 
     Raises SourceChanged or SourceUnavailable.
     """
@@ -165,8 +169,11 @@ async def find_offsets_since(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     since: int,
 ) -> dict[TopicPartition, int]:
-    """Return the offset of the first record with timestamp >= since (ms since 1970) of each
-    partition, its end if there is none.
+    """Return for each partition the offset of its first record with timestamp >= since (ms since
+    1970), or its end if there is none. `bounds`: log start and end of each partition.
+
+    The brokers are asked. If they know no such record although the beginning of the log was
+    deleted, the parts of the log are read that chunk headers do not rule out.
     """
     found = await admin.find_offsets(bounds, OffsetSpec.for_timestamp(since))
     # If the first such record was deleted, brokers answer that there is none, though later ones may
@@ -188,8 +195,9 @@ async def find_offsets_since(
 async def _find_first(
     client: AIOKafkaClient, stream: StreamConfig, source: TopicPartition, span: tuple[int, int], since: int
 ) -> int | None:
-    """Return the offset of the first record with timestamp >= since in a range of a partition, None
-    if there is none.
+    """Read a range of a partition, and return the offset of its first record with timestamp >=
+    since (ms since 1970), None if there is none. `span`: first offset, and the offset after the
+    range.
 
     Corrupt batches are skipped, as in `_scan`.
     """
@@ -206,8 +214,9 @@ async def _find_first(
 def _find_places(
     ledger: Ledger, sequence: int, bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int]:
-    """Return the first offset of each partition whose sequence is at or above `sequence`, within
-    the log; the log start if the ledger knows nothing of the partition.
+    """Return for each partition the first offset whose sequence is at or above `sequence`. If the
+    partition has none, it is the ledger's end of the partition; if the ledger does not know the
+    partition, the log start. `bounds`: log start and end, between which results are clipped.
     """
     places = ledger.positions_at(sequence)
     return {source: min(max(places.get(source, 0), first), end) for source, (first, end) in bounds.items()}
@@ -225,8 +234,9 @@ async def _find_last(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     ledger: Ledger | None,
 ) -> dict[TopicPartition, int]:
-    """Return the positions from which the last matching message comes first, by partition; the ends
-    if nothing matches.
+    """Return start positions by partition, such that the last record that matches the consumer's
+    subject filters is delivered first. If nothing matches, they are the ends. `bounds`: log start
+    and end of each partition.
     """
     best: tuple[int, int, TopicPartition, int] | None = None  # sequence, timestamp, where
     for source, (first, end) in bounds.items():
@@ -247,8 +257,9 @@ async def _find_last(
 async def _find_last_in(
     client: AIOKafkaClient, config: ConsumerConfig, index: Index, source: TopicPartition, first: int, end: int
 ) -> tuple[int, int] | None:
-    """Return timestamp and offset of the last match in a partition, None if nothing matches.
-    Searches backwards in growing windows.
+    """Return timestamp (ms) and offset of the last record with first <= offset < end whose subject
+    matches the consumer's filters, None if nothing matches. Reads the log backwards in growing
+    windows, without the chunks that cannot have a match.
     """
     stream, chunks, wanted = index.stream, index.of(source), patterns(config)
     route = plan(evaluate(derive(stream, wanted, None, None, now=0), chunks), chunks, first, end)
@@ -283,12 +294,13 @@ async def find_lasts(
     step: Step,
     fetcher: Fetcher | None = None,
 ) -> dict[str, int]:
-    """Return by subject the offset of its last message in a range of a partition, for the subjects
-    that match `wanted`.
+    """Return by subject the offset of its last record in a range of a partition, for the subjects
+    that match `wanted`. `span`: first offset, and the offset after the range.
 
     Reads backwards only what `chunks` do not rule out (overlay/index/pending/last_per_subject.py).
-    `fetcher`: by default one on the connections of `client`. `step`: called with the progress.
-    Raises SourceChanged or SourceUnavailable.
+    `fetcher`: by default one on the connections of `client`. `step`: called with the progress, in
+    offsets done in total and bytes fetched since the last call. Raises SourceChanged or
+    SourceUnavailable.
     """
     search = LastPerSubject(chunks, wanted, *span)
     lasts: dict[str, int] = {}
@@ -322,8 +334,9 @@ async def _scan(
     step: Step = lambda done, size: None,
     fetcher: Fetcher | None = None,
 ) -> None:
-    """Call `note` with every slice of a range of a partition and its matching rows; `step` with the
-    progress.
+    """Read the range `part` of a partition. Call `note` with every slice of decoded records and the
+    row numbers of the records with a subject that matches `wanted`, and `step` after each fetch
+    with the offsets read so far and the bytes of the fetch.
 
     Corrupt batches are skipped here: the delivery that follows meets them again and applies the
     stream's `on_corrupt`.

@@ -44,7 +44,9 @@ class Index:
     """
 
     def __init__(self, stream: StreamConfig, *, with_chunks: bool = True) -> None:
-        """Make an empty index. `with_chunks=False`: read the ledger only."""
+        """Make an empty index; nothing is read. `with_chunks=False`: `read` and `take` keep only
+        the ledger, no chunk headers.
+        """
         self.stream, self._with_chunks = stream, with_chunks
         self.config_fingerprint = find_config_fingerprint(stream)
         self._decoder = Decoder(make_plan())
@@ -69,14 +71,17 @@ class Index:
         return offset if sequence >= self.ledger.next_sequence else -1
 
     def of(self, source: TopicPartition) -> Chunks:
-        """Return the chunks of a partition; they are created empty if the partition is new."""
+        """Return the chunks of a partition, the same object each time. A partition that is not
+        known gets empty ones.
+        """
         if source not in self.chunks:
             self.chunks[source] = Chunks(self.config_fingerprint)
         return self.chunks[source]
 
     def find_resume(self, source: TopicPartition, log_start: int) -> LogPosition:
-        """Return where indexing of a partition continues: after the last chunk, or at that chunk's
-        beginning if it may still grow.
+        """Return where indexing of a partition has to continue: after the last chunk, or at that
+        chunk's beginning if it is not full and may still grow. Without chunks that can stay, it is
+        `log_start`.
 
         A chunk that was not made from the current config is made again, with all chunks after it.
         So the index follows the stream's file: a property that is listed for the first time is
@@ -95,8 +100,8 @@ class Index:
         return chunks.log_position(row - 1)
 
     def count_made(self, source: TopicPartition, position: int) -> int:
-        """Return how many chunks of a partition end at or below `position`, where indexing
-        continues.
+        """Return how many chunks of a partition end at or below `position`: those that stay if
+        indexing continues there.
         """
         return int(np.searchsorted(self.of(source).next_offset, position, side="right"))
 
@@ -105,15 +110,19 @@ class Index:
         return bool(chunks.records[row] >= index.chunk_records or chunks.bytes[row] >= index.chunk_bytes)
 
     async def read(self, client: AIOKafkaClient, topic: str, end: int) -> None:
-        """Read the index topic up to `end`, which must not be above the last stable offset. Raises
-        SourceChanged or SourceUnavailable.
+        """Read the index topic from `position` (where the last call ended) up to `end`, which must
+        not be above the last stable offset, and add its records to the chunks and the ledger.
+        Raises SourceChanged or SourceUnavailable.
         """
         async for fetched in read_span(client, topic, 0, self.position, end):
             self.take(topic, fetched, end)
         self.position = max(self.position, end)
 
     def take(self, topic: str, fetched: Fetched, end: int = NO_STOP) -> None:
-        """Take in a fetch of the index topic, up to `end`."""
+        """Add the records of one fetch of the index topic, those below offset `end`, to the chunks
+        and the ledger. What cannot be read or contradicts the ledger is logged and counted in
+        `foreign`; nothing raises.
+        """
         self.bytes += fetched.data.size
         for piece in self._decoder.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
             if isinstance(piece, Malformed):
@@ -153,7 +162,9 @@ class Index:
 
 
 def _group(block: Block, rows: Ints) -> Iterable[tuple[TopicPartition, Ints]]:
-    """Return the rows by the partition that they describe, each in order."""
+    """Return the `rows` of a block of chunk headers by the topic and partition that the header
+    describes. Rows keep their order.
+    """
     groups: dict[TopicPartition, list[int]] = {}
     sizes, ends = block.heads["topic"].tolist(), block.at[:, 0].tolist()
     partitions = block.heads["partition"].tolist()

@@ -18,7 +18,12 @@ Operations = frozenset[str] | None
 
 @dataclass(frozen=True, slots=True)
 class TopicAnswer:
-    """A topic as this user sees it. `exists` is None if the user may not even describe it."""
+    """A topic as this user sees it. `exists` is None if the user may not even describe it.
+    `identity`: Kafka's id of the topic. `config`: None if the user may not read it.
+
+    `refusal` and `creation_denied` are about a missing topic, all other fields about an existing
+    one.
+    """
 
     exists: bool | None
     partitions: int = 0
@@ -26,7 +31,7 @@ class TopicAnswer:
     operations: Operations = None
     config: Mapping[str, str] | None = None
     refusal: str = ""
-    """Why a missing topic could not be created; "" if it could."""
+    """Why a missing topic could not be created, in Kafka's words; "" if it could, or if that was not asked."""
     creation_denied: bool = False
     replicas: tuple[Replicas, ...] = ()
     """Replicas of each partition, by number."""
@@ -34,7 +39,9 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAnswers:
-    """All answers. `operations`: on the cluster. `groups`: operations by group."""
+    """All answers about a cluster. `brokers`: their number. `operations`: on the cluster. `topics`:
+    by name. `groups`: operations by group.
+    """
 
     brokers: int
     operations: Operations

@@ -36,7 +36,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 def ask_kafka(
     kafka: Properties, topics: Collection[str], plans: Mapping[str, NewTopicPlan], groups: Iterable[str]
 ) -> ClusterAnswers:
-    """Ask about `topics`, `groups`, and whether missing topics could be created as `plans` say.
+    """Return Kafka's answers about `topics` and `groups`, and whether the missing topics could be
+    created as `plans` (by topic) say. Blocks; nothing is created.
 
     Raises CredentialsRefused or SourceUnavailable.
     """
@@ -70,7 +71,9 @@ class _Asking:
         return list(self.client.list_topics(timeout=DEADLINE_S).topics)
 
     def ask_topics(self, names: Iterable[str]) -> dict[str, TopicAnswer]:
-        """Return the answers about topics, with configs for those that this user may describe."""
+        """Return an answer for each topic, also for a missing one. Topics whose config this user
+        may not read have None as `config`.
+        """
         futures = self.client.describe_topics(
             TopicCollection(sorted(set(names))), include_authorized_operations=True, request_timeout=DEADLINE_S
         )
@@ -106,7 +109,9 @@ class _Asking:
         return found
 
     def ask_creation(self, plans: Mapping[str, NewTopicPlan]) -> dict[str, TopicAnswer]:
-        """Ask, by validate_only, whether these missing topics could be created."""
+        """Return for each of these missing topics whether it could be created as its plan says.
+        Kafka only checks the request (validate_only).
+        """
         topics = [
             NewTopic(
                 name, num_partitions=plan.partitions, replication_factor=plan.replication, config=dict(plan.config)
@@ -136,7 +141,7 @@ class _Asking:
         return bool(found.valid)
 
     def ask_groups(self, names: Iterable[str]) -> dict[str, Operations]:
-        """Return this user's operations by group; None for a group whose coordinator is missing."""
+        """Return this user's operations by group, as `_describe_groups` does; empty without groups."""
         asked = sorted(set(names))
         if not asked:
             return {}
@@ -148,7 +153,8 @@ class _Asking:
 
 
 async def _describe_groups(kafka: Properties, names: Iterable[str]) -> dict[str, Operations]:
-    """Return the operations that this user may perform on each group; None if that cannot be known.
+    """Return the operations that this user may perform on each group: none if it may not describe
+    the group, None for all groups if one has no coordinator yet.
 
     It does not use librdkafka, which such a question can crash (overlay/kafka/admin.py).
     """

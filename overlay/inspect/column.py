@@ -30,7 +30,10 @@ Cell = tuple[str, PropertyType] | None
 
 @dataclass(frozen=True, slots=True)
 class SampledField:
-    """One field over all sampled records. `texts[i]` is its value in record i, None if absent."""
+    """One field over all sampled records. `texts[i]` is its value in record i, None if absent.
+    `type`: the narrowest that all values fit. `present`: number of records with a value. `counts`:
+    number of records by value.
+    """
 
     field: Field
     texts: tuple[str | None, ...]
@@ -62,7 +65,8 @@ class SampledField:
 
 
 def find_columns(records: Sequence[SampledRecord]) -> tuple[SampledField, ...]:
-    """Return the headers, JSON fields and key of the records as columns.
+    """Return the headers, JSON fields and key of the records as columns, one for each name that
+    occurs, MAX_COLUMNS at most.
 
     They come in that order, each kind in the order of first occurrence.
     """
@@ -92,8 +96,8 @@ def count_unnamed(records: Iterable[SampledRecord]) -> int:
 
 
 def guess_type(text: str) -> PropertyType:
-    """Return the narrowest type that keeps the text: `007` is a string, as its zeros mean
-    something.
+    """Return the narrowest type that the text can be read as. A number with a leading zero, such as
+    `007`, is a string, as its zeros mean something.
     """
     if text in ("true", "false"):
         return PropertyType.BOOLEAN
@@ -105,7 +109,7 @@ def guess_type(text: str) -> PropertyType:
 
 
 def join_types(types: Iterable[PropertyType]) -> PropertyType:
-    """Return the narrowest type that can represent values of all given types."""
+    """Return the narrowest type that can represent values of all given types; STRING if none is given."""
     distinct = set(types)
     if len(distinct) == 1:
         return distinct.pop()
@@ -121,7 +125,7 @@ def _make_column(name: Field, cells: list[Cell], rows: int) -> SampledField:
 
 
 def _read_record(record: SampledRecord) -> Iterator[tuple[Field, Cell]]:
-    """Yield the headers, JSON fields and key of a record."""
+    """Yield the fields of a record with their values: headers, JSON fields, and the key."""
     for name, value in record.headers:
         if name:
             yield Field(FieldKind.HEADER, name), _read_bytes(value)
@@ -133,7 +137,10 @@ def _read_record(record: SampledRecord) -> Iterator[tuple[Field, Cell]]:
 
 
 def _read_object(document: dict[str, object], path: tuple[str, ...]) -> Iterator[tuple[Field, Cell]]:
-    """Yield the scalar fields of a JSON object, nested ones with their path."""
+    """Yield the scalar fields of a JSON object, those of nested objects with a path such as `a.b`.
+    `path`: the names that lead to this object. Arrays, and names that no path can contain, are left
+    out.
+    """
     for name, value in document.items():
         if not _is_nameable(name):
             continue
@@ -161,7 +168,9 @@ def _is_nameable(name: str) -> bool:
 
 
 def _read_bytes(value: bytes | None) -> Cell:
-    """Return a header or key as text with its type. Bytes that are no printable text are BINARY."""
+    """Return a header or key as text with its type; None if it is null or empty. Bytes that are no
+    printable text are BINARY.
+    """
     if not value:
         return None
     try:

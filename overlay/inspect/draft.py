@@ -56,7 +56,9 @@ def name_topics(topics: Iterable[str]) -> dict[str, Names]:
 
 
 def draft_service(kafka: Mapping[str, str], brokers: int) -> str:
-    """Return the text of overlay.yaml. Secrets among the properties are written as variables."""
+    """Return the text of overlay.yaml. Secrets among the Kafka settings are written as environment
+    variables. `brokers`: how many the cluster has, from which the replication follows.
+    """
     lines = ["# The service: which Kafka to use, where the overlay keeps its own topics, where it serves metrics."]
     lines.append("kafka:")
     for name, value in kafka.items():
@@ -102,11 +104,11 @@ def draft_stream(proposal: Proposal, names: Names) -> str:
 
 
 def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] = ()) -> dict[str, str]:
-    """Return consumer files as text by file stem.
+    """Return the texts of consumer files, by file name without its suffix.
 
     One consumer takes everything. If the subject has tokens, a second one takes the commonest value
-    of the first token. The stem is also the name of the consumer and of its output topic, which is
-    never one of `sources`.
+    of the first token. The file name is also the name of the consumer and of its output topic,
+    which is never one of `sources`.
     """
     everything = _avoid(f"{names.stem}-all", sources)
     found = {
@@ -132,7 +134,7 @@ def _avoid(name: str, taken: Collection[str]) -> str:
 
 
 def quote(text: str, *, force: bool = False) -> str:
-    """Return a text as a YAML scalar, in double quotes if it could be misread without them."""
+    """Return a text as a YAML scalar, in double quotes if it could be misread without them, or if `force` is set."""
     if not force and _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     return '"' + "".join(_escape(letter) for letter in text) + '"'
@@ -175,7 +177,7 @@ def _draft_consumer(names: Names, name: str, about: str, filters: Iterable[str] 
 
 
 def _draft_filter(proposal: Proposal) -> list[str]:
-    """Return an example condition on the first property, as a comment; none without properties."""
+    """Return an example condition on the first property, as a comment line; empty without properties."""
     if not proposal.properties:
         return []
     section, field = place_property(proposal.properties[0][0])
@@ -186,7 +188,9 @@ def _draft_filter(proposal: Proposal) -> list[str]:
 
 
 def _narrow(proposal: Proposal) -> tuple[str, str] | None:
-    """Return the commonest value of the first token after the topic, and a pattern for it."""
+    """Return the commonest value of the first token after the topic, and a subject pattern that
+    selects it. None if the subject has no such token, or if the sample is empty.
+    """
     columns = proposal.subject.columns
     if not columns or not proposal.subjects:
         return None

@@ -19,9 +19,8 @@ class FolderRefused(OverlayError):
 
 
 def check_files(files: Mapping[str, str]) -> None:
-    """Load `files` (relative path to text) from a temporary folder.
-
-    Raises FolderRefused for problems.
+    """Raise FolderRefused if the config loader finds a problem in `files` (relative path to text).
+    They are written to a temporary folder for that, which is deleted again.
     """
     with tempfile.TemporaryDirectory(prefix="overlay-init-") as name:
         _write(Path(name), files)
@@ -32,7 +31,7 @@ def check_files(files: Mapping[str, str]) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> dict[str, str]:
-    """Write the files and return for each whether it was `written`, `kept` or `replaced`.
+    """Write the files below `folder`, and return for each whether it was `written` (it is new), `kept` or `replaced`.
 
     A file with the same content is kept. Raises FolderRefused if a file has other content and
     `force` is not set, before anything is written, or if the folder cannot be written.

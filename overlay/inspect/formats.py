@@ -57,7 +57,9 @@ _ENCODED = frozenset(
 def count_formats(values: Iterable[bytes | None]) -> Counter[ValueFormat]:
     """Return how many values have each format.
 
-    Registry values of one schema id are judged together, and so are values that resemble Protobuf.
+    If one value of a registry's schema id is not Protobuf, all framed values of that id that are
+    not JSON count as Avro. If one value without a frame is BINARY, those that merely resemble
+    Protobuf count as BINARY too.
     """
     kept = list(values)
     formats = [recognise(value) for value in kept]
@@ -76,7 +78,7 @@ def count_formats(values: Iterable[bytes | None]) -> Counter[ValueFormat]:
 
 
 def recognise(value: bytes | None) -> ValueFormat:
-    """Return the format of one value, judged by itself."""
+    """Return the format of one value, judged without the others. NULL for None."""
     if value is None:
         return ValueFormat.NULL
     if not value:
@@ -93,7 +95,9 @@ def recognise(value: bytes | None) -> ValueFormat:
 
 
 def schema_id(value: bytes | None) -> int | None:
-    """Return the schema id of a registry's frame; None if the value has none."""
+    """Return the schema id in a value that begins as schema registries' serialisers write it; None
+    for any other value.
+    """
     return int.from_bytes(value[1:FRAME], "big") if value and value[0] == 0 and len(value) > FRAME else None
 
 
@@ -135,7 +139,9 @@ def _recognise_framed(rest: bytes) -> ValueFormat:
 
 
 def _skip_indexes(rest: bytes) -> Iterator[int]:
-    """Yield where the message begins after its indexes: a count and the numbers, or a single 0."""
+    """Yield where the message begins after its indexes, which are a count and the numbers, or a
+    single 0. Yield nothing if the bytes cannot be such indexes.
+    """
     count, at = _read_varint(rest, 0)
     if at < 0 or count % 2 or count // 2 > _MAX_INDEXES:
         return
@@ -147,7 +153,9 @@ def _skip_indexes(rest: bytes) -> Iterator[int]:
 
 
 def _skip_field(value: bytes, at: int, wire: int) -> int:
-    """Return the end of the field, or -1 if it ends beyond the value."""
+    """Return the end of the field that begins at `at`; -1 if it ends beyond the value, or if its
+    wire type is not known.
+    """
     if wire == 0:
         return _read_varint(value, at)[1]
     if wire == 2:
@@ -159,7 +167,7 @@ def _skip_field(value: bytes, at: int, wire: int) -> int:
 
 
 def _read_varint(value: bytes, at: int) -> tuple[int, int]:
-    """Return the number and its end; the end is -1 if the number does not end within ten bytes."""
+    """Return the number that begins at `at`, and the position after it; (0, -1) if it does not end within ten bytes."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(value):

@@ -55,8 +55,9 @@ class ResourceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One resource. `operations` are Kafka's words for ACLs. Create counts only while the topic is missing, and AlterConfigs
-    only while it lets records expire."""
+    """One Kafka resource that a config needs. `operations` are Kafka's words for ACLs. Create
+    counts only while the topic is missing, and AlterConfigs only while it lets records expire.
+    """
 
     kind: ResourceKind
     name: str
@@ -79,7 +80,7 @@ class NewTopicPlan:
 
 
 def find_needs(loaded: Loaded) -> tuple[Need, ...]:
-    """Return everything that the folder needs to run, in the order of the data flow."""
+    """Return every resource that the config needs to run, in the order of the data flow. Kafka is not asked."""
     return (
         *_need_sources(loaded.streams.values()),
         *_need_outputs(loaded.consumers.values()),
@@ -91,7 +92,8 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
 
 
 def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
-    """Return how the service would create a missing topic; None if it never creates that kind.
+    """Return the settings with which the service would create the topic of this need; None if it
+    never creates topics of that kind.
 
     The service's own modules decide. `overlay.output` is imported late, because it loads a Kafka
     client and compiled kernels.
@@ -140,7 +142,7 @@ def _need_outputs(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
 
 
 def _need_sides(loaded: Loaded) -> Iterator[Need]:
-    """Yield topics for acks and dead letters."""
+    """Yield the ack topic of each stream and the dead-letter topics, as far as consumers use them."""
     users: dict[tuple[ResourceKind, str], list[str]] = {}
     for config in loaded.consumers.values():
         stream, name = config.id

@@ -56,7 +56,7 @@ class Proposal:
     alternatives: tuple[RuleProposal, ...]
     properties: tuple[tuple[str, SampledField], ...]
     left_out: int
-    """Number of columns that are too rare or too many to become properties."""
+    """Number of columns that do not become properties, because they are too rare or there are too many."""
     subjects: Counter[str]
     """Counts of the sampled records by subject, under the proposed rule."""
     unaddressed: int
@@ -64,7 +64,7 @@ class Proposal:
 
 
 def propose(sample: TopicSample) -> Proposal:
-    """Analyse a sample and choose. For an empty sample, the subject is the topic's name."""
+    """Return a proposal for the stream of a sampled topic. For an empty sample, the subject is the topic's name."""
     columns = find_columns(sample.records)
     formats = count_formats(record.value for record in sample.records)
     ranked = _rank(columns, len(sample.records))
@@ -94,7 +94,10 @@ def topic_literal(topic: str) -> str:
 
 
 def _rank(columns: Sequence[SampledField], rows: int) -> list[SampledField]:
-    """Return the columns that can be tokens, best first, without columns that repeat another."""
+    """Return the columns that can become tokens of the subject, best first: headers before fields
+    of the value, strings before numbers and booleans. Of columns that always change together only
+    the first is kept.
+    """
     fit = [column for column in columns if column.field.kind is not FieldKind.KEY and _makes_kinds(column, rows)]
     order = (PropertyType.STRING, PropertyType.LONG, PropertyType.BOOLEAN)
     fit.sort(key=lambda column: (column.field.kind is FieldKind.VALUE, order.index(column.type)))
@@ -106,7 +109,9 @@ def _rank(columns: Sequence[SampledField], rows: int) -> list[SampledField]:
 
 
 def _makes_kinds(column: SampledField, rows: int) -> bool:
-    """Return whether a column tells kinds of messages apart: in nearly all records, few values."""
+    """Return whether a column can tell kinds of messages apart: nearly all records have it, and it
+    has at least two values, few enough for its type, and none of them long.
+    """
     limits = {PropertyType.STRING: MAX_VALUES, PropertyType.LONG: MAX_NUMBERS, PropertyType.BOOLEAN: 2}
     most = min(limits.get(column.type, 0), max(4, rows // 4), rows - 1)
     return (
@@ -124,7 +129,9 @@ def _says_same(one: SampledField, other: SampledField) -> bool:
 
 
 def _choose(sample: TopicSample, ranked: Sequence[SampledField], columns: Sequence[SampledField]) -> RuleProposal:
-    """Return the subject to propose: the best columns, else a recurring key, else the topic."""
+    """Return the subject rule to propose: of the best columns, else of a key that recurs, else of
+    the topic's name alone.
+    """
     if ranked:
         first = ranked[0].field.kind
         same_place = [column for column in ranked if column.field.kind is first]
@@ -184,7 +191,7 @@ def _copies(column: SampledField, other: SampledField) -> bool:
 
 
 def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], int]:
-    """Return the sample's subjects by the rule, and the number of records without one."""
+    """Return how many of the sample's records get each subject by the rule, and how many get none."""
     rule = SubjectRule.from_template(choice.template)
     subjects: Counter[str] = Counter()
     for row, record in enumerate(sample.records):
@@ -197,7 +204,9 @@ def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], i
 
 
 def _encode(text: str | None, kind: FieldKind) -> bytes | None:
-    """Return the raw bytes that the scan would find: JSON text for fields of the value."""
+    """Return the raw bytes that a record has for a field with this text: JSON for fields of the
+    value. None for None.
+    """
     if text is None:
         return None
     return json.dumps(text).encode() if kind is FieldKind.VALUE else text.encode()

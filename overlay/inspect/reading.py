@@ -43,7 +43,9 @@ class Cluster:
 
 
 def look_around(kafka: Properties, deadline_s: float = REACH_S) -> Cluster:
-    """Return brokers and topics of a cluster. Raises CredentialsRefused or SourceUnavailable."""
+    """Ask Kafka for the brokers and topics of a cluster, blocking. `deadline_s`: seconds to wait
+    until it can be reached. Raises CredentialsRefused or SourceUnavailable.
+    """
     check_reachable(kafka, deadline_s)
     try:
         found = AdminClient({**for_confluent(kafka), "log_level": "0"}).list_topics(timeout=DEADLINE_S)
@@ -67,7 +69,8 @@ def check_topics(cluster: Cluster, topics: Iterable[str]) -> None:
 def read_sample(
     kafka: Properties, topic: str, partitions: int, size: int, deadline_s: float = DEADLINE_S
 ) -> TopicSample:
-    """Read about `size` records of `topic`, from each partition at least one of either end.
+    """Return about `size` records of `topic`: equally many from both ends of each partition, at
+    least one of either. `partitions`: how many the topic has. Blocks up to `deadline_s` seconds.
 
     Only committed records are read; no group is joined and no offset committed. If the deadline or
     the memory limit cuts the read short, the sample has a note. Raises CredentialsRefused if the
@@ -94,7 +97,7 @@ def read_sample(
 
 
 def _find_bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Return the first offset and the end of the partition."""
+    """Return the first offset of a partition and its high watermark. Raises CredentialsRefused, SourceUnavailable."""
     try:
         found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S)
     except KafkaException as error:
@@ -136,7 +139,9 @@ class _Reading:
     cut: str = ""
 
     def read(self, consumer: Consumer, ranges: Mapping[int, tuple[int, int]]) -> None:
-        """Read the offsets [first, end) of each partition, as far as deadline and memory allow."""
+        """Add the records at the offsets [first, end) of each partition to `records`. If deadline
+        or memory limit ends it early, `cut` says so, and later calls read nothing.
+        """
         left = {number: end for number, (_, end) in ranges.items()}
         if not left or self.cut:
             return

@@ -20,7 +20,8 @@ class SampledRecord:
 class TopicSample:
     """Records from the beginning and the end of each partition.
 
-    `span`: number of offsets in all partitions, gaps included.
+    `partitions`: how many the topic has. `span`: number of offsets in all partitions, gaps
+    included. `records`: by partition and offset, rising.
     """
 
     topic: str

@@ -41,7 +41,7 @@ class NeedState(Enum):
 class Finding:
     """The judgement of one need.
 
-    `missing`: operations that are not allowed. `remarks`: sentences for the user.
+    `missing`: operations that this user lacks. `remarks`: sentences for the user.
     """
 
     need: Need
@@ -51,14 +51,14 @@ class Finding:
 
 
 def judge_all(needs: Iterable[Need], answers: ClusterAnswers, service: ServiceConfig) -> tuple[Finding, ...]:
-    """Return a finding for each need, in the same order."""
+    """Return a finding for each need, in the same order. `answers` must have every topic of the needs."""
     all_needs = tuple(needs)
     outputs = {need.name for need in all_needs if need.kind is ResourceKind.OUTPUT}
     return tuple(_judge(need, answers, service, outputs) for need in all_needs)
 
 
 def count_missing(findings: Iterable[Finding]) -> int:
-    """Return the number of needs that are missing."""
+    """Return the number of findings with the state MISSING."""
     return Counter(finding.state for finding in findings)[NeedState.MISSING]
 
 
@@ -110,7 +110,9 @@ def _judge_topic(need: Need, topic: TopicAnswer) -> Finding:
 def _judge_absent(
     need: Need, topic: TopicAnswer, answers: ClusterAnswers, service: ServiceConfig, outputs: set[str]
 ) -> Finding:
-    """Judge a topic that does not exist: whether the service can create it, and if not, why."""
+    """Return the finding for a topic that does not exist: CREATED if the service or a consumer
+    would create it, else MISSING with the reason. `outputs`: the output topics of all consumers.
+    """
     if need.kind is ResourceKind.SOURCE:
         if need.name in outputs:
             return Finding(need, NeedState.CREATED, remarks=("it is the output of a consumer",))
@@ -147,7 +149,9 @@ def _judge_group(need: Need, answers: ClusterAnswers) -> Finding:
 
 
 def _judge_cluster(need: Need, operations: Operations) -> Finding:
-    """Judge IdempotentWrite. Since Kafka 2.8, Write on any topic is enough for it (KIP-679)."""
+    """Return the finding for IdempotentWrite, always OK: since Kafka 2.8, Write on any topic is
+    enough for it (KIP-679). A remark says if it is not granted.
+    """
     if operations is not None and set(need.operations) <= operations:
         return Finding(need, NeedState.OK)
     return Finding(need, NeedState.OK, remarks=("IdempotentWrite is not granted; only brokers before 2.8 ask for it",))
@@ -162,7 +166,9 @@ def _check_partitions(need: Need, topic: TopicAnswer) -> list[str]:
 
 
 def _check_replicas(need: Need, topic: TopicAnswer) -> list[str]:
-    """Return the fault that would block every transaction with this topic, if there is one."""
+    """Return the fault for which Kafka would refuse every record of this topic now, as a list of
+    one; empty if there is none.
+    """
     from overlay.output.topics import find_fault
 
     fault = find_fault(_state_facts(need, topic))
@@ -226,7 +232,9 @@ def _remark_output(need: Need, topic: TopicAnswer) -> list[str]:
 
 
 def _list_wanted(need: Need, topic: TopicAnswer) -> tuple[str, ...]:
-    """Return the operations that are needed on a topic that is there."""
+    """Return the operations that are needed on a topic that exists: those of the need without
+    Create, and without AlterConfigs unless the topic's config lets records expire.
+    """
     expires = "delete" in (topic.config or {}).get("cleanup.policy", "")
     return tuple(operation for operation in _without_create(need) if operation != ALTER_CONFIGS or expires)
 
@@ -240,7 +248,7 @@ def _subtract(wanted: Iterable[str], allowed: Operations) -> tuple[str, ...]:
 
 
 def _is_super(operations: Operations) -> bool:
-    """Return whether the user may do everything.
+    """Return whether the user may do everything: ClusterAction among the operations on the cluster shows it.
 
     A user with ClusterAction can act as a broker. A cluster without an authorizer grants it to all
     users.

@@ -57,8 +57,9 @@ def get_answer(future: Future[Any]) -> Any:
 
 
 def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
-    """Ask Kafka for its metadata. Raises CredentialsRefused or SourceUnavailable with address and
-    reason.
+    """Ask Kafka for its metadata, again and again until `deadline_s`; blocks. Raises
+    CredentialsRefused if Kafka refuses the connection, SourceUnavailable if there is no answer,
+    with address and reason.
 
     This uses librdkafka, whose errors distinguish a refused password from a closed port.
     """
@@ -113,7 +114,9 @@ class Contact:
         return self._missed > 1
 
     def hear(self, statistics: str) -> None:
-        """Take a statistics report of the client: JSON, as defined by librdkafka's STATISTICS.md."""
+        """Update `is_lost` by a statistics report of the client: JSON, as defined by librdkafka's
+        STATISTICS.md.
+        """
         brokers = json.loads(statistics)["brokers"].values()
         # Other sources are the group coordinator, and a placeholder for partitions without a
         # leader.

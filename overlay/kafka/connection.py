@@ -135,8 +135,8 @@ def make_ssl_context(kafka: Properties) -> ssl.SSLContext:
 
 
 async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
-    """Connect to any of the bootstrap addresses. Raises CredentialsRefused or SourceUnavailable,
-    with address and reason.
+    """Check that a broker at any of the bootstrap addresses accepts a connection and answers.
+    Raises CredentialsRefused or SourceUnavailable, with address and reason.
     """
     address = kafka["bootstrap.servers"]
     try:
@@ -178,8 +178,8 @@ async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
 async def _try_host(
     host: tuple[str, int], settings: Mapping[str, Any], failures: list[BaseException]
 ) -> BaseException | None:
-    """Try one address until a broker answers. Return None then, or the error by which the broker
-    refuses the connection.
+    """Try to connect to one address again and again. Return None once a broker has answered, or the
+    error by which it refuses the connection.
 
     `failures` receives the errors that may pass.
     """

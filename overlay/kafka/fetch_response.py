@@ -165,7 +165,9 @@ class FetchBody:
         self._at = 0
 
     def read(self, size: int) -> bytes | memoryview:
-        """Return the next `size` bytes, fewer at the end, like a file."""
+        """Return the next `size` bytes, fewer at the end: a view if `size` is VIEW_BYTES or more,
+        else a copy.
+        """
         piece = self._view[self._at : self._at + size]
         self._at += len(piece)
         return piece if size >= VIEW_BYTES else bytes(piece)

@@ -107,8 +107,8 @@ class Fetched:
 
     @property
     def reach(self) -> int:
-        """Return the offset below which this fetch tells everything: `next_offset`, or one past a
-        batch that cannot be read.
+        """Return the offset from which the log still has to be read after this fetch:
+        `next_offset`, or one past the base offset of a batch that cannot be read.
         """
         return max(self.next_offset, self.unreadable + 1)
 
@@ -144,8 +144,10 @@ class Denied:
 
 
 class PartitionFetch:
-    """One reading position in a partition. The reader calls `take` to get `ready`; the fetcher then
-    fetches on by itself.
+    """One reading position in a partition, and the next data for it. `take` empties `ready` and
+    returns it: Fetched, Lost, Changed or Denied, or None if nothing is there; it never waits. While
+    `ready` is empty and `stop` is not reached, the fetcher fetches the next data without being
+    asked.
     """
 
     def __init__(
@@ -175,14 +177,14 @@ class PartitionFetch:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether a fetch should be sent for it now: nothing is ready or in flight, and
-        `stop` is not reached.
+        """Return whether a fetch should be sent for it now: `ready` is empty, no fetch is in
+        flight, and `stop` is not reached.
         """
         return self.ready is None and not self.in_flight and self.position < self.stop
 
     def holds(self, position: int) -> bool:
-        """Return whether a read at `position` is served by the data that is ready, or by the next
-        fetch.
+        """Return whether a read at `position` needs no `seek`: the offset is in the data that is
+        ready, or, without such data, the next fetch begins there.
         """
         if isinstance(self.ready, Fetched):
             return self.ready.position <= position < self.position
@@ -202,20 +204,24 @@ class PartitionFetch:
         self._urgent = is_urgent
 
     def take(self) -> Fetched | Lost | Changed | Denied | None:
-        """Return what is ready, None if nothing is, and let the fetcher fetch more."""
+        """Return what is ready, None if nothing is, and empty `ready`, so that the fetcher fetches
+        the next data. Does not wait.
+        """
         taken, self.ready = self.ready, None
         if isinstance(taken, Fetched):
             self._fetcher.wake()
         return taken
 
     def rest(self) -> None:
-        """Stop fetching and drop the data that is ready."""
+        """Send no more fetches for it, for good, and drop the data that is ready. A fetch in flight
+        may still fill `ready`.
+        """
         self.stop, self.ready = 0, None
         self._fetcher.wake()
 
     def seek(self, position: int, epoch: int = NO_EPOCH) -> None:
-        """Continue at another position and drop the data that is ready. `epoch`: of the batch
-        before that position, if known.
+        """Continue at another position. Drop the data that is ready, and ignore a fetch in flight.
+        `epoch`: leader epoch of the batch before that position, if known.
         """
         self.position, self.epoch, self.ready = position, epoch, None
         self._fetcher.wake()
@@ -231,8 +237,8 @@ def _find_epoch(data: Any) -> int:
 
 
 def log_position_after(batches: Batches, position: int) -> LogPosition:
-    """Return the log position after the last of some batches; `position` alone if no batch reaches
-    it.
+    """Return the log position after the last of these batches; `position` with unknown epoch and
+    CRC if no batch reaches it.
     """
     if not batches.size or int(batches[-1]["last_offset"]) < position:
         return LogPosition(position)
@@ -273,7 +279,7 @@ class Fetcher:
         self._dispatcher = asyncio.create_task(self._dispatch(), name="fetching")
 
     async def close(self) -> None:
-        """Stop fetching. The caller still has to close the client."""
+        """Cancel all fetches and wait for their end. The caller still has to close the client."""
         tasks = [self._dispatcher, *(task for tasks in self._nodes.values() for task in tasks)]
         for task in tasks:
             task.cancel()
@@ -292,8 +298,9 @@ class Fetcher:
         size: int | None = None,
         epoch: int = NO_EPOCH,
     ) -> PartitionFetch:
-        """Start reading a partition at `position`. The reading ends at `stop` instead of waiting
-        for more.
+        """Start reading a partition at `position`, once the client has the topic's metadata. The
+        data comes later, through the partition fetch returned. The reading ends at `stop` instead
+        of waiting for more.
 
         `size`: bytes from `position` to `stop` if known; no more are requested. `epoch`: leader
         epoch of the batch before `position`, see PartitionFetch.
@@ -317,7 +324,9 @@ class Fetcher:
         return partition_fetch
 
     def shut(self, partition_fetch: PartitionFetch) -> None:
-        """Stop reading for a partition fetch."""
+        """Remove a partition fetch: nothing more is fetched for it. Raises ValueError if it was
+        removed before.
+        """
         self._partition_fetches.remove(partition_fetch)
 
     async def _dispatch(self) -> None:
@@ -337,8 +346,8 @@ class Fetcher:
                 await self._idle.wait()
 
     def _send(self, groups: dict[int | None, list[PartitionFetch]]) -> bool:
-        """Send a fetch to each broker that has fewer than `requests` in flight. Return whether one
-        was sent.
+        """Send one fetch to each broker in `groups` that is known and has fewer than `requests` in
+        flight. Return whether any was sent.
         """
         sent = False
         for node, partition_fetches in groups.items():
@@ -359,8 +368,12 @@ class Fetcher:
         self.wake()
 
     def _group_idle(self) -> dict[int | None, list[PartitionFetch]]:
-        """Partition fetches to fetch for by leading broker; of each partition those that stand at one position, which
-        share a fetch."""
+        """Return the partition fetches that need a fetch now, by the leading broker (None or
+        negative if it is unknown).
+
+        Of a partition, only those at one position are included, since they share a fetch. While
+        READY_BYTES of data wait to be taken, only urgent ones are.
+        """
         groups: dict[int | None, list[PartitionFetch]] = {}
         # `take` wakes the fetcher, so a full buffer needs no timer.
         is_full = (
@@ -419,8 +432,8 @@ class Fetcher:
         )
 
     def _has_others(self, node: int, asked: Collection[PartitionFetch]) -> bool:
-        """Return whether the broker leads partition fetches that still have to read and are not in
-        `asked`. Other brokers have fetches of their own.
+        """Return whether the broker leads partition fetches that have not reached their `stop` and
+        are not in `asked`.
         """
         leader = self._client.cluster.leader_for_partition
         return any(
@@ -431,7 +444,10 @@ class Fetcher:
         )
 
     def _request(self, asked: Iterable[list[PartitionFetch]], wait_ms: int) -> FetchRequest:
-        """Return the request for some partitions; of each, the partition fetches that it is asked for."""
+        """Return one fetch request for several partitions. `asked`: for each partition the
+        partition fetches that share the fetch, all at one position. `wait_ms`: most time that the
+        broker waits for records.
+        """
         topics: dict[str, list[tuple[int, int, int]]] = {}
         for partition_fetches in asked:
             most = max(
@@ -448,8 +464,13 @@ class Fetcher:
             await self._client.force_metadata_update()
 
     async def _take_in(self, node: int, partition_fetch: PartitionFetch, position: int, row: tuple[Any, ...]) -> bool:
-        """As `_accept`, of a log that is still the one that was read; else the partition fetch has Changed ready.
-        Raises KafkaError."""
+        """Process one partition's part of a response (`row`), which was requested at `position`.
+        Return whether the metadata seems out of date.
+
+        If the leader epoch differs from the one before, the batch before `position` is read again.
+        If the log has changed there, Changed becomes ready. Otherwise this does what `_accept`
+        does. Raises KafkaError.
+        """
         _, code, _, _, log_start, *_, data = row
         epoch = partition_fetch.epoch
         if code or partition_fetch.position != position or epoch < 0 or _find_epoch(data) in (NO_EPOCH, epoch):
@@ -470,10 +491,11 @@ class Fetcher:
         return False
 
     async def _look_at(self, node: int, tp: TopicPartition, offset: int) -> tuple[int, int]:
-        """Return base offset and leader epoch of the batch that holds `offset`, or of the next
-        batch if none does.
+        """Read base offset and leader epoch of the batch that holds `offset`, or of the next batch
+        if none does.
 
-        Both are -1 if retention has passed the offset. Raises KafkaError.
+        Both are -1 if the log does not have the offset; (0, -1) if there is no batch yet. Raises
+        KafkaError.
         """
         # Kafka sends the first batch whole, however few bytes are asked for.
         wanted = [(tp.topic, [(tp.partition, offset, 1)])]
@@ -488,12 +510,11 @@ class Fetcher:
         return int.from_bytes(bytes(data[:8] if data else b""), "big"), _find_epoch(data)
 
     async def find_cut(self, partition_fetch: PartitionFetch, first: int, end: int) -> int:
-        """Return where a log was cut off that does not hold a partition fetch's position.
+        """Return the offset at which a log lost its end, after it turned out not to hold the
+        position of a partition fetch any more.
 
-        That is the first offset from `first` on, below `end`, that was written after the partition fetch's epoch;
-        `end` if there is none, or the epoch is not known.
-
-        Raises SourceUnavailable.
+        That is the first offset from `first` on, below `end`, that was written after the partition
+        fetch's epoch; `end` if there is none, or the epoch is not known. Raises SourceUnavailable.
         """
         node = self._client.cluster.leader_for_partition(partition_fetch.tp)
         try:
@@ -512,9 +533,11 @@ class Fetcher:
             ) from error
 
     async def _find_cut(self, node: int, tp: TopicPartition, epoch: int, first: int, position: int) -> int:
-        """Return the first offset from `first` on that was written after an epoch; `position` if none below it was.
+        """Return the first offset from `first` on whose batch has a higher leader epoch than
+        `epoch`; `position` if none below it has. Reads one batch for each step of a binary search.
 
-        Raises KafkaError."""
+        Raises KafkaError.
+        """
         low, high = first, position
         while low < high:
             middle = (low + high) // 2
@@ -525,8 +548,12 @@ class Fetcher:
         return low
 
     def _accept(self, partition_fetch: PartitionFetch, position: int, row: tuple[Any, ...]) -> bool:
-        """Give a partition fetch the part of a response that was asked for from `position` on; True when the metadata
-        is out of date."""
+        """Process one partition's part of a response (`row`), which was requested at `position`:
+        make the data, Lost or Denied ready.
+
+        Return True if there was an error that new metadata may help against. Do nothing and return
+        False if `seek` has moved the partition fetch meanwhile.
+        """
         _, code, _, stable_end, log_start, aborted, *_, data = row
         if partition_fetch.position != position:
             return False  # `seek` moved it meanwhile
@@ -552,7 +579,8 @@ class Fetcher:
     def _fill(
         self, partition_fetch: PartitionFetch, position: int, data: Any, aborted: Any, stable_end: int, log_start: int
     ) -> None:
-        """Make a response the ready data of a partition fetch and move it on.
+        """Make a response the ready data of a partition fetch, and move its position past it.
+        Without data only its stable end is updated.
 
         `data`: bytes or a view, None if there are none. `aborted`: pairs of producer id and first
         offset.

@@ -73,7 +73,7 @@ class Groups:
         self._coordinators: dict[str, int] = {}
 
     async def describe(self, groups: Collection[str], found: GroupAnswers[Group], *, operations: bool = False) -> None:
-        """Ask for the members of groups, and put the answers into `found`."""
+        """Ask for the members of groups, and put a description or an error code of each into `found`."""
 
         async def ask(address: Address, names: list[str]) -> None:
             (answer,) = await self._brokers.send(address, [DescribeGroupsRequest(names, operations=operations)])
@@ -92,11 +92,11 @@ class Groups:
     async def _describe_others(
         self, address: Address, dead: Mapping[str, Group], found: GroupAnswers[Group], operations: bool
     ) -> None:
-        """Ask for the members of groups that do not use the classic protocol, or do not exist at
-        all (most of these).
+        """Ask again about groups that DescribeGroups reported as dead: they use the newer consumer
+        protocol, or do not exist (most of these). Put the answers into `found`.
 
-        Only this answer decides that a `dead` group has no members, so none of them may have an
-        answer before.
+        `dead`: by name, the description to use if the group does not exist. Only this answer
+        decides that, so none of these groups may have an answer before.
         """
         request = ConsumerGroupDescribeRequest(dead, operations=operations)
         try:
@@ -113,8 +113,8 @@ class Groups:
                 found.note(name, code, Group(tuple(GroupMember(m[4], m[5]) for m in members), allowed))
 
     async def find_committed(self, groups: Collection[str], found: GroupAnswers[dict[str, dict[int, int]]]) -> None:
-        """Ask for the committed offsets of groups, by topic and partition, and put them into
-        `found`.
+        """Ask for the committed offsets of groups. Put them, by topic and partition, or an error
+        code for each group into `found`. A group that Kafka does not know has none.
         """
 
         async def ask(address: Address, names: list[str]) -> None:

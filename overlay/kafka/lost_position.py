@@ -11,10 +11,11 @@ from .log_position import TopicPartition
 
 
 async def find_start(admin: Admin, source: TopicPartition, position: int, advice: str) -> int:
-    """Return the offset to go on at in a log that does not have `position`: at least its start.
+    """Return the offset at which to go on in a log that may not have `position` any more:
+    `position`, or the log's start if that is higher. Then the reader has lost the records between.
 
-    A reader at `position` has lost what lies between. Raises SourceChanged, with `advice`, if the
-    log ends below `position`, since it is then a different log.
+    Raises SourceChanged, with `advice`, if the log ends below `position`, since it is then a
+    different log.
     """
     first, end = (await admin.find_bounds([source]))[source]
     if position > end:

@@ -39,8 +39,8 @@ def state_topic(prefix: str) -> str:
 
 
 def shard_of(owned: tuple[str, ...], shards: int) -> int:
-    """Return the shard that owns a consumer, or a stream's index if `owned` is the stream's name
-    alone.
+    """Return the number of the shard that owns a consumer (`owned` is stream and name) or a
+    stream's index (`owned` is the stream's name alone).
 
     The shard is the unsigned murmur3 hash of `stream/consumer` modulo the number of shards.
     """
@@ -80,8 +80,10 @@ def acks_topic(prefix: str, stream: str) -> str:
 
 
 def ordered_topic(prefix: str, name: str) -> str:
-    """Return the name of the output topic of an ordered consumer of a client. It is temporary, and
-    begins with no dot after the prefix, as outputs must."""
+    """Return the name of the temporary output topic of a client's ordered consumer. `name`: that of
+    the consumer. No dot follows the prefix, since names of outputs must not begin with prefix and
+    dot.
+    """
     return f"{prefix}-{name}"
 
 
@@ -95,12 +97,14 @@ def list_shared_topics(prefix: str) -> dict[str, dict[str, str]]:
 
 
 def workers_group(prefix: str) -> str:
-    """Return the consumer group that assigns the shards to workers."""
+    """Return the name of the consumer group that assigns the shards to workers."""
     return f"{prefix}.workers"
 
 
 def lease_group(prefix: str, consumer: tuple[str, str]) -> str:
-    """Return the group of the Spark pipelines that may run a consumer, named by stream and name."""
+    """Return the name of the consumer group whose members are the Spark pipelines that run a
+    consumer. `consumer`: stream and name.
+    """
     stream, name = consumer
     return f"{prefix}.spark.{stream}.{name}"
 
@@ -117,14 +121,17 @@ def job_id(prefix: str, job: str) -> str:
 
 
 def writer_id(prefix: str, job: str, output: tuple[str, int]) -> str:
-    """Return the transactional id of the task that writes one output partition of a Spark job."""
+    """Return the transactional id of the task that writes one output partition of a Spark job.
+    `output`: topic and partition number.
+    """
     topic, partition = output
     return f"{prefix}.spark.{job}.{topic}.{partition}"
 
 
 def replay_group(prefix: str, consumer: tuple[str, str]) -> str:
-    """Return the group that remembers which dead letters of a consumer were replayed. `consumer`:
-    stream and name."""
+    """Return the name of the consumer group whose committed offsets say which dead letters of a
+    consumer were replayed. `consumer`: stream and name.
+    """
     stream, name = consumer
     return f"{prefix}.replay.{stream}.{name}"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be created."""
+    """A topic to be created. `replication`: its replication factor."""
 
     name: str
     partitions: int
@@ -32,22 +32,24 @@ class OffsetSpec:
 
     @classmethod
     def earliest(cls) -> OffsetSpec:
-        """Return the log start."""
+        """Return the spec that asks for the log start."""
         return cls(-2)
 
     @classmethod
     def latest(cls) -> OffsetSpec:
-        """Return the log end."""
+        """Return the spec that asks for the log end."""
         return cls(-1)
 
     @classmethod
     def max_timestamp(cls) -> OffsetSpec:
-        """Return the offset of the record with the newest timestamp."""
+        """Return the spec that asks for the offset of the record with the newest timestamp."""
         return cls(-3)
 
     @classmethod
     def for_timestamp(cls, ms: int) -> OffsetSpec:
-        """Return the offset of the first record at or after a time in ms since 1970."""
+        """Return the spec that asks for the offset of the first record at or after a time in ms
+        since 1970.
+        """
         return cls(ms)
 
 
@@ -77,6 +79,8 @@ class TopicFacts:
 
 
 def count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
-    """Return the replicas of each partition, in partition order, from a topic's metadata."""
+    """Return the replicas of each partition, in partition order. `partitions`: entries of a topic's
+    metadata response.
+    """
     ordered = sorted(partitions, key=lambda found: found[1])
     return tuple(Replicas(len(replicas), len(isr), leader >= 0) for _, _, leader, _, replicas, isr, *_ in ordered)

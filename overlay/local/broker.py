@@ -178,13 +178,18 @@ def status(home: Path | None = None) -> BrokerStatus:
 
 
 def stop(home: Path | None = None) -> bool:
-    """Stop the broker of a folder and wait for its end. Returns False if none was running."""
+    """Stop the broker of a folder and wait for its end. Return False if none was running. Raises
+    BrokerError if it does not end in time.
+    """
     where = Home((home or find_home()).absolute())
     return _end_process(where, signal.SIGTERM)
 
 
 def _start(home: Home, extra: Mapping[str, str] | None, node: BrokerNode) -> tuple[BrokerState, str]:
-    """Return the state of the running broker, and its former address if that was taken."""
+    """Start the broker of a folder and wait until it answers, unless it runs already. Return its
+    state, and its former address if another program has taken that, else "". `extra`: properties;
+    if None, those of a running broker are not checked. Raises BrokerError.
+    """
     make_folder(home.root, "Name another folder with --home or $OVERLAY_HOME")
     if not is_locked(home.life_lock):
         # a first fetch may take minutes, so it happens before the folder is locked
@@ -207,9 +212,10 @@ def _start(home: Home, extra: Mapping[str, str] | None, node: BrokerNode) -> tup
 
 
 def _adopt(home: Home, state: BrokerState | None, extra: Mapping[str, str] | None, node: BrokerNode) -> BrokerState:
-    """Return the state of the broker that runs already.
+    """Return the state of the broker that runs already, after it has answered.
 
-    Raises BrokerError if it is not the wanted one.
+    Raises BrokerError if it has other properties (unless `extra` is None) or is another node, or if
+    its process is not known.
     """
     if state is None or state.pid == 0:
         raise BrokerError(_LOST.format(home=home))
@@ -226,7 +232,9 @@ def _adopt(home: Home, state: BrokerState | None, extra: Mapping[str, str] | Non
 
 
 def _choose_ports(before: BrokerState | None, java: Java, extra: Mapping[str, str], node: BrokerNode) -> BrokerState:
-    """Return a state with the remembered ports if they are free, else with new ones."""
+    """Return the state for a start: with the ports of `before` if they are free, else with new
+    ones.
+    """
     added = settings.split_listeners(extra)
     fresh = ports.find_free(HOST, 2 + len(added))
     port, controller_port = fresh[:2]
@@ -302,7 +310,9 @@ def _write_settings(home: Home, state: BrokerState) -> None:
 
 
 def _end_process(home: Home, how: signal.Signals) -> bool:
-    """Signal the broker and wait until its lock is free. Returns False if none was running."""
+    """Send the signal to the broker and wait until its process has ended. Return False if none was
+    running. Raises BrokerError if it does not end in time.
+    """
     if not is_locked(home.life_lock):
         return False
     with hold_lock(home.change_lock, wait_s=launch.START_S, what="starting or stopping this broker"):

@@ -72,7 +72,7 @@ def count_records(table: pa.Table, scale: float) -> int:
 
 
 def records(table: pa.Table, scale: float = 1) -> Iterator[Record]:
-    """Yield `count_records` records, repeating the data set.
+    """Yield key, value and headers of `count_records` records, repeating the data set.
 
     They are built one slice at a time, so that the first records are there at once.
     """

@@ -96,7 +96,7 @@ def _read_words(log: Path) -> str:
 
 
 def _drop_frames(lines: list[str]) -> str:
-    """Return the last lines without Java's stack frames, which would hide the reason."""
+    """Return the last lines, without the lines of Java's stack frames, which would hide the reason."""
     return "\n".join([line for line in lines if not line.startswith(("\tat ", "\t... "))][-_TAIL_LINES:])
 
 

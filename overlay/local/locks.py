@@ -20,7 +20,9 @@ _PAUSE_S = 0.05
 
 
 def try_lock(path: Path) -> int | None:
-    """Take the lock and return its descriptor, to be closed by the caller; None if it is held."""
+    """Take the exclusive lock on the file, without waiting; the file is created if it is missing.
+    Return its descriptor, which the caller has to close to give the lock up; None if it is held.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -34,7 +36,8 @@ def try_lock(path: Path) -> int | None:
 
 
 def take_lock(path: Path) -> int | None:
-    """Take the lock like try_lock, but ignore processes that only check it with is_locked.
+    """Take the lock like try_lock, but do not fail because another process checks it with is_locked
+    at that moment.
 
     Returns None if another process holds it.
     """
@@ -64,10 +67,10 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def hold_lock(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
-    """Hold the lock for a block.
+    """Hold the lock for a block, after waiting for it for at most `wait_s` seconds.
 
-    Raises BrokerError if another process holds it for more than `wait_s` seconds. `what`: what the
-    holder does, for the message.
+    Raises BrokerError if another process holds it for longer. `what`: what the holder does, for the
+    message.
     """
     deadline = time.monotonic() + wait_s
     while (descriptor := try_lock(path)) is None:
@@ -76,7 +79,7 @@ def hold_lock(path: Path, *, wait_s: float, what: str) -> Iterator[None]:
                 f"{path}: another process has been {what} for over {wait_s:.0f} s."
                 " Wait for it to end, or end it, and try again"
             )
-        time.sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S)  # a flock with a deadline has to be tried again
     try:
         yield
     finally:

@@ -32,7 +32,7 @@ def find_free(host: str, count: int) -> list[int]:
 
 
 def is_answering(host: str, port: int) -> bool:
-    """Whether something accepts a connection there."""
+    """Return whether a server accepts a connection there within a second."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True

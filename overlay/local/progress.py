@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def show_progress(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield `step(what, done, total)`.
+    """Yield a function `step(what, done, total)` that shows the progress: what is done now, and how
+    many of how many items are done. `total` may grow.
 
     All output goes to stderr; stdout is for the command's answer.
     """

@@ -20,8 +20,8 @@ from overlay.subject.dictionary import REASONS, Codes, Dictionary, Texts
 
 @dataclass(frozen=True, slots=True)
 class Addressed:
-    """A slice and the subject code of each of its records, from `dictionary`. Valid until the next
-    slice.
+    """A slice of records, and the subject code of each of its records, from `dictionary`; a code is
+    negative for a record without a subject in the stream. Valid until the next slice.
     """
 
     records: Records
@@ -82,7 +82,8 @@ class Addressing:
         aborted: Aborted = NO_ABORTS,
         committed: bool = True,
     ) -> Iterator[Addressed | Malformed]:
-        """Yield slices of the records with position <= offset < stop; see Decoder.decode.
+        """Yield slices of the records with position <= offset < stop, with their subject codes, and
+        a Malformed for each batch that cannot be read; see Decoder.decode.
 
         `more`: fields wanted besides those of the rule. Each set of fields has a decoder of its
         own, so that a reader does not pay for fields that other readers want. Finish one reading

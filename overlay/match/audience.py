@@ -49,11 +49,11 @@ class Selection:
 
 
 class Audience:
-    """The consumers of one scan, numbered from 0 by their place in `filters`. Each wants the union
-    of its patterns.
+    """The consumers of one scan, numbered from 0 by their place in `filters`. Each wants the
+    records whose subject one of its patterns matches.
 
-    `values`: the filter values that each consumer wants, if any has some. Values that are subjects
-    narrow the patterns.
+    `values`: the filter values that each consumer wants; empty if none wants any. Values that are
+    subjects narrow the patterns.
     """
 
     def __init__(
@@ -75,7 +75,9 @@ class Audience:
         self._ids = np.empty(1024, np.int64)
 
     def _learn(self) -> None:
-        """Match the subjects that are new since the last slice."""
+        """Find the groups of consumers whose patterns match each subject that the dictionary has
+        added since the last call, and store them by its code.
+        """
         subjects = self._dictionary.subjects
         for code in range(self._known, len(subjects)):
             ids = self._matcher.match(subjects[code])
@@ -89,7 +91,9 @@ class Audience:
         self._known = len(subjects)
 
     def select(self, codes: Codes) -> Selection:
-        """Return which records of a slice each consumer wants."""
+        """Return which rows of a slice each consumer wants by its patterns. `codes`: the subject
+        code of each record of the slice; a record with a negative one is wanted by none.
+        """
         if self._generation != self._dictionary.generation:
             self._forget()
         self._learn()
@@ -108,7 +112,8 @@ class Audience:
 
 @kernel
 def _sift(codes: Codes, starts: Ints, wanted: Ints) -> int:
-    """Write the rows that any consumer wants to the front of `wanted`. Return how many.
+    """Write the rows that any consumer wants to the front of `wanted`. Return how many. `starts`:
+    code c has consumers if starts[c+1] > starts[c].
 
     Every row is written and only wanted ones are kept: an unpredictable branch would cost more than
     the write.

@@ -192,7 +192,9 @@ def _count_headers(buf: Bytes, headers_at: Ints, end: Ints, bounds: Int32s) -> I
 def _find_headers(
     buf: Bytes, headers_at: Ints, end: Ints, name_at: Ints, name_size: Ints, value_at: Ints, value_size: Ints
 ) -> None:
-    """Find the positions of all headers. `walk` must have checked the records before."""
+    """Write position and size of the name and the value of each header, one item per header, record
+    by record. `walk` must have checked the records before.
+    """
     h = 0
     for i in range(end.size):
         count, pos = read_varint(buf, headers_at[i], end[i])

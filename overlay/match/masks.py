@@ -42,8 +42,8 @@ _THERE = (GOOD, BAD, NOT_UTF8)
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The results of a filter for the records that passed its consumer's subjects and values, and
-    nulls of its columns by reason.
+    """How many records a consumer's filter was true, false and unknown for, of those that passed
+    its subjects and values; and how many values of the filter's columns were null there, by reason.
     """
 
     true: int
@@ -54,7 +54,9 @@ class Tally:
 
 @dataclass(slots=True)
 class Sifted:
-    """The rows that pass for each consumer, ascending, and tallies of those with a filter."""
+    """The rows that pass, ascending, by consumer number, and the tallies of the consumers that have
+    a filter. A consumer for which no row passes is not in `rows`.
+    """
 
     rows: dict[int, Ints] = field(default_factory=dict)
     tallies: dict[int, Tally] = field(default_factory=dict)
@@ -85,7 +87,8 @@ class Masks:
         self.fields: tuple[Field, ...] = tuple(sorted(fields, key=str))
 
     def sift(self, piece: Addressed, wanted: Mapping[int, Ints], now: int) -> Sifted:
-        """Return those of the rows that each consumer may want that pass its values and its filter.
+        """Return, of the rows that each consumer may want, those that pass its values and its
+        filter. `wanted`: those rows of `piece` by consumer number, ascending.
 
         `now`: ms since 1970, for UTC(). Consumers with the same array of rows and equal filters
         share one result.
@@ -117,14 +120,16 @@ class Masks:
         return sifted
 
     def _read(self, reading: Reading, numbers: set[int]) -> dict[NamedColumn, Column]:
-        """Return the columns that these filters name, each read once."""
+        """Return the columns that these filters read, each read once. `numbers`: of distinct
+        filters.
+        """
         needed = dict.fromkeys(column for number in sorted(numbers) for column in self._columns[number])
         return {column: reading.read(self._sources[column], column.type) for column in needed}
 
 
 class _Candidates:
-    """The records that any consumer may want: of `slice_size` records those in any of `lists`,
-    which are ascending.
+    """The records for which filters are evaluated: of a slice of `slice_size` records those in any
+    of `lists`, which hold row numbers, ascending.
     """
 
     def __init__(self, lists: Sequence[Ints], slice_size: int) -> None:
@@ -138,7 +143,9 @@ class _Candidates:
         self._index: Ints | None = None
 
     def find(self, rows: Ints) -> Ints | None:
-        """Return the positions of records among the candidates; None if they are all of them."""
+        """Return the place of each of these rows among the candidates; None if they are all of
+        them.
+        """
         if rows.size == self.count:
             return None
         if self.rows is None:
@@ -159,7 +166,9 @@ def _unite(lists: Sequence[Ints], slice_size: int) -> Ints:
 def _keep(
     answer: pa.BooleanArray, rows: Ints, candidates: _Candidates, columns: Sequence[Column]
 ) -> tuple[Ints, Tally]:
-    """Return the rows for which the result is true, and the tally of all of them."""
+    """Return the rows for which the answer is true, and the tally of all of `rows`. `answer`,
+    `columns`: one value per candidate.
+    """
     places = candidates.find(rows)
     true, unknown = _unpack(answer)
     kept = rows[true if places is None else true[places]]
@@ -171,7 +180,7 @@ def _keep(
 
 
 def _unpack(answer: pa.BooleanArray) -> tuple[Flags, Flags]:
-    """Return which results are true, and which are unknown."""
+    """Return two flags per answer: whether it is true, and whether it is unknown (null)."""
     validity, values = answer.buffers()
     true = _unpack_bits(values, answer)
     if not answer.null_count:

@@ -28,7 +28,7 @@ from overlay.filter.nodes import Column, Section
 
 
 class Given(enum.Enum):
-    """What is known of a record without reading its bytes."""
+    """Values of a record that are known without reading the bytes of its key, headers and value."""
 
     SUBJECT = "subject"
     TOPIC = "topic"

@@ -47,9 +47,10 @@ class RecordSlice:
 
 
 def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> RecordSlice:
-    """Return a copy of rows (rising) that outlives the decoded slice.
+    """Return a copy of these rows that outlives the decoded slice. `rows`: row numbers, ascending,
+    each of a record with a subject.
 
-    `sequences`: their stream sequences, rising.
+    `sequences`: the stream sequence of each, ascending.
     """
     source = slice_.records
     sizes = source.end[rows] - source.body[rows]
@@ -88,7 +89,7 @@ def _place(like: Records, buf: Bytes, offset: Ints, timestamp: Ints, body: Ints,
 
 
 def _shrink(texts: Texts, codes: Codes) -> tuple[Texts, Codes]:
-    """Return only the subjects that occur, with new codes.
+    """Return only the subjects that occur in `codes`, and for each record its code among these.
 
     A dictionary has the subjects of the whole topic.
     """

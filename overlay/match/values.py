@@ -36,8 +36,8 @@ from .addressing import Addressed
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The filter values that a consumer wants: one of `wanted`, or none if `unfiltered`. `source`
-    defines a record's value.
+    """The filter values that a consumer wants. A record passes if its value is in `wanted`, and, if
+    `unfiltered`, also if it has no value. `source` says where a record's value is read.
     """
 
     source: FilterValue
@@ -79,7 +79,9 @@ def narrow(patterns: Sequence[Pattern], values: Values | None) -> tuple[Pattern,
 
 
 class Templated:
-    """The filter values that a template makes. Not for two threads at once."""
+    """A reader of filter values that a template makes from fields of a record. Not for two threads
+    at once.
+    """
 
     def __init__(self, template: str) -> None:
         self._rule = SubjectRule.from_template(template)
@@ -115,7 +117,9 @@ class ValueMasks:
         self.fields: tuple[Field, ...] = tuple(dict.fromkeys(f for each in self._readers.values() for f in each.fields))
 
     def sift(self, piece: Addressed, wanted: Mapping[int, Ints]) -> dict[int, Ints]:
-        """Return those of the rows that each consumer may want whose value it wants.
+        """Return, for each consumer number, the rows of `wanted` that have a filter value which the
+        consumer wants; `wanted` has the rows that each consumer may want. Consumers that want none
+        of their rows are left out.
 
         Consumers with the same array of rows and the same values get the same array back.
         """
@@ -141,7 +145,9 @@ class _HeaderReader:
         self._sets: dict[Values, pa.Array] = {}
 
     def find(self, piece: Addressed, rows: Ints, values: Values) -> Flags:
-        """Return which of the rows pass."""
+        """Return for each of the rows whether its value is wanted; true for a row without a value
+        if `values.unfiltered`.
+        """
         slot = piece.records.plan.slot(self._field)
         at, size = piece.records.at[slot, rows], piece.records.size[slot, rows]
         if values not in self._sets:

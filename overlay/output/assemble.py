@@ -39,7 +39,12 @@ def _pack(names: tuple[str, ...]) -> tuple[Bytes, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Envelope:
-    """What is the same in every delivery of a consumer, in the form that kernels take."""
+    """What is the same in every delivery of a consumer, in the form that kernels take.
+
+    `prefix`: how its tokens begin. `names` and `bounds`: the names of the overlay's headers,
+    joined; name i is `names[bounds[i]:bounds[i + 1]]`. `source_time`: records keep the source's
+    timestamp. `headers_only`: values are left out. `more_count`: number of headers in `more`.
+    """
 
     prefix: Bytes  # of the token, up to the dot before the number of deliveries
     stream: Bytes
@@ -76,7 +81,9 @@ def make_envelope(
 
 
 def name_incarnation(envelope: Envelope, incarnation: str) -> Envelope:
-    """Return the same envelope with tokens that name an incarnation."""
+    """Return a copy of the envelope whose tokens name an incarnation, that is, one ownership of the
+    consumer.
+    """
     stream, consumer = (text.tobytes().decode() for text in (envelope.stream, envelope.consumer))
     return replace(envelope, prefix=_write_prefix(stream, consumer, incarnation))
 
@@ -86,7 +93,9 @@ def _write_prefix(stream: str, consumer: str, incarnation: str) -> Bytes:
 
 
 def without_value(envelope: Envelope) -> Envelope:
-    """Return the same envelope for deliveries without their value."""
+    """Return the envelope for deliveries whose value is null and whose size is in `Nats-Msg-Size`;
+    the same object if it has that already.
+    """
     if envelope.headers_only:
         return envelope
     # read-only, like the arrays of make_envelope: the kernel is compiled for read-only arrays
@@ -96,10 +105,11 @@ def without_value(envelope: Envelope) -> Envelope:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
-    """The numbers in the tokens of some rows (int64, one per row).
+    """The numbers in the tokens of some deliveries (int64, one per row).
 
-    `stream` and `consumer`: sequences. `deliveries`: how often each was delivered, None for the
-    first time. `pending`: num_pending after each, None if unknown, which is written as 0.
+    `stream` and `consumer`: sequences. `deliveries`: how often each message was delivered, this
+    time included; None if each is the first time. `pending`: num_pending after each, None if
+    unknown, which is written as 0.
     """
 
     stream: Ints
@@ -108,7 +118,9 @@ class Numbers:
     pending: Ints | None = None
 
     def complete(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return all four columns as arrays."""
+        """Return the columns stream, consumer, deliveries and pending, with 1 and 0 for the last
+        two if they are None.
+        """
         deliveries = np.ones(self.stream.size, np.int64) if self.deliveries is None else self.deliveries
         pending = np.zeros(self.stream.size, np.int64) if self.pending is None else self.pending
         return self.stream, self.consumer, deliveries, pending
@@ -148,10 +160,12 @@ def assemble(
     numbers: tuple[Ints, Ints, Ints, Ints],
     now: int,
 ) -> int:
-    """Append records for the first rows of `source` that fit, and return how many did.
+    """Append deliveries of source records to `body`, in the order of `rows`, until one does not fit
+    into its buffer. Return how many were appended, which may be 0.
 
-    `numbers`: of each row, as `Numbers.complete` returns them. `now`: ms since 1970; the time of a
-    new batch's records unless they keep the source's time.
+    `codes`: of all records of `source`, the index of each one's subject in `subjects`. `numbers`:
+    of each of `rows`, as `Numbers.complete` returns them. `now`: ms since 1970; the time of a new
+    batch's records unless they keep the source's time.
     """
     if not body.count:
         body.base_timestamp = int(source.timestamp[rows[0]]) if envelope.source_time else now
@@ -172,7 +186,8 @@ def assemble(
 
 
 def room_for(source: Records, rows: Ints, subjects: Ints, envelope: Envelope) -> Ints:
-    """Return how many bytes each of `rows` takes at most as a delivery.
+    """Return an upper bound of the bytes that each of `rows` takes as a delivery (int64, one per
+    row).
 
     `subjects`: the sizes of their subjects in bytes.
     """
@@ -205,7 +220,7 @@ def _nanoseconds(milliseconds: Int) -> Int:
 
 @kernel
 def _put_decimal(out: Bytes, pos: Int, value: Int) -> Int:
-    """Write an integer in decimal and return the next position."""
+    """Write an integer in decimal to `out` from `pos` on, and return the position after it."""
     if value < 0:
         out[pos] = 45
         pos += 1
@@ -225,7 +240,9 @@ def _put_decimal(out: Bytes, pos: Int, value: Int) -> Int:
 
 @kernel
 def _is_ours(buf: Bytes, at: Int, size: Int, names: Bytes, bounds: Ints) -> Bool:
-    """Return whether the header name at `at` is one that the envelope writes."""
+    """Return whether the header name in `size` bytes of `buf` from `at` on is one that the envelope
+    writes. `names`, `bounds`: as in Envelope.
+    """
     if size < 11 or buf[at] != 0x4E:  # the shortest is Nats-Stream; N
         return False
     for k in range(bounds.size - 1):
@@ -240,7 +257,10 @@ def _is_ours(buf: Bytes, at: Int, size: Int, names: Bytes, bounds: Ints) -> Bool
 
 @kernel
 def _foreign(buf: Bytes, pos: Int, end: Int, count: Int, names: Bytes, bounds: Ints) -> tuple[Int, Int]:
-    """Return how many of a record's headers are not ours, and their bytes."""
+    """Return how many of a record's headers have names that the envelope does not write, and the
+    bytes of these headers. `pos`: where the first of the `count` headers begins; `end`: the end of
+    the record.
+    """
     kept, size = 0, np.int64(0)
     for _ in range(count):
         start = pos
@@ -267,7 +287,9 @@ def _copy_foreign(buf: Bytes, pos: Int, end: Int, count: Int, names: Bytes, boun
 
 @kernel
 def _put_header(out: Bytes, pos: Int, names: Bytes, bounds: Ints, k: Int, text: Bytes, first: Int, last: Int) -> Int:
-    """Write our header number k with the value text[first:last] and return the next position."""
+    """Write the envelope's header number k with the value text[first:last] to `out` from `pos` on,
+    and return the position after it.
+    """
     pos = write_varint(out, pos, bounds[k + 1] - bounds[k])
     pos = _copy(out, pos, names, bounds[k], bounds[k + 1])
     return _copy(out, write_varint(out, pos, last - first), text, first, last)
@@ -281,7 +303,9 @@ def _header_size(bounds: Ints, k: Int, size: Int) -> Int:
 
 @kernel
 def _put_part(token: Bytes, pos: Int, value: Int) -> Int:
-    """Write a number of the token and the dot after it, and return the next position."""
+    """Write a number of the token and the dot after it from `pos` on, and return the position after
+    the dot.
+    """
     pos = _put_decimal(token, pos, value)
     token[pos] = 46
     return pos + 1

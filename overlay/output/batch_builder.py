@@ -48,7 +48,11 @@ class Slice(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputTopic:
-    """An output topic with its actual settings, and how one consumer writes to it. Sizes are bytes."""
+    """An output topic with its actual settings, and how one consumer writes to it. Sizes are bytes.
+
+    `transactional`: batches belong to a transaction. `envelope`: what all deliveries have in
+    common.
+    """
 
     topic: str
     partitions: int
@@ -90,7 +94,8 @@ class OutputBatch:
 
 
 def refuse_oversized(batches: Iterable[tuple[tuple[str, str], OutputBatch]]) -> None:
-    """Raise DeliveryFailed for the first batch that its topic can never take, naming its consumer.
+    """Raise DeliveryFailed for the first batch that is too large for its topic, naming its
+    consumer. `batches`: each with the consumer, as stream and name.
 
     Call before anything is sent, so that no other consumer's batches wait for it
     (docs/exactly-once.md#refusing-outputs).
@@ -123,7 +128,8 @@ class BatchBuilder:
     def add(
         self, output_topic: OutputTopic, slice_: Slice, rows: Ints, partition: int, numbers: Numbers, now: int
     ) -> None:
-        """Add the deliveries of `rows`.
+        """Add deliveries of these rows of a slice to the batches of the output partitions that they
+        belong to.
 
         `partition`: of the source. `numbers`: of the rows. `now`: ms since 1970.
         """
@@ -140,20 +146,23 @@ class BatchBuilder:
     def add_to(
         self, output_topic: OutputTopic, target: int, slice_: Slice, rows: Ints, numbers: Numbers, now: int
     ) -> None:
-        """Add the deliveries of `rows` to one output partition, `target`, whatever `partition_by` says.
+        """Add deliveries of these rows of a slice to one output partition, `target`, whatever
+        `partition_by` says.
 
         `numbers`: of the rows. `now`: ms since 1970.
         """
         self._fill(output_topic, slice_, rows, numbers.complete(), target, now)
 
     def take(self) -> list[tuple[OutputTopic, OutputBatch]]:
-        """Return the batches that are full, in order within each output partition."""
+        """Remove and return the batches that are full, in order within each output partition.
+        Others stay open.
+        """
         finished, self._closed = self._closed, []
         return finished
 
     def flush(self) -> list[tuple[OutputTopic, OutputBatch]]:
-        """Return the batches of everything added since the last call, in order within each output
-        partition.
+        """Close all batches, and remove and return those that were not returned yet, in order
+        within each output partition.
         """
         for (output_topic, target), body in self._open.items():
             if body.count:
@@ -185,7 +194,9 @@ class BatchBuilder:
         self._open[key] = body
 
     def _grow(self, body: Body, limit: int) -> bool:
-        """Double the batch's room, up to `limit` bytes. Return False if it has that already."""
+        """Double the buffer of a batch, up to `limit` bytes. Return False, and do nothing, if it
+        has that size already.
+        """
         if body.out.size >= limit:
             return False
         larger = self._room(min(body.out.size * 2, limit))
@@ -194,14 +205,18 @@ class BatchBuilder:
         return True
 
     def _room(self, size: int) -> Bytes:
-        """Return a buffer, a used one if possible: fresh memory costs as much as filling it."""
+        """Return a buffer of `size` bytes with any content, a used one if possible: fresh memory
+        costs as much as filling it.
+        """
         for i, spare in enumerate(self._spares):
             if spare.size == size:
                 return self._spares.pop(i)
         return np.empty(size, np.uint8)
 
     def _close(self, output_topic: OutputTopic, target: int, body: Body) -> None:
-        """Finish a batch. Only a batch with a single record can be too large for its topic."""
+        """Compress a batch and add it to those that `take` returns. Only a batch with a single
+        record can be too large for its topic; then `oversized_offset` is set.
+        """
         batch = EncodedBatch(body, output_topic.codec, transactional=output_topic.transactional)
         if body.out.size == output_topic.body_limit and len(self._spares) < _SPARES:
             self._spares.append(body.out)
@@ -217,6 +232,8 @@ def _cut(columns: _Columns, part: Any) -> _Columns:
 
 
 def measure(slice_: Slice, rows: Ints, envelope: Envelope) -> Ints:
-    """Return how many bytes each of `rows` takes at most as a delivery, uncompressed."""
+    """Return an upper bound of the uncompressed bytes that each of `rows` takes as a delivery
+    (int64, one per row).
+    """
     codes, bounds = slice_.codes[rows], slice_.texts.bounds
     return room_for(slice_.records, rows, bounds[codes + 1] - bounds[codes], envelope)

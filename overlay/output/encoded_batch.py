@@ -19,7 +19,9 @@ _REST = struct.Struct(">hiqqqhii")  # attributes ... record count: what the CRC 
 
 
 class EncodedBatch:
-    """Records for one output partition, compressed and ready to send."""
+    """Records for one output partition, compressed and ready to send. `build` adds what the
+    producer gives them.
+    """
 
     def __init__(self, body: Body, codec: Codec, *, transactional: bool) -> None:
         self._records = compress(codec, body.records)
@@ -35,8 +37,8 @@ class EncodedBatch:
 
     @property
     def is_joinable(self) -> bool:
-        """Whether `join` takes the batch: it is not compressed, and so small that a request of its
-        own would cost more.
+        """Whether `join` accepts the batch: it is not compressed, belongs to no transaction, and is
+        so small that a request of its own would cost more.
         """
         return self._attributes == Codec.NONE and self.count <= JOINABLE
 
@@ -46,9 +48,10 @@ class EncodedBatch:
         return HEADER_SIZE + len(self._records)
 
     def build(self, producer_id: int = -1, producer_epoch: int = -1, sequence: int = -1) -> bytes:
-        """Return the bytes to send.
+        """Return the batch as bytes to send, with its CRC.
 
-        `sequence`: of the first record, within the partition. All -1 for no idempotent producer.
+        `sequence`: the producer's sequence number of the first record, within the partition. All -1
+        for no idempotent producer.
         """
         rest = _REST.pack(
             self._attributes, self.count - 1, self._base, self._latest, producer_id, producer_epoch, sequence, self.count
@@ -58,8 +61,8 @@ class EncodedBatch:
         return b"".join((front, rest, self._records))
 
     def _renumber(self, first: int, base: int) -> Iterator[bytes]:
-        """Yield the records as parts of a batch with the base timestamp `base`, with offsets from
-        `first` on.
+        """Yield the encoded records piece by piece, for another batch: with offsets from `first`
+        on, and times relative to `base` (ms since 1970).
         """
         data, at = self._records, 0
         while at < len(data):
@@ -80,7 +83,8 @@ class EncodedBatch:
 
     @classmethod
     def join(cls, batches: Sequence[EncodedBatch]) -> EncodedBatch:
-        """Return one batch with the records of several in their order; all have to be joinable.
+        """Return one batch with the records of several in their order; all have to be joinable. A
+        single batch is returned as it is.
 
         Kafka takes only one batch per partition in a request.
         """
@@ -107,7 +111,9 @@ topic takes.
 
 
 def encode_records(records: Sequence[Record], now: int, *, transactional: bool = True) -> EncodedBatch:
-    """Return a batch of records. `now`: ms since 1970, the time of all of them."""
+    """Return one batch of all these records, compressed if it is large. `now`: ms since 1970, the
+    time of all of them.
+    """
     out = b"".join(encode_record(record, delta) for delta, record in enumerate(records))
     body = Body(np.frombuffer(out, np.uint8), base_timestamp=now, max_timestamp=now, count=len(records))
     body.size = body.out.size

@@ -20,7 +20,7 @@ _AROUND = 64  # a record's own fields, beside key, value and headers
 
 
 class Entry(NamedTuple):
-    """A record with its topic and partition."""
+    """A record with the topic and partition that it is to be written to."""
 
     topic: str
     record: Record
@@ -34,8 +34,8 @@ class Entry(NamedTuple):
 
 
 def divide(entries: Iterable[Entry]) -> Iterator[tuple[tuple[str, int], list[Record]]]:
-    """Yield the entries' records in parts of at most about BATCH_BYTES, each part with its topic
-    and partition.
+    """Group the entries' records by topic and partition, and return parts of at most about
+    BATCH_BYTES, each with its topic and partition. A larger record is a part by itself.
 
     Records of one partition keep their order.
     """
@@ -53,5 +53,7 @@ def divide(entries: Iterable[Entry]) -> Iterator[tuple[tuple[str, int], list[Rec
 
 
 def press_entries(entries: Iterable[Entry], now: int) -> list[OutputBatch]:
-    """Transactional batches of the entries, in order within each partition. `now`: ms since 1970."""
+    """Return the entries' records as transactional batches, in order within each partition. `now`:
+    ms since 1970, the time of all records.
+    """
     return [OutputBatch(*place, encode_records(pack, now)) for place, pack in divide(entries)]

@@ -21,7 +21,12 @@ from overlay.subject.dictionary import Codes, Texts
 def place(
     by: PartitionBy, partitions: int, source_partition: int, source: Records, rows: Ints, codes: Codes, subjects: Texts
 ) -> Ints:
-    """Return the output partition of each row (int64, one per row)."""
+    """Return the number of the output partition of each of `rows` (int64, one per row), by key or
+    subject or by the source's partition, as `by` says.
+
+    `partitions`: number of output partitions. `codes`: of all records of `source`, the index of
+    each one's subject in `subjects`.
+    """
     if partitions == 1 or by is PartitionBy.SOURCE:
         return np.full(rows.size, source_partition % partitions, np.int64)
     out = np.empty(rows.size, np.int64)

@@ -67,7 +67,9 @@ batch it has.
 
 @dataclass(slots=True, eq=False)
 class _QueuedBatch:
-    """A batch in the queue of its partition. `taken` gets the offset of its first record."""
+    """A batch in the queue of its partition. `data`: the bytes to send. `taken`: is set to the
+    offset of its first record once Kafka has taken it, or to the error.
+    """
 
     outgoing: OutputBatch
     data: bytes
@@ -76,7 +78,9 @@ class _QueuedBatch:
 
 @dataclass(slots=True)
 class _Queue:
-    """One partition's batches: `sent` of them are under way, in front of those that wait."""
+    """One partition's batches, in order. The first `sent` of them are in flight, the others wait.
+    `not_before`, `unknown_since`: monotonic seconds, 0 for none.
+    """
 
     tp: TopicPartition
     batches: deque[_QueuedBatch] = field(default_factory=deque)
@@ -132,7 +136,8 @@ class Produce:
         """Partitions that have refused for good while requests of others are in flight."""
 
     async def send(self, batches: Iterable[OutputBatch], deadline_s: float) -> list[int]:
-        """Send batches and wait until all are taken; return the offset of each. Calls may overlap.
+        """Send batches and wait until Kafka has taken all of them. Return the offset of each
+        batch's first record, in the order of `batches`. Calls may overlap.
 
         `deadline_s`: seconds. Raises DeliveryFailed or Fenced, also for a batch of another call;
         after that nothing more can be sent.
@@ -158,11 +163,11 @@ class Produce:
         return [batch.taken.result() for batch in queued]
 
     async def settle(self, patience_s: float) -> bool:
-        """Send nothing more.
+        """Fail the batches that wait, and send nothing more. Wait up to `patience_s` seconds for
+        the answers to requests in flight.
 
-        Return whether brokers have answered all requests within `patience_s` seconds.
-
-        If not, a broker may still take a batch of ours, at any time until it learns of a new epoch.
+        Return True if all were answered and no answer was lost before. If False, a broker may still
+        take a batch of ours, at any time until it learns of a new epoch.
         """
         self._fail(KafkaError("the producer sends nothing more"))
         if self._tasks:
@@ -170,14 +175,16 @@ class Produce:
         return not self._tasks and not self._is_in_doubt
 
     async def close(self) -> None:
-        """Cancel the requests in flight and fail the batches that wait."""
+        """Cancel the requests in flight, and fail all batches that were not taken."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fail(KafkaError("the producer was closed"))
 
     def _line_up(self, batches: Sequence[OutputBatch]) -> list[_QueuedBatch]:
-        """Number the batches and append them to the queues of their partitions."""
+        """Give the batches the producer's next sequence numbers, and append them to the queues of
+        their partitions. Nothing is sent yet. Raises the failure if there was one before.
+        """
         if self._failure is not None:
             raise self._failure
         numbers, queued = self._producer._txn_manager, []
@@ -192,7 +199,10 @@ class Produce:
         return queued
 
     def _pump(self) -> None:
-        """Send all requests that may be sent now."""
+        """Start a task for each request that may be sent now; does not wait. A partition without a
+        leader is tried again later, and one that is gone from the metadata for UNKNOWN_S fails
+        everything.
+        """
         if self._failure is not None or self._refusals:
             return
         now = monotonic()
@@ -215,7 +225,9 @@ class Produce:
                 task.add_done_callback(self._tasks.discard)
 
     async def _request(self, node: int, load: dict[TopicPartition, _QueuedBatch]) -> None:
-        """Send one request and process its answer."""
+        """Send one request to broker `node`, process the answer for each of its batches, and start
+        what may be sent next.
+        """
         answers: dict[TopicPartition, tuple[type[KafkaError], int]] = {}
         try:
             response = await self._client.send(node, _Request(self._producer._txn_manager.transactional_id, load))
@@ -236,7 +248,13 @@ class Produce:
         self._pump()
 
     def _settle(self, queue: _Queue, error: type[KafkaError], offset: int) -> None:
-        """Take in the answer for the foremost batch under way."""
+        """Process the answer for the first batch in flight of a partition. A batch that was taken
+        leaves the queue.
+
+        After a refusal, the batches behind it are expected to be refused too. Once all are
+        answered, they are sent again, unless a retry cannot help. `offset`: -1 if the broker named
+        none.
+        """
         queue.sent -= 1
         if error is kafka_errors.NoError and offset < 0:
             error = kafka_errors.DuplicateSequenceNumber  # the broker has the batch but does not say where
@@ -262,7 +280,11 @@ class Produce:
             self._put_off(queue)
 
     def _give_up(self, queue: _Queue, error: KafkaError) -> Exception | None:
-        """Return the error to raise if a retry cannot help, None if it may."""
+        """Return the error to raise if a retry cannot help, None if it may.
+
+        That is Fenced if another producer has taken our place, DeliveryFailed for other errors that
+        are not retriable, or if the partition has been unknown for UNKNOWN_S.
+        """
         where = f"{queue.tp.topic}-{queue.tp.partition}"
         if isinstance(error, FENCED):
             return Fenced(f"{where}: {type(error).__name__}: {error}")
@@ -281,7 +303,9 @@ class Produce:
         asyncio.get_running_loop().call_later(BACKOFF_S * 1.1, self._pump)
 
     def _fail(self, reason: Exception) -> None:
-        """Fail all waiting batches with the first failure; nothing is sent afterwards."""
+        """Fail all batches that were not taken, now and in later calls, with `reason` or an earlier
+        failure. Nothing is sent afterwards.
+        """
         if self._failure is None:
             self._failure = reason
         for queue in self._queues.values():
@@ -293,7 +317,7 @@ class Produce:
 
 
 def _join(refusals: Sequence[DeliveryFailed]) -> DeliveryFailed:
-    """Return the first refusal, with the topics of all of them."""
+    """Return the first refusal, with the topics of all of them. It is final if any of them is."""
     first = refusals[0]
     if len(refusals) == 1:
         return first
@@ -307,7 +331,9 @@ def _join(refusals: Sequence[DeliveryFailed]) -> DeliveryFailed:
 
 
 def _load(queues: Iterable[_Queue], now: float) -> dict[TopicPartition, _QueuedBatch]:
-    """The next batch of each partition, as far as one request goes."""
+    """Return the next batch of each partition for one request: as many as fit into REQUEST_BYTES,
+    and at least one if any may be sent. They count as sent from then on.
+    """
     load: dict[TopicPartition, _QueuedBatch] = {}
     size = 0
     for queue in queues:

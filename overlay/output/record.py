@@ -11,7 +11,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """A record without its offset and time."""
+    """Key, value and headers of a record. Its offset and time come with its batch."""
 
     key: bytes | None
     value: bytes | None
@@ -19,7 +19,7 @@ class Record(NamedTuple):
 
 
 def encode_record(record: Record, delta: int) -> bytes:
-    """Return a record of a batch, with the batch's time.
+    """Return the bytes of a record as part of a batch. Its time is the batch's base timestamp.
 
     `delta`: its offset, relative to the batch's first.
     """
@@ -30,7 +30,7 @@ def encode_record(record: Record, delta: int) -> bytes:
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Return headers as encoded in a record, without their count."""
+    """Return the bytes of headers as in a record, without the count that comes before them."""
     return b"".join(_sized(name.encode()) + _sized(value) for name, value in headers)
 
 
@@ -45,7 +45,9 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number of the zigzag varint at `at`, and the position after it."""
+    """Decode the zigzag varint at `data[at]`. Return the number and the position after it. Raises
+    IndexError if `data` ends within it.
+    """
     value = shift = 0
     while True:
         byte = data[at]

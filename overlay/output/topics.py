@@ -33,7 +33,9 @@ _TIME_TYPE = {Timestamps.APPEND: "LogAppendTime", Timestamps.SOURCE: "CreateTime
 
 
 def topic_config(config: ConsumerConfig) -> dict[str, str]:
-    """Return the topic settings with which a consumer's output topic is created."""
+    """Return the Kafka topic settings with which a consumer's output topic is created, and with
+    which an existing one is compared.
+    """
     given = {key: str(value) for key, value in config.output.config.items()}
     return {**given, "message.timestamp.type": _TIME_TYPE[config.output.timestamps]}
 
@@ -41,12 +43,11 @@ def topic_config(config: ConsumerConfig) -> dict[str, str]:
 async def ensure_topics(
     admin: Admin, configs: Iterable[ConsumerConfig], replication: int
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """Create missing output topics.
+    """Create the consumers' output topics that are missing, with replication factor `replication`.
+    Return the description of each topic that exists now, and the reason for each that cannot be
+    written to, both by name.
 
-    Return the topics' facts, and the reason for each topic that cannot be written to.
-
-    Both are by topic name. A topic that differs from its consumer's file is used as it is, with a
-    warning.
+    A topic that differs from its consumer's file is used as it is, with a warning.
     """
     writers = list(configs)
     wanted = {config.deliver_subject: config for config in reversed(writers)}
@@ -92,7 +93,9 @@ def find_fault(facts: TopicFacts) -> str:
 
 
 def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
-    """Return in words how an existing topic differs from what the consumer's file asks for."""
+    """Return a sentence for each difference between an existing topic and what the consumer's file
+    asks for; empty if there is none.
+    """
     found = []
     if facts.partitions != config.output.partitions:
         found.append(f"it has {facts.partitions} partitions, output.partitions says {config.output.partitions}")
@@ -103,7 +106,9 @@ def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
 
 
 def make_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
-    """Return how to write a consumer's deliveries to a topic with these facts."""
+    """Return how to write a consumer's deliveries to a topic, from the topic's settings and the
+    consumer's config.
+    """
     stream, name = config.id
     envelope = make_envelope(
         stream,
@@ -131,8 +136,8 @@ def make_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
 
 
 def make_dead_letter_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
-    """Return how to write a consumer's dead letters: with their values, and with the time when they
-    were given up.
+    """Return how to write a consumer's dead letters to a topic: like deliveries, but always with
+    their values, and with the time when they were given up.
     """
     envelope = make_envelope(*config.id, full=config.output.headers is HeaderStyle.FULL, source_time=False)
     return replace(make_output_topic(facts, config), envelope=envelope)

@@ -62,11 +62,10 @@ class _Sender:
         self._produce = Produce(self._producer)
 
     async def start(self, topics: Iterable[str]) -> None:
-        """Connect and look up all topics in one request.
+        """Connect and look up all topics in one request, within START_DEADLINE_S. If that fails,
+        close.
 
-        A transactional producer fences its predecessor here.
-
-        Raises SourceUnavailable.
+        A transactional producer fences its predecessor here. Raises SourceUnavailable.
         """
         try:
             async with asyncio.timeout(START_DEADLINE_S):
@@ -83,13 +82,15 @@ class _Sender:
             ) from error
 
     async def look_up(self, topics: Iterable[str]) -> None:
-        """Get the metadata of topics in one request, instead of one by one as batches are sent."""
+        """Add topics to the client, and get their metadata in one request, instead of one by one as
+        batches are sent.
+        """
         for topic in topics:
             self._producer.client._topics.add(topic)
         await self._producer.client.force_metadata_update()
 
     async def close(self) -> None:
-        """Stop, and drop what is in flight. Takes about 2 * STOP_S at most, and raises no error."""
+        """Disconnect, and fail batches in flight. Takes about 2 * STOP_S at most, and raises no error."""
         producer = self._producer
         await self._produce.close()
         # the producer may wait for a coordinator that is gone, and a connection until its buffered
@@ -112,14 +113,19 @@ class PlainSender(_Sender):
         self._order = asyncio.Lock()
 
     async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
-        """Send and await batches, in the order of the calls; return the offset of each. Raises
-        DeliveryFailed or Fenced."""
+        """Send batches and wait until Kafka has taken them; return the offset of each. Overlapping
+        calls are served one after the other. Raises DeliveryFailed or Fenced.
+        """
         async with self._order:
             return await self._produce.send(batches, DEADLINE_S)
 
 
 class Transactions(_Sender):
-    """The transactions of one shard, one after the other."""
+    """The transactions of one shard, one after the other. `start` has to be called first.
+
+    A method that writes raises Fenced, DeliveryFailed or SourceUnavailable if it fails. Then the
+    transaction is aborted if possible, and the object cannot be used any more.
+    """
 
     def __init__(
         self,
@@ -152,7 +158,8 @@ class Transactions(_Sender):
             await self._producer.begin_transaction()
 
     async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
-        """Send and await batches of the open transaction; return the offset of each.
+        """Send batches of the open transaction, and wait until Kafka has taken them; return the
+        offset of each.
 
         Only one call at a time.
         """
@@ -160,24 +167,28 @@ class Transactions(_Sender):
             return await self._send(list(batches))
 
     async def commit(self, batches: Sequence[OutputBatch]) -> list[int]:
-        """Write the last batches of the open transaction, and commit it; return the offset of each."""
+        """Send the last batches of the open transaction, wait until Kafka has taken them, and
+        commit; return the offset of each.
+        """
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             offsets = await self._send(batches)
             await self._producer.commit_transaction()
         return offsets
 
     async def abort(self) -> None:
-        """Abort the open transaction, as far as that is possible now. This object cannot be used any more."""
+        """Abort the open transaction, unless a broker may still take a batch of it. Errors of Kafka
+        are dropped. This object cannot be used any more.
+        """
         await self._abort()
 
     async def finish(
         self, state: bytes, batches: Sequence[OutputBatch] = (), more: Sequence[Record] = ()
     ) -> tuple[int, list[int]]:
-        """Write the last batches and the state record side by side, and commit.
+        """Send the last batches of the open transaction together with the state record, and commit.
 
-        Return the state record's offset, and those of the batches. `more`: further records of the
-        state, after that record. Side by side means one AddPartitionsToTxn and one produce request
-        instead of two of each.
+        Return the state record's offset, and those of the batches. `state`: the value of the state
+        record. `more`: further records of the state, after that one. Together means one
+        AddPartitionsToTxn and one produce request instead of two of each.
         """
         topic, partition = self._state
         records = press_entries([Entry(topic, record, partition) for record in (Record(None, state), *more)], now_ms())
@@ -185,7 +196,7 @@ class Transactions(_Sender):
         return offsets[len(batches)], offsets[: len(batches)]
 
     async def write(self, batches: Sequence[OutputBatch]) -> list[int]:
-        """Write and commit a transaction with only these batches; return the offset of each."""
+        """Begin a transaction, send these batches, and commit; return the offset of each."""
         await self.begin()
         return await self.commit(batches)
 
@@ -223,9 +234,10 @@ class Transactions(_Sender):
 
     @contextlib.asynccontextmanager
     async def _guard(self) -> AsyncIterator[None]:
-        """Abort on any error and raise it as Fenced, DeliveryFailed or SourceUnavailable.
+        """Run a block, and raise its errors as Fenced, DeliveryFailed or SourceUnavailable. The
+        transaction is aborted before, unless this producer was fenced.
 
-        Nothing is committed then, with one exception: after SourceUnavailable from `finish`, only
+        Nothing is committed then, with one exception: after SourceUnavailable from a commit, only
         the state can tell (docs/exactly-once.md#unknown-outcomes). In every case this object cannot
         be used any more.
         """
@@ -245,7 +257,8 @@ class Transactions(_Sender):
             raise SourceUnavailable(f"the transaction did not end: {str(error) or type(error).__name__}") from error
 
     async def _abort(self) -> None:
-        """Abort if no broker may still take a batch.
+        """Stop sending, and abort the transaction unless a broker may still take a batch of it.
+        Errors are dropped.
 
         This is best effort: the next owner's InitProducerId aborts an open transaction, and the
         broker does so after its timeout.

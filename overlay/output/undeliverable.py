@@ -31,7 +31,8 @@ _NO_TIME = -1
 
 
 def find_refused(output_topic: OutputTopic, slice_: Slice, rows: Ints, now: int) -> Ints:
-    """Return the positions in `rows` (rising) of those that the topic can never take as deliveries.
+    """Return the rising indices into `rows` of the records that the topic can never take as
+    deliveries.
 
     `now`: ms since 1970.
     """
@@ -48,7 +49,9 @@ def find_refused(output_topic: OutputTopic, slice_: Slice, rows: Ints, now: int)
 
 
 def _is_too_large(output_topic: OutputTopic, slice_: Slice, row: Ints, now: int) -> bool:
-    """Return whether a record is too large for any batch. Only compressing it can tell."""
+    """Return whether a record (`row` has one entry) is too large for its topic even as the only one
+    of a batch. Only compressing it can tell.
+    """
     body = Body(np.empty(int(measure(slice_, row, output_topic.envelope)[0]), np.uint8))
     one = np.ones(1, np.int64)
     assemble(

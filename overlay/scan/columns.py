@@ -65,14 +65,17 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """A column, and the state of each of its values (states.py): GOOD if it is not null."""
+    """An Arrow array of one property, and one state (uint8, see states.py) for each of its values.
+    A value is null exactly if its state is not GOOD; the state says why.
+    """
 
     array: pa.Array
     states: States
 
     def count_nulls(self, rows: Ints | None = None) -> dict[str, int]:
-        """Return the nulls by reason, without those that are missing in the record. `rows`: all if
-        None.
+        """Return how many values are null, by reason (REASONS in states.py); a reason without a
+        null is left out. Values that are missing or JSON null in the record are not counted.
+        `rows`: indexes of the rows to count, all if None.
         """
         states = self.states if rows is None else self.states[rows]
         if not states.any():
@@ -82,9 +85,11 @@ class Column:
 
 
 def gather(buf: Bytes, at: Ints, size: Ints, type: str, origin: Origin = Origin.TEXT) -> Column:
-    """Read the slices at[i]:at[i]+size[i] of `buf` as `type`, one of TYPES; a size below 0 is null.
+    """Return a column of `type`, one of TYPES, read from the slices at[i]:at[i]+size[i] of `buf`. A
+    value is null if its size is below 0 or if its bytes do not spell the type; its state says
+    which.
 
-    Raises KeyError for another type, and ValueError for more than 2 GiB of strings.
+    Raises KeyError for another type, and ValueError for strings of 2 GiB or more in total.
     """
     at, size = np.ascontiguousarray(at), np.ascontiguousarray(size)
     states = np.empty(size.size, np.uint8)
@@ -108,8 +113,8 @@ def read_times(times: Ints, type: str) -> Column:
 
 
 def coalesce(first: Column, second: Column) -> Column:
-    """Return the first column, with values of the second where the first is absent. A value that
-    could not be read stays null.
+    """Return the first column, with the values of the second where the first is missing or JSON
+    null. A value of the first that is there but could not be read stays null.
     """
     absent = first.states == ABSENT
     other = second.array.dictionary_decode() if pa.types.is_dictionary(second.array.type) else second.array
@@ -141,8 +146,8 @@ def _read(buf: Bytes, at: Ints, size: Ints, type: str, is_json: bool, states: St
 
 
 def _read_hard(buf: Bytes, at: Ints, size: Ints, values: AnyArray, states: States) -> None:
-    """Read with Python the doubles that the kernel leaves. They have passed the grammar, but some
-    are out of range.
+    """Read with Python's float each double that has the state HARD, and write its value and its new
+    state: GOOD, or BAD if it is beyond the largest double. Their grammar is checked already.
     """
     for i in np.flatnonzero(states == HARD).tolist():
         values[i] = float(buf[at[i] : at[i] + size[i]].tobytes())

@@ -44,8 +44,9 @@ def _marker(buf: Bytes, at: Int, end: Int) -> Int:
 
 @kernel
 def _judge(buf: Bytes, batches: Batches, sound: Flags, aborted: Ints, sight: Bytes) -> None:
-    """Write each batch's Sight. Skip batches that are not `sound`, since their bytes cannot
-    be trusted.
+    """Write the Sight of each batch to `sight`. A batch that is not `sound` (its CRC does not
+    match) is HIDDEN, and its bytes are not read. `aborted`: as in `judge`, in ascending order of
+    first offsets.
     """
     open_ids = np.empty(aborted.shape[0], np.int64)
     opened = 0
@@ -92,7 +93,8 @@ class Sight(enum.IntEnum):
 
 
 def judge(buf: Bytes, batches: Batches, sound: Flags, aborted: Aborted) -> Bytes:
-    """Return the Sight of each batch of a fetch.
+    """Return the Sight of each batch of a fetch. `sound`: whether the CRC of each matches; a batch
+    that is not sound is HIDDEN. `aborted`: pairs (producer id, first offset), in any order.
 
     All batches must be passed, also those before the wanted position: an abort marker among them
     ends a transaction that `aborted` lists.

@@ -94,12 +94,14 @@ class Decoder:
         aborted: Aborted = NO_ABORTS,
         committed: bool = True,
     ) -> Iterator[Records | Malformed]:
-        """Yield slices of the records with position <= offset < stop in order, and Malformed for
-        each batch that cannot be read.
+        """Yield slices of the records with position <= offset < stop in order, and a Malformed for
+        each batch that cannot be read. A slice is valid until the next one is asked for, and may be
+        empty.
 
         `aborted`: pairs (producer id, first offset) as the fetch response lists them;
-        `committed=False` shows aborted records too. The next_offset of the last slice is where the
-        next fetch continues, even if there was no record.
+        `committed=False` shows aborted records too. The next fetch continues at the `next_offset`
+        of what was yielded last. Yields nothing if `buf` has no complete batch that reaches
+        `position`.
         """
         found = split(buf)
         batches = found.batches
@@ -120,7 +122,9 @@ class Decoder:
             yield self._records(buf, 0, 0, tail)
 
     def _decode_run(self, buf: Bytes, batches: Batches, position: int, stop: int) -> Iterator[Records | Malformed]:
-        """Decode neighbouring batches that all have visible records, a slice at a time."""
+        """Yield the records of neighbouring batches, none of which is hidden, a slice at a time,
+        and a Malformed for each batch that cannot be decompressed or walked.
+        """
         at = 0
         while at < batches.size:
             if batches[at]["attributes"] & CODEC_MASK:
@@ -135,7 +139,9 @@ class Decoder:
                 at += 1
 
     def _gather_plain(self, batches: Batches) -> int:
-        """Mark uncompressed batches to be read in place. Return how many make a slice."""
+        """Set `data_at` and `data_end` of the uncompressed batches at the front, so that they are
+        read in place in the fetched bytes. Return how many of them make one slice, at least 1.
+        """
         compressed = np.flatnonzero(batches["attributes"] & CODEC_MASK)
         count = int(compressed[0]) if compressed.size else batches.size
         batches["data_at"][:count] = batches["at"][:count] + HEADER_SIZE
@@ -144,8 +150,10 @@ class Decoder:
         return max(1, int(within))
 
     def _decompress(self, buf: Bytes, batches: Batches) -> tuple[Bytes, int, Fault]:
-        """Decompress batches into the arena until it has a slice: (arena, how many, why not the
-        next one).
+        """Put the records of batches, decompressed, end to end into the arena until it has a slice
+        or a batch fails. Return the arena's buffer, how many batches it has, and the fault of the
+        next batch (NONE if it has none, or if the arena is full). Sets their `data_at` and
+        `data_end`.
         """
         filled, count = 0, 0
         while count < batches.size and (filled < self._slice_bytes or not count):
@@ -164,7 +172,10 @@ class Decoder:
     def _walk(
         self, buf: Bytes, batches: Batches, position: int, stop: int
     ) -> Generator[Records | Malformed, None, int]:
-        """Walk one slice. Return how many of its batches are done, including a malformed one."""
+        """Yield the records of these batches as one slice, and a Malformed for the first batch that
+        cannot be read. The generator's return value is how many batches are done, a malformed one
+        included; those after it are not read.
+        """
         counts = batches["count"].astype(np.int64)
         impossible = (counts < 0) | (counts * SMALLEST_RECORD > batches["data_end"] - batches["data_at"])
         fits = int(np.argmax(impossible)) if impossible.any() else batches.size
@@ -220,8 +231,9 @@ def _malformed(batch: np.void, fault: Fault) -> Malformed:
 
 
 def _runs(faults: Ints, seen: Flags) -> Iterator[tuple[int, int]]:
-    """Yield ranges of neighbouring batches to decode, and each faulty batch alone; hidden batches
-    are left out.
+    """Yield ranges (first, end) of batches, in order: neighbouring batches that can be decoded make
+    one range, and each batch with a fault is a range of one. Batches that are hidden and have no
+    fault are in none.
     """
     first = None
     for i, (fault, shown) in enumerate(zip(faults.tolist(), seen.tolist(), strict=True)):

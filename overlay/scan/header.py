@@ -115,8 +115,9 @@ def _integer(buf: Bytes, at: Int, size: Int) -> Int:
 
 @kernel
 def _split(buf: Bytes, at: int, previous: int, out: Batches) -> tuple[int, int, Fault]:
-    """Fill `out` with the whole batches from `at` on. Return (how many, position after them, what
-    ended the search).
+    """Fill `out` with the complete batches from `at` on. Return how many were found, the position
+    after them, and the fault of the batch there (NONE if the bytes or the room in `out` end).
+    `previous`: the last offset of the batch before `at`, -1 if there is none.
     """
     filled = 0
     total = buf.size
@@ -155,8 +156,9 @@ def _split(buf: Bytes, at: int, previous: int, out: Batches) -> tuple[int, int, 
 
 
 class Split(NamedTuple):
-    """The whole batches at the front of fetched bytes. With a fault: where the faulty header
-    begins, and its base offset.
+    """The complete batches at the front of fetched bytes, and the fault of the header after them.
+    `at`: the position after them, where the faulty header begins. `base_offset`: what that header
+    says, -1 without a fault.
     """
 
     batches: Batches

@@ -45,8 +45,9 @@ def _same(buf: Bytes, at: Int, names: Bytes, first: Int, size: Int) -> Bool:
 def _headers(
     buf: Bytes, pos: Int, end: Int, names: Bytes, bounds: Ints, sizes: Int, slots: Ints, row: Int, at: Ints, size: Ints
 ) -> Int:
-    """Walk the headers at `pos`, writing the wanted ones to `row`. Return the position after the
-    last one.
+    """Walk the headers at `pos`, writing place and size of the wanted values to column `row` of
+    `at` and `size`. Return the position after the last header, or one beyond `end` if they cannot
+    be read. `sizes`: bit n is set if a wanted name is n bytes long.
     """
     count, pos = read_varint(buf, pos, end)
     if count < 0:
@@ -78,9 +79,10 @@ def walk(
 ) -> tuple[int, int, Fault]:  # fmt: skip
     """Fill one row per record of `batches`, whose records are in `buf` from data_at to data_end.
 
-    `names`/`bounds`/`slots`: the wanted header names, where each begins, and its row of `at` and
-    `size`. `key_slot`, `value_slot`: the same for key and value, -1 if not wanted. `at` and `size`:
-    [fields, records]. Returns (rows filled, index of the faulty batch or -1, its fault).
+    `names`/`bounds`/`slots`: the wanted header names end to end, where each begins, and its row of
+    `at` and `size`. `key_slot`, `value_slot`: the same for key and value, -1 if not wanted. `at`
+    and `size`: [fields, records]. Returns (rows filled, index of the faulty batch or -1, its
+    fault); a faulty batch ends the walk, and none of its records count.
 
     Long because it is one loop over the records: functions for its parts would be given the same
     dozen arrays for each record, and numba counts references to each of them (borrow.py).
@@ -142,8 +144,8 @@ def open_bodies(
     buf: Bytes, body: Ints, end_of: Ints, key_at: Ints, key_size: Ints, value_at: Ints, value_size: Ints,
     headers_at: Ints,
 ) -> None:  # fmt: skip
-    """Find the positions of key, value and headers, one row per record. `walk` must have checked
-    the records before.
+    """Write the positions and sizes of key and value and the position of the headers, one row per
+    record. `body`, `end_of`: as `walk` filled them; it must have checked the records before.
     """
     for i in range(body.size):
         end = end_of[i]

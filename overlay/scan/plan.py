@@ -15,7 +15,7 @@ from .json.search import Paths
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The fields to find. Row i of a slice's `at` and `size` is fields[i].
+    """The fields that the walk has to find. Row i of a slice's `at` and `size` is fields[i].
 
     If there are paths into values, one more row holds the values. `width` counts the rows; a slot
     is a row's number, -1 for a field that is not wanted.

@@ -54,7 +54,9 @@ def is_null(buf: Bytes, pos: Int, end: Int) -> Bool:
 def join(
     buf: Bytes, at: Ints, size: Ints, is_json: Bool, is_text: Bool, offsets: Int32s, data: Bytes, states: Bytes
 ) -> None:
-    """Copy the slices into `data`, writing where each begins and its state.
+    """Copy the slices at[i]:at[i]+size[i] of `buf` end to end into `data`, and write to `offsets`
+    where each begins (one more for the end) and to `states` the state of each. A slice that is not
+    GOOD takes no bytes.
 
     `data` has room for all of them. `is_json`: they are JSON texts, of which only strings are good;
     their escapes are undone. `is_text`: they must be UTF-8.

@@ -34,7 +34,9 @@ AVRO_FILE = b"Obj\x01"
 
 
 class Encoding(enum.IntEnum):
-    """Formats that a value's first bytes name."""
+    """Formats that can be told from a value's first bytes. JSON also stands for every format that
+    cannot.
+    """
 
     JSON = 0  # or an unknown format
     REGISTRY = 1
@@ -68,7 +70,9 @@ NO_DECODERS: Decoders = {}
 
 @kernel
 def recognise(buf: Bytes, pos: Int, end: Int) -> Encoding:
-    """Return the Encoding of the value pos:end."""
+    """Return the Encoding of the value buf[pos:end], by its first bytes. JSON is returned for all
+    that is not recognised, so it does not mean that the value is JSON.
+    """
     if pos < end and buf[np.uintp(pos)] == 0:
         return Encoding.REGISTRY if end - pos > FRAME else Encoding.JSON
     if end - pos < len(AVRO_FILE):
@@ -82,8 +86,8 @@ def recognise(buf: Bytes, pos: Int, end: Int) -> Encoding:
 def decode(buf: Bytes, at: Ints, size: Ints, decoders: Decoders) -> Bytes:
     """Decode those of the values buf[at[i]:at[i]+size[i]] that are in a format of `decoders`.
 
-    Returns the bytes with the documents after them; `at` and `size` of these values are changed to
-    the documents'.
+    Returns `buf` with their JSON documents appended (the same array if there are none). `at` and
+    `size` of these values are changed in place to those of the documents.
     """
     encodings = _recognise_all(buf, at, size)
     parts, end = [buf], buf.size

@@ -18,7 +18,9 @@ LOST = 1 << 62
 
 @kernel(inline="always")
 def read_varint(buf: Bytes, pos: Int, end: Int) -> tuple[Int, Int]:
-    """Read an int32 varint at `pos`: (value, next position), or (0, LOST)."""
+    """Read an int32 varint at `pos`. Return (value, next position), or (0, LOST) if it passes `end`
+    or has more than 5 bytes.
+    """
     if pos < end and buf[np.uintp(pos)] < 0x80:  # most fields of most records are one byte
         raw = np.int64(buf[np.uintp(pos)])
         return (raw >> 1) ^ -(raw & 1), pos + 1
@@ -27,8 +29,8 @@ def read_varint(buf: Bytes, pos: Int, end: Int) -> tuple[Int, Int]:
 
 @kernel
 def read_long(buf: Bytes, pos: Int, end: Int, bits: Int) -> tuple[Int, Int]:
-    """Read a varint of up to `bits` / 7 bytes at `pos`: (value, next position), or (0, LOST). 35
-    for int32, 70 for int64.
+    """Read a varint of up to `bits` / 7 bytes at `pos`. Return (value, next position), or (0, LOST)
+    if it is longer or passes `end`. `bits`: 35 for int32, 70 for int64.
     """
     raw = np.uint64(0)
     shift = 0
@@ -44,8 +46,8 @@ def read_long(buf: Bytes, pos: Int, end: Int, bits: Int) -> tuple[Int, Int]:
 
 @kernel(inline="always")
 def skip(pos: Int, size: Int) -> Int:
-    """Return the position after `size` bytes. -1 means null and takes none; anything below gives
-    LOST.
+    """Return the position `size` bytes after `pos`. Size -1 means null and takes no bytes; for a
+    size below that LOST is returned.
     """
     if size < -1:
         return np.int64(LOST)

@@ -66,8 +66,8 @@ def find_quote(buf: Bytes, pos: Int, end: Int) -> Int:
 
 @kernel(forceinline=True)
 def skip_digits(buf: Bytes, pos: Int, end: Int) -> Int:
-    """Return the position after the digits at `pos`, or somewhere among them near `end`; never
-    before `pos`.
+    """Return a position such that all bytes from `pos` to it are digits: the end of the digits at
+    `pos`, or, if `end` is less than eight bytes away, perhaps one before it. Never before `pos`.
     """
     while pos + WORD <= end:
         # 0 to 9 for a digit; then 0x76 more is still below 0x80

@@ -93,10 +93,11 @@ class Dictionary:
         return self._texts
 
     def encode(self, buf: Bytes, at: Ints, size: Ints) -> Codes:
-        """Return the code of each record. `at`, `size`: [rule.fields, records], as the scan found
-        them in `buf`.
+        """Return the code of each record's subject; -1 - i if it has none because of REASONS[i].
+        `at`, `size`: [rule.fields, records], as the scan found them in `buf`.
 
-        All codes of one call belong to one generation.
+        All codes of one call belong to one generation. If the dictionary is full, it is emptied
+        first, and `generation` is raised: codes of earlier calls are then invalid.
         """
         if self._tuples >= self._limit or self._stored_at[self._tuples] >= LIMIT_BYTES:
             self.generation += 1
@@ -115,7 +116,9 @@ class Dictionary:
         return self._code_of[tuples]
 
     def _code(self, number: int) -> int:
-        """Return the code of a new tuple."""
+        """Return the code of the subject that a new tuple of fields makes, negative if it makes
+        none in the stream. A subject that is new is given the next code.
+        """
         subject = self._rule.build(self._read(number), self._topic, self._partition)
         if isinstance(subject, Unaddressed):
             return -1 - REASONS.index(subject)
@@ -239,8 +242,8 @@ def _intern(
     buf: Bytes, at: Ints, size: Ints, row: int, table: Ints, keys: Words, stored_at: Ints, stored: Bytes, tuples: int,
     out: Int32s,
 ) -> tuple[int, int]:  # fmt: skip
-    """Number the tuples of the records from `row` on, storing new ones. Return (rows done, tuples
-    known).
+    """Write to `out` the number of each record's tuple, from the record `row` on, and store tuples
+    that are new. Return (the row to continue at, how many tuples are stored).
 
     Stops early at a record whose new tuple has no room. The caller grows the full array and calls
     again.

@@ -31,7 +31,9 @@ class _Node:
 
 
 class Matcher:
-    """A set of patterns with ids. Several patterns may have one id, like the filters of a consumer."""
+    """A set of patterns with ids, which finds the ids of the patterns that match a subject. Several
+    patterns may have one id, like the filters of a consumer.
+    """
 
     __slots__ = ("_literals", "_root")
 

@@ -86,8 +86,8 @@ class Pattern:
 
 
 def is_subset(a: Pattern, b: Pattern) -> bool:
-    """Return whether every subject of `a` is one of `b`. A pattern is a subset of itself; `a` is
-    not one of `a.>`.
+    """Return whether every subject that `a` matches is matched by `b`. A pattern is a subset of
+    itself; `a` is not a subset of `a.>`.
     """
     for at, outer in enumerate(b.tokens):
         if at >= len(a.tokens):
@@ -101,7 +101,7 @@ def is_subset(a: Pattern, b: Pattern) -> bool:
 
 
 def intersects(a: Pattern, b: Pattern) -> bool:
-    """Return whether some literal subject matches both."""
+    """Return whether there can be a literal subject that both patterns match."""
     for one, other in zip(a.tokens, b.tokens, strict=False):
         if REST in (one, other):
             return True

@@ -28,8 +28,8 @@ def is_reserved(subject: str) -> bool:
 
 
 def may_be_reserved(pattern: Pattern) -> bool:
-    """Return whether some subject of the pattern may be reserved. True if in doubt: `$JS.*.>` is,
-    though it matches allowed ones.
+    """Return whether the pattern may match a subject that JetStream reserves. True if in doubt: for
+    `$JS.*.>`, though it matches allowed subjects too.
     """
     return any(intersects(pattern, reserved) for reserved in _RESERVED) and not is_subset(pattern, _ALLOWED)
 

@@ -44,8 +44,8 @@ _PIECE = re.compile(r"\{\{|\}\}|\{[^{}]*\}")  # what a parsed template has besid
 
 @dataclass(frozen=True, slots=True)
 class SubjectRule:
-    """The entry `subject` of a stream file. Make one with from_template, from_header, from_key or
-    from_topic.
+    """How a stream makes the subject of each record: the entry `subject` of its file. Make one with
+    from_template, from_header, from_key or from_topic.
     """
 
     template: Template

@@ -40,7 +40,7 @@ class Advice:
 
 
 def list_advice(found: Explanation) -> Iterator[Advice]:
-    """Yield what would make skipping better, or why nothing will."""
+    """Yield what the user can do to have more chunks skipped, or why nothing helps. Nothing if all is well."""
     name, missing = found.wanted.stream.name, found.missing
     if not found.chunks:
         yield Advice(found.reason or f"no chunk is indexed yet. A service does that, or `overlay index build {name}`")
@@ -87,7 +87,8 @@ def print_explanation(
 ) -> None:
     """Print the output of `overlay explain`.
 
-    `file`: the stream's config file. `observed`: the results of --analyze, None without it.
+    `strips`: one for each partition, from PartPlan.draw. `file`: the stream's config file, for the
+    advice. `observed`: the results of --analyze, None without it.
     """
     console.print(make_sheet(*_describe_question(found)))
     console.print()
@@ -170,7 +171,9 @@ def _show_time(ms: int | None) -> str:
 
 
 def print_strips(console: Console, strips: Sequence[Strip]) -> None:
-    """Print a line for each strip, and a legend."""
+    """Print a line for each of the first MOST_STRIPS strips, a legend, and how many more there are.
+    Strips without cells are left out; if all are, print nothing.
+    """
     shown = [strip for strip in strips[:MOST_STRIPS] if strip.cells.size]
     if not shown:
         return

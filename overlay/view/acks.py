@@ -26,19 +26,25 @@ _GATES = {
 
 
 def show_gate(gate: str) -> str:
-    """Return the reason why new messages are held back, in words."""
+    """Return why new messages are held back, in words, from the service's word for it, such as
+    `paced`. "" if nothing does but the end of the stream; a word that is not known is returned as
+    it is.
+    """
     return _GATES.get(gate, gate)
 
 
 def show_pending(found: ConsumerFacts) -> str:
-    """Return what lies ahead, as `1,234 exact`, `1,234 estimate` or `1,234 at least`; UNKNOWN if that was not reported."""
+    """Return how many matching messages the consumer has still to deliver, as `1,234 exact`, `1,234
+    estimate` or `1,234 at least`; UNKNOWN if that was not reported.
+    """
     if found.num_pending is not None:
         return f"{show_count(found.num_pending)} {found.num_pending_is}".rstrip()
     return UNKNOWN
 
 
 def list_ack_rows(acks: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return names and values about acks for `overlay consumer info`.
+    """Return names and values about acks for `overlay consumer info`; "" is a value that is not to
+    be shown. `acks`: as in ConsumerFacts.
 
     The list is empty if the consumer has no acks.
     """

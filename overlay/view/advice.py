@@ -29,14 +29,18 @@ _PREFIXES = {Section.HEADER: "h.", Section.PROPERTIES: "p.", Section.APPLICATION
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Properties to add to the index, and the types of those that must also be declared."""
+    """Properties that could be added to the index lists `terms` and `zones` of a stream's file.
+    `declare`: the types of those that the file does not declare yet.
+    """
 
     terms: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
     declare: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, stream: StreamConfig) -> list[str]:
-        """Return YAML lines for the stream's file, with the existing entries of both lists."""
+        """Return YAML lines for the stream's file. Both lists have the existing entries as well, so
+        that the lines can replace them.
+        """
         index = stream.index
         lines = [f"  {name}: {type}" for name, type in self.declare.items()]
         lines = ["properties:", *lines] if lines else []
@@ -48,7 +52,9 @@ NOTHING = Missing()
 
 
 def can_refuse(probe: Probe) -> bool:
-    """Return whether some header could answer NO to the probe."""
+    """Return whether there could be a header from which it follows that no record of its chunk
+    passes the probe (answer NO). False means that the probe never leaves out a chunk.
+    """
     match probe:
         case All(probes=probes):
             return any(map(can_refuse, probes))
@@ -60,7 +66,8 @@ def can_refuse(probe: Probe) -> bool:
 
 
 def find_missing(stream: StreamConfig, filter: Filter, now: int) -> Missing:
-    """Return the properties that the stream's file could list for this filter.
+    """Return the properties that the stream's file should list in its index, so that headers tell
+    more about this filter. NOTHING if no header could refuse a chunk even then.
 
     The filter is compiled for the stream. `now`: ms since 1970.
     """
@@ -89,7 +96,7 @@ def _is_worth_a_zone(leaf: Probe, is_null: bool) -> TypeGuard[Within | NullIn | 
 
 
 def extend(stream: StreamConfig, more: Missing) -> StreamConfig:
-    """Return the stream with these properties declared and listed."""
+    """Return a copy of the stream's config with these properties declared and listed in its index."""
     declared = {name: _declare(name, type) for name, type in more.declare.items()}
     index = stream.index.model_copy(
         update={"terms": (*stream.index.terms, *more.terms), "zones": (*stream.index.zones, *more.zones)}
@@ -103,7 +110,10 @@ def _declare(name: str, type: str) -> Property:
 
 
 def _list_wishes(stream: StreamConfig, filter: Filter) -> Missing:
-    """Return every compared property that is neither listed nor known without an index."""
+    """Return every property that the filter compares and that the index does not list yet, with the
+    list it belongs to. Left out is what headers know without a list, such as the time and the
+    subject.
+    """
     names = {place_property(name): name for name in stream.properties}
     columns = [column for column in filter.columns if isinstance(column, Column)]
     known = find_known(stream, columns)

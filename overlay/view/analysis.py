@@ -29,7 +29,7 @@ class Observed:
     """The result of a read.
 
     `scanned`: records that were decoded. `matched`: records that passed. `in_vain`: chunks whose
-    headers said MAYBE and in which no record passed.
+    headers said MAYBE and in which no record passed. `seconds`: how long the read took.
     """
 
     scanned: int
@@ -39,7 +39,9 @@ class Observed:
 
 
 class Matches:
-    """The records that passed, counted by chunk and painted on strips of `width` cells."""
+    """The records that passed, counted by chunk and painted on one strip for each partition.
+    `parts`: the plan of the read. `width`: most cells of a strip.
+    """
 
     def __init__(self, parts: Sequence[PartPlan], width: int) -> None:
         self._parts: Mapping[TopicPartition, PartPlan] = {part.source: part for part in parts}
@@ -48,7 +50,9 @@ class Matches:
         self.matched = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count the records of a batch that has COLUMNS."""
+        """Count and paint the records of a batch that has COLUMNS. Records of a partition that is
+        not in the plan only count in `matched`.
+        """
         self.matched += batch.num_rows
         for source, offsets in _split(batch):
             part = self._parts.get(source)
@@ -61,7 +65,9 @@ class Matches:
             self.canvases[source].paint(MATCHED, offsets, offsets + 1)
 
     def count_in_vain(self) -> int:
-        """Return the number of chunks whose headers said MAYBE and in which no record passed."""
+        """Return the number of chunks whose headers said MAYBE and in which no record passed, of
+        the batches added so far.
+        """
         levels = ((part.answers.levels == Answer.MAYBE, self._found[source]) for source, part in self._parts.items())
         return sum(int(np.count_nonzero(maybe & ~found)) for maybe, found in levels)
 

@@ -54,7 +54,7 @@ class ReadConditions:
     until: int | None = None
 
     def derive(self, now: int) -> Conditions:
-        """Return the probes and conditions for chunk headers. `now`: ms since 1970."""
+        """Return what chunk headers are asked under these conditions. `now`: ms since 1970."""
         return derive(self.stream, self.patterns, self.values, self.filter, now=now, since=self.since, until=self.until)
 
 
@@ -85,11 +85,10 @@ class PartPlan:
         return int((highs - lows).sum())
 
     def draw(self, name: str, width: int, matched: Canvas | None = None) -> Strip:
-        """Return the partition's strip.
+        """Return the partition's strip of at most `width` cells. `name`: printed before it.
 
-        `matched`: a canvas of the same width with the records that passed.
-
-        Without `matched`, the chunks whose records all pass count as matched.
+        `matched`: a canvas of the same width with the records that passed. Without it, the chunks
+        whose records all pass count as matched.
         """
         canvas = Canvas(self.first, self.end, width)
         first, after = self.chunks.first_offset, self.chunks.next_offset
@@ -115,8 +114,10 @@ class Share:
 class Rule:
     """A probe of chunk headers, and its effect.
 
-    `asked`: chunks it was evaluated for. `refused`, `passed`: chunks with the answer NO or ALL.
-    `false_positives`: predicted number of chunks it let be read by chance.
+    `asked`: chunks it was evaluated for. `refused`: those with the answer NO, where no record
+    passes. `passed`: those with the answer ALL, where every record does. `false_positives`:
+    predicted number of chunks that are read only because a Bloom filter wrongly said that they may
+    hold a term.
     """
 
     text: str
@@ -171,7 +172,7 @@ class Explanation:
 def explain(
     wanted: ReadConditions, partitions: Iterable[tuple[TopicPartition, Chunks, int, int]], now: int, reason: str = ""
 ) -> Explanation:
-    """Plan a read of the whole log.
+    """Return the plan of a read of the whole log and its predicted cost. Nothing is read here.
 
     `partitions`: chunks, log start and committed end of each. `now`: ms since 1970. `reason`: why
     there is no index, "" if unknown.
@@ -216,7 +217,7 @@ def _plan(conditions: Conditions, source: TopicPartition, chunks: Chunks, first:
 
 
 def _add_up(parts: Iterable[PartPlan], answer: Answer) -> Share:
-    """Return the chunks with this answer, over all partitions."""
+    """Return the number and the bytes of the chunks with this answer, over all partitions."""
     chunks = size = 0
     for part in parts:
         found = part.answers.levels == answer
@@ -226,7 +227,9 @@ def _add_up(parts: Iterable[PartPlan], answer: Answer) -> Share:
 
 
 def _list_rules(conditions: Conditions, parts: Iterable[PartPlan]) -> tuple[Rule, ...]:
-    """Return every probe that was evaluated for some chunk, in the order of the conditions."""
+    """Return each probe that was evaluated for some chunk, with its effect over all partitions, in
+    the order of the conditions. FOREIGN_RULE comes first, if it refused any.
+    """
     parts = list(parts)
     foreign = sum(int(np.count_nonzero(part.chunks.current & (part.chunks.addressed == 0))) for part in parts)
     rules = [Rule(FOREIGN_RULE, sum(len(part.chunks) for part in parts), foreign, 0, 0.0)] if foreign else []
@@ -243,7 +246,9 @@ def _list_rules(conditions: Conditions, parts: Iterable[PartPlan]) -> tuple[Rule
 
 
 def _predict(leaf: Probe, part: PartPlan, tally: Tally) -> float:
-    """Return how many chunks of a partition a Bloom filter lets through by chance (see above)."""
+    """Return how many chunks of a partition this probe lets through by chance, by the formula
+    above. 0 if it asks no Bloom filter or has refused nothing.
+    """
     if not isinstance(leaf, Has | SubjectIs) or not tally.refused:
         return 0.0
     share = _find_weakness([part])
@@ -253,12 +258,12 @@ def _predict(leaf: Probe, part: PartPlan, tally: Tally) -> float:
 
 
 def _find_weakness(parts: Iterable[PartPlan]) -> Doubles:
-    """Return the false positive rate of the filters of each MAYBE chunk."""
+    """Return the false positive rate (0 to 1) of the Bloom filter of each MAYBE chunk."""
     found = [part.chunks.false_positives(part.answers.levels == Answer.MAYBE) for part in parts]
     return np.concatenate(found) if found else np.empty(0)
 
 
 def _measure(parts: Iterable[PartPlan]) -> float:
-    """Return the mean false positive rate of the filters of MAYBE chunks; 0 if there are none."""
+    """Return the mean false positive rate (0 to 1) of the Bloom filters of all MAYBE chunks; 0 if there are none."""
     share = _find_weakness(parts)
     return float(share.mean()) if share.size else 0.0

@@ -57,9 +57,10 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class SubExpression:
-    """A sub-expression with its value.
+    """A part of a filter's expression with its value for one message.
 
-    `depth`: 0 for the whole expression. `at`: its position in the text.
+    `depth`: 0 for the whole expression. `at`: its position in the text of the filter.
+    `is_condition`: whether its value is true, false or unknown, and it is no constant.
     """
 
     text: str
@@ -76,9 +77,9 @@ class SubExpression:
         return "null" if self.value is None else describe(Literal(self.value))
 
     def describe(self) -> dict[str, Any]:
-        """Return the part as a JSON object.
+        """Return the part as a JSON object with text, value, depth and position.
 
-        Bytes that are not UTF-8 are written as a binary constant.
+        Bytes are written as text, and those that are not UTF-8 as a binary constant of SQL.
         """
         value = self.value
         if isinstance(value, bytes):
@@ -97,19 +98,21 @@ def show_answer(answer: bool | None) -> str:
 
 
 def describe_filter(compiled: Filter, stream: StreamConfig | None) -> Meaning:
-    """Return the meaning of a filter for a stream, or for any message if `stream` is None."""
+    """Return the meaning of a filter. If `stream` is None, the filter's fields have the type ANY."""
     return Meaning(describe(compiled.node), _judge(compiled.bound), _list_fields(compiled, stream))
 
 
 def _judge(node: Node) -> str:
-    """Return the answer of a filter that reads neither fields nor the time; "" otherwise."""
+    """Return `true`, `false` or `unknown` for a filter that reads neither fields nor the time,
+    which has the same answer for every message; "" for any other.
+    """
     if any(isinstance(each, Name | Column | Now) for each in walk(node)):
         return ""
     return show_answer(to_truth(evaluate(node, {}, 0)))
 
 
 def _bind_names(compiled: Filter, declared: Mapping[str, Property]) -> dict[Name, Column]:
-    """Return a typed column for every field of the text, also for parts that rewriting removes."""
+    """Return a typed column for every field that the filter's text names, also in parts that rewriting has removed."""
     names = dict.fromkeys(node for node in walk(compiled.node) if isinstance(node, Name))
     types = {name: str(entry.type) for name, entry in declared.items()}
     columns = {name: bind(name, types, compiled.text) for name in names}
@@ -144,7 +147,8 @@ def _show_source(source: Source) -> str:
 
 
 def read_message(compiled: Filter, stream: StreamConfig, message: Message) -> Message:
-    """Return the message as the stream would read it, with values of the declared types.
+    """Return the message with its values as the stream would read them from a record, typed as it
+    declares. The message is not changed.
 
     A string that does not parse as its type becomes null. A number or boolean that stands for a
     header keeps its value, although a header in Kafka is always text.
@@ -166,7 +170,7 @@ def read_message(compiled: Filter, stream: StreamConfig, message: Message) -> Me
 
 def _read_value(value: object, type: str, source: Source) -> object:
     # imports numba, which the rest of this module does not need
-    """Return a value as the stream would read it from a record, typed."""
+    """Return a value as the stream would read it from a record: as `type`, None if it does not parse."""
     from overlay.scan.columns import Origin, gather
 
     is_json = any(field.kind is FieldKind.VALUE for field in source.fields)
@@ -179,7 +183,9 @@ def _read_value(value: object, type: str, source: Source) -> object:
 
 
 def trace_filter(compiled: Filter, message: Message, now: int) -> list[SubExpression]:
-    """Return every part of the expression as written, with its value. `now`: ms since 1970."""
+    """Return every part of the expression as written, with its value for the message; each part
+    comes before its own parts. `now`: ms since 1970.
+    """
     return [
         SubExpression(
             step.text,

@@ -11,7 +11,7 @@ from overlay.state.shard_state import ConsumerId
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """Position and end of a partition.
+    """How far a stream is read in a partition.
 
     `position`: the next offset that the foremost consumer reads; None before the first read. `end`:
     the committed end of the log; None if unknown.
@@ -30,10 +30,11 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class IndexPartFacts:
-    """The chunks of a partition, up to `position`; `end` is the end of the log.
+    """The indexed part of a partition.
 
+    `position`: the offset up to which there are chunks. `end`: the end of the log, None if unknown.
     `start`: where the chunks begin. `unindexed`: offsets that no chunk covers. `outdated`: chunks
-    made under an older config. These three are None unless the index topic was read.
+    made under an older config. The last three are None unless the index topic was read.
     """
 
     chunks: int
@@ -45,7 +46,9 @@ class IndexPartFacts:
 
     @property
     def behind(self) -> int | None:
-        """Offsets that no chunk covers; those after `position` if the index topic was not read."""
+        """Offsets that no chunk covers. If the index topic was not read, only those after
+        `position`; None if the end is unknown too.
+        """
         if self.unindexed is not None or self.end is None:
             return self.unindexed
         return max(0, self.end - self.position)
@@ -53,10 +56,11 @@ class IndexPartFacts:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """The ledger of a stream of several partitions.
+    """The ledger of a stream of several partitions: which offsets have which sequences.
 
     `first_sequence`: of the first record that the logs may still have. `last_sequence`: the last
-    one assigned. `runs`: number of ledger entries.
+    one assigned. `runs`: number of its rows; each is a run of offsets and sequences that rise
+    together.
     """
 
     first_sequence: int
@@ -89,7 +93,7 @@ class IndexFacts:
 
     @property
     def behind(self) -> int | None:
-        """Sum over the partitions where it is known; None if it is known of none."""
+        """Offsets that no chunk covers, over the partitions where that is known; None if it is known of none."""
         known = [part.behind for part in self.partitions.values() if part.behind is not None]
         return sum(known) if known else None
 
@@ -97,7 +101,7 @@ class IndexFacts:
     def remaining_seconds(self) -> float | None:
         """Seconds until the index reaches the end of the log at this rate.
 
-        None if the rate is 0 or unknown.
+        None if the rate is 0 or unknown, or if `behind` is unknown.
         """
         return self.behind / self.rate if self.behind is not None and self.rate else None
 
@@ -125,7 +129,9 @@ class StreamFacts:
 
     @property
     def behind(self) -> int | None:
-        """Offsets that the foremost consumers have to read, over partitions with a known end."""
+        """Offsets that the foremost consumers have still to read, over partitions where that is
+        known; None if it is known of none.
+        """
         known = [facts.behind for facts in self.partitions.values() if facts.behind is not None]
         return sum(known) if known else None
 
@@ -155,7 +161,7 @@ class ConsumerFacts:
     num_pending: int | None = None
     """Matching records that the consumer has still to deliver; None if unknown."""
     num_pending_is: str = ""
-    """`exact`, `estimate` or `at least`, and empty where there is no telling."""
+    """What `num_pending` is: `exact`, `estimate` or `at least`; "" if unknown."""
     acks: Mapping[str, Any] | None = None
     """Pending acks and the rest of a ConsumerInfo (control/responses.py).
 

@@ -7,12 +7,12 @@ _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def show_count(count: int | None) -> str:
-    """Return a count like `336,776`."""
+    """Return a count like `336,776`; `-` for None."""
     return UNKNOWN if count is None else f"{count:,}"
 
 
 def show_rate(per_second: float | None) -> str:
-    """Return a rate like `0/s`, `0.4/s`, `12/s`, `1.2 k/s` or `12 k/s`."""
+    """Return a rate like `0/s`, `0.4/s`, `12/s`, `1.2 k/s` or `12 k/s`; `-` for None."""
     if per_second is None:
         return UNKNOWN
     for step, letter in _STEPS:
@@ -30,7 +30,7 @@ def _short(number: float) -> str:
 
 
 def show_bytes(size: int | None) -> str:
-    """Return a size like `0 B`, `12 kB` or `1.2 MB`."""
+    """Return a size like `0 B`, `12 kB` or `1.2 MB`, by powers of 1000; `-` for None."""
     if size is None:
         return UNKNOWN
     for step, letter in _STEPS:
@@ -40,7 +40,7 @@ def show_bytes(size: int | None) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """Return a duration like `0 s`, `3 ms`, `1.5 s`, `42 s`, `3 min`, `2 h` or `5 d`."""
+    """Return a duration like `0 s`, `3 ms`, `1.5 s`, `42 s`, `3 min`, `2 h` or `5 d`; `-` for None."""
     if seconds is None:
         return UNKNOWN
     if 0 < seconds < 0.1:

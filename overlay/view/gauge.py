@@ -21,7 +21,9 @@ class Gauge(Progress):
     """
 
     def __init__(self, numbers: Numbers, word: str = "found") -> None:
-        """Set up the bar. `word` follows the number of records that passed, such as `found`."""
+        """Make the bar and start to measure the time. `word` follows the number of records that
+        passed, such as `found`.
+        """
         self._numbers, self._word, self._began, self._bar = numbers, word, time.monotonic(), TaskID(0)
         columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         super().__init__(*columns, console=Console(stderr=True), transient=True)

@@ -20,12 +20,12 @@ _RIGHT = ("sequence", "partition", "offset")
 
 
 class Grid:
-    """Prints batches that have GRID_COLUMNS: a line with the column names, then a line per record.
+    """Prints batches that have GRID_COLUMNS as a table: a line with the column names, then a line per record.
 
-    For records with sequences it shows the sequence, for others the partition and offset. If this
-    changes from one batch to the next, the column names are printed again. Control characters in
-    the data are shown as escapes, because a terminal would obey them. Without a terminal, `write`
-    receives the lines.
+    If a batch has sequences, its table shows the sequence, otherwise the partition and offset. If
+    this changes from one batch to the next, the column names are printed again. Control characters
+    in the data are shown as escapes, because a terminal would obey them. If the console is no
+    terminal, `write` receives the lines instead, uncut.
     """
 
     def __init__(self, console: Console, write: Callable[[bytes], object]) -> None:
@@ -88,7 +88,7 @@ def _show_header(header: tuple[str, bytes | None]) -> str:
 
 
 def _show(cell: object) -> str:
-    """Return the text of a cell, always on one line."""
+    """Return the text of a cell on one line, with control characters escaped; UNKNOWN for null."""
     if cell is None:
         return UNKNOWN
     text = cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else str(cell)

@@ -44,7 +44,8 @@ class StoredIndex:
 
 
 async def read_indexes(loaded: Loaded, names: Iterable[str]) -> dict[str, StoredIndex]:
-    """Read the indexes of some streams, without entries for records that have left the log.
+    """Read the chunk indexes of these streams from Kafka, and return them by stream. Entries for
+    records that have left the log are left out.
 
     Raises SourceUnavailable, CredentialsRefused.
     """
@@ -78,8 +79,8 @@ async def _read(admin: Admin, client: AIOKafkaClient, stream: StreamConfig, topi
 def describe_index(found: StoredIndex, running: IndexFacts | None = None) -> IndexFacts:
     """Return the facts about an index.
 
-    `running`: what the service says of it. Only the service knows the rate, and why an index is not
-    kept up to date.
+    `running`: what the service says of it, None if it does not answer. Only the service knows the
+    rate, and why an index is not kept up to date.
     """
     partitions = {
         name_source(source): _describe_part(found.chunks_of(source), *bounds) for source, bounds in found.bounds.items()

@@ -75,7 +75,9 @@ def _write_object(row: tuple[Any, ...], value: bytes | None) -> bytes:
 
 
 def _name(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Return bytes as a member of an object: a string if they are UTF-8, else base64."""
+    """Return bytes as one member of a JSON object: a string under `name` if they are UTF-8, else
+    base64 under `name` with `_base64`. None becomes null.
+    """
     try:
         return {name: None if content is None else content.decode()}
     except UnicodeDecodeError:
@@ -88,7 +90,7 @@ def _refuse(constant: str) -> float:
 
 
 def _as_json(value: bytes) -> bytes | None:
-    """Return the value on one line if it is a JSON document, else None."""
+    """Return the value as JSON on one line if it is a JSON document of any type, else None."""
     try:
         json.loads(value.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -27,7 +27,7 @@ class Printer(Protocol):
     def print(self, batch: pa.RecordBatch) -> None: ...
 
     def close(self) -> None:
-        """Write the end of the output."""
+        """Write the end of the output. The output itself stays open."""
 
 
 class Lines:
@@ -45,7 +45,7 @@ class Lines:
 
 
 class Table:
-    """A printer of a table; see grid.py."""
+    """A printer of records as a table, fitted to a terminal if there is one (grid.py)."""
 
     columns = GRID_COLUMNS
 
@@ -61,7 +61,7 @@ class Table:
 
 
 class Ipc:
-    """A printer in Arrow's streaming format. The stream is complete even without a record."""
+    """A printer in Arrow's streaming format. `close` ends the stream, which is then complete even without a record."""
 
     columns = tuple(SCHEMA.names)
 
@@ -78,7 +78,7 @@ class Ipc:
 
 
 class Count:
-    """A printer of the number of records, at the end."""
+    """A printer that only counts the records, and prints their number when it is closed."""
 
     columns = ()
 
@@ -103,5 +103,5 @@ _PRINTERS: dict[str, Callable[[IO[bytes]], Printer]] = {
 
 
 def open_printer(form: str, out: IO[bytes]) -> Printer:
-    """Return a printer for `table`, `json`, `raw`, `arrow-ipc` or `count`."""
+    """Return a printer for `table`, `json`, `raw`, `arrow-ipc` or `count`. Raises KeyError for another word."""
     return _PRINTERS[form](out)

@@ -16,7 +16,7 @@ from overlay.state.shard_state import ConsumerId
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The steps to remove a consumer.
+    """The steps to remove a consumer; `run` does them.
 
     `is_known`: the control topic has the consumer. `is_by_request`: it was made by request and has
     no file.
@@ -27,7 +27,8 @@ class Removal:
     is_by_request: bool
 
     async def run(self, loaded: Loaded) -> None:
-        """Remove the consumer without the service.
+        """Delete the consumer's state and its records in the control topic, without asking the
+        service. This takes over the consumer's shard for a moment, which fences a running service.
 
         Raises Fenced, SourceUnavailable; steps that were done before the error stay done.
         """
@@ -43,7 +44,9 @@ class Removal:
 
 
 async def find_removal(loaded: Loaded, id: ConsumerId) -> Removal:
-    """Return the steps to remove one consumer. Raises SourceUnavailable."""
+    """Find out in the control topic which steps remove one consumer, and return them. Nothing is
+    removed yet. Raises SourceUnavailable.
+    """
     service = loaded.service
     async with Admin(service.kafka) as admin:
         registry = await read_registry(service.kafka, admin, loaded)

@@ -37,7 +37,9 @@ class _Wire:
 
 
 async def ask_service(http: HttpConfig) -> OverlayFacts:
-    """Return the facts of the service that listens there. Raises NoService."""
+    """Ask the service that listens at this address over HTTP, and return what it says. Raises
+    NoService if none answers within DEADLINE_S seconds, or if another program does.
+    """
     host, port = http.address
     if port == 0:
         raise NoService("http.listen has port 0, so the address of a service is not known")
@@ -103,6 +105,8 @@ def _read_consumer(found: dict[str, Any]) -> ConsumerFacts:
 
 
 def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that this version knows; a newer service may send more."""
+    """Return the entries of `found` that are fields of the dataclass `kind`, with lists as tuples.
+    A newer service may send more.
+    """
     names = {field.name for field in fields(kind)}
     return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items() if name in names}

@@ -28,20 +28,20 @@ WORDS = ("skipped", "read", "not indexed, read", "matched")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strip:
-    """A strip. `cells`: one of the four kinds each; no cells if the log is empty."""
+    """A partition's log as a row of cells, each with one of the four kinds; no cells if the log is empty."""
 
     name: str
     cells: Cells
 
     def write(self, marks: str = MARKS) -> str:
-        """A letter for each cell."""
+        """Return one character for each cell. `marks`: those of the four kinds, in order."""
         return "".join(marks[cell] for cell in self.cells.tolist())
 
 
 class Canvas:
-    """Paints offsets from `first` to below `end` on at most `width` cells.
-
-    There are fewer cells if there are fewer offsets.
+    """Paints ranges of offsets on cells, which share the offsets from `first` to below `end`
+    evenly. `width`: most cells; there are fewer if there are fewer offsets. At first all are
+    SKIPPED.
     """
 
     def __init__(self, first: int, end: int, width: int) -> None:
@@ -49,7 +49,10 @@ class Canvas:
         self.cells = np.full(max(0, min(width, end - first)), SKIPPED, np.int8)
 
     def paint(self, kind: int, first_offset: Ints, next_offset: Ints) -> None:
-        """Set a kind on the cells of offset ranges, except on cells with a more important kind."""
+        """Set a kind on the cells of offset ranges, except on cells with a more important kind. A
+        range goes from `first_offset` to below `next_offset`; a cell that it only touches is set as
+        well.
+        """
         low = np.maximum(first_offset, self.first)
         high = np.minimum(next_offset, self.end)
         inside = low < high
@@ -64,5 +67,5 @@ class Canvas:
 
 
 def find_kinds(strips: Iterable[Strip]) -> list[int]:
-    """Return the kinds that occur on the strips, in order, for a legend."""
+    """Return the kinds of cells that occur on the strips, each once, by rising importance."""
     return sorted({int(kind) for strip in strips for kind in np.unique(strip.cells)})

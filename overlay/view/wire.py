@@ -17,13 +17,14 @@ def describe_worker(found: ServiceFacts | None) -> dict[str, Any]:
 
 
 def describe_stream(found: StreamFacts) -> dict[str, Any]:
-    """Return the fields of StreamFacts, with `behind` summed over the partitions."""
+    """Return the fields of StreamFacts as a JSON object, with `behind` summed over the partitions."""
     index = None if found.index is None else describe_index(found.index)
     return asdict(found) | {"behind": found.behind, "index": index}
 
 
 def describe_index(found: IndexFacts) -> dict[str, Any]:
-    """Return the fields of IndexFacts, with `chunks`, `behind` and `remaining_seconds` in total.
+    """Return the fields of IndexFacts as a JSON object, with `chunks`, `behind` and
+    `remaining_seconds` of all partitions together.
 
     Each partition has its own `behind`.
     """

@@ -22,24 +22,31 @@ that are left."""
 
 @dataclass(slots=True)
 class Backpressure:
-    """Decides which consumers of a session are parked and which resume. `wake`: has `resume` called
-    soon."""
+    """Parks consumers with machines that cannot keep up: it takes them off their reading cursors,
+    so that nothing is read for them, and puts them back later. `wake`: called when a parked
+    consumer may have room again; the session then calls `resume`."""
 
     cursors: Cursors
     dispatch_loop: DispatchLoop
     wake: Callable[[], None] = lambda: None
 
     def park(self) -> Moved:
-        """Park the consumers that are full."""
+        """Take each consumer with at least FULL undelivered messages off its cursors. Return what
+        the state must record for that; empty if no consumer was parked.
+
+        A consumer that is still given its last messages (last_per_subject) is left where it is.
+        """
         full = {consumer for consumer in self.dispatch_loop.find_held(FULL) if not self.cursors.is_alone(consumer)}
         return self.cursors.park(full - self.cursors.parked)
 
     def resume(self, now: int) -> None:
-        """Put parked consumers that have room again on cursors. `now`: ms since 1970."""
+        """Put each parked consumer with fewer than FULL / 4 undelivered messages on cursors again,
+        where it was parked. `now`: ms since 1970."""
         if waiting := self.cursors.parked - self.dispatch_loop.find_held(FULL // 4):
             self.cursors.resume(waiting, now)
 
     def note_progress(self) -> None:
-        """Note a delivery: a parked consumer may have room again."""
+        """Call `wake` if any consumer is parked. To be called when deliveries may have made room
+        for more messages."""
         if self.cursors.parked:
             self.wake()

@@ -13,7 +13,9 @@ from overlay.output.topics import find_fault
 
 
 def list_side_topics(prefix: str, config: ConsumerConfig) -> set[str]:
-    """Return the topics besides its output that one consumer needs."""
+    """Return the names of the topics that a consumer needs besides its output: its stream's ack
+    topic and the events topic if it needs a machine, and its dead letter topic. Empty if it needs
+    none."""
     own = {acks_topic(prefix, config.stream), events_topic(prefix)} if config.needs_machine else set()
     return own | {config.dead_letter_topic} if config.dead_letter_topic else own
 
@@ -21,10 +23,12 @@ def list_side_topics(prefix: str, config: ConsumerConfig) -> set[str]:
 async def ensure_side_topics(
     admin: Admin, loaded: Loaded, configs: Iterable[ConsumerConfig], sources: Mapping[str, TopicFacts | None]
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """Create the missing topics, with one partition each. Return the facts of all, and the reason
-    for each that cannot be used.
+    """Create the topics of `list_side_topics` that are missing, with one partition each. Return the
+    facts of those that exist, and by topic the reason why it cannot be used.
 
-    `sources`: the facts of the streams' topics, None for missing ones.
+    Reasons are: no access, not created, or a dead letter topic that accepts no records now, which
+    is in both results. `sources`: by source topic of the streams, its facts, None for a missing
+    one; they decide how large the records of a new dead letter topic may be.
     """
     topics, consumers = loaded.service.topics, list(configs)
     wanted = {name: dict[str, str]() for config in consumers for name in list_side_topics(topics.prefix, config)}
@@ -42,8 +46,9 @@ async def ensure_side_topics(
 
 
 def _widen(config: dict[str, str], sources: Iterable[TopicFacts | None]) -> None:
-    """Raise max.message.bytes of a new dead letter topic, so that it accepts any record of its
-    sources. These may be larger than the output accepts."""
+    """Set max.message.bytes in the `config` of a new dead letter topic to twice the largest limit
+    of its source topics (at most 2 GiB), so that it accepts any of their records. These may be
+    larger than the output accepts. A larger value in `config` stays."""
     given = [int(facts.config.get("max.message.bytes", MAX_MESSAGE_BYTES)) for facts in sources if facts is not None]
     # twice: the source's codec may compress better than ours, and our headers are added
     most = max([int(config.get("max.message.bytes", 0)), *(min(2 * size, 2**31 - 1) for size in given)])

@@ -46,10 +46,12 @@ async def open_dispatch_loop(
     reply_sender: ReplySender,
     plain: PlainSender | None,
 ) -> DispatchLoop | None:
-    """Return the dispatch loop for the assignment's consumers with machines, None if there are
-    none.
+    """Return the dispatch loop for the assignment's consumers with machines, ready to run; None if
+    there are none.
 
-    Takes the machines' records out of the state, and records there where acks are read from.
+    Moves the machines' saved records from `state` into the loop, and records in `state` where
+    reading of the ack topics begins. Tells `commits` that there are machines. Raises
+    SourceUnavailable.
     """
     machines = assignment.machines
     if not machines:
@@ -95,7 +97,8 @@ def _fill_slots(
     assignment: Assignment, state: ShardState, machines: Mapping[ConsumerId, ConsumerConfig], incarnation: str
 ) -> dict[ConsumerId, ConsumerSlot]:
     """Return the dispatcher's slot of each consumer with a machine: its config, its saved state and
-    where it begins."""
+    where it begins. Removes the machines' saved records from `state`. `incarnation`: the name of
+    this ownership of the shard, which ack tokens contain."""
     slots: dict[ConsumerId, ConsumerSlot] = {}
     for consumer, config in machines.items():
         known = state.consumers[consumer]
@@ -125,8 +128,12 @@ def _fill_slots(
 async def _find_acks(
     admin: Admin, metrics: Metrics, prefix: str, streams: Iterable[str], assignment: Assignment, state: ShardState
 ) -> tuple[dict[StreamPartition, AckOffsets], dict[StreamPartition, LogPosition]]:
-    """Where to go on reading acks, by stream and partition, for each consumer and for those that share a position; the state
-    takes note of it."""
+    """Find where to go on reading the ack topics of `streams`, and record it in `state`. Return, by
+    stream and partition, the first ack offset that is new for each consumer, and the log position
+    shared by the consumers that are not behind.
+
+    A topic that is new here is read from its end, one that was created again from its start.
+    """
     found: dict[StreamPartition, AckOffsets] = {}
     log_positions: dict[StreamPartition, LogPosition] = {}
     for stream in streams:

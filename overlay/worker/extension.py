@@ -49,8 +49,9 @@ from .round.sequencing import write_round
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What is to be extended, from one partition to those that were added. `is_begun`: whether the
-    ledger exists already."""
+    """A plan to read the partitions that were added to a stream of one partition, by giving it a
+    ledger: the record of which offsets have which stream sequences. `is_begun`: whether the ledger
+    has an entry already. `shards`: the number of shards."""
 
     stream: StreamConfig
     topic: str
@@ -66,7 +67,8 @@ class Extension:
 
 async def plan_extension(loaded: Loaded, name: str) -> Extension:
     """Return how stream `name` is to be extended by the partitions that were added to its topics.
-    Changes nothing. Raises OverlayError if there is nothing to extend, SourceUnavailable."""
+    Changes nothing. Raises SourceUnavailable; raises OverlayError if no partition was added, or if
+    no shard has read the stream yet."""
     service, stream = loaded.service, loaded.streams[name]
     async with connect(service.kafka) as (admin, client):
         topic = index_topic(service.topics.prefix, name)
@@ -90,11 +92,13 @@ async def plan_extension(loaded: Loaded, name: str) -> Extension:
 
 
 async def carry_out(loaded: Loaded, plan: Extension) -> int:
-    """Extend the stream. Return the sequence up to which sequences are offsets + 1, -1 if the
-    ledger existed before.
+    """Give the planned stream its ledger, and record that in the state of every shard. Each shard
+    is taken over for it, so its worker is fenced and has to begin again.
 
-    Raises Fenced if the service keeps taking a shard back, SourceUnavailable, OverlayError.
-    Finished steps stay done.
+    Return the log end of the stream's first partition: sequences up to this number stay offset + 1.
+    Return -1 if the ledger existed before. Raises Fenced if the service keeps taking a shard back,
+    SourceUnavailable, OverlayError. Finished steps stay done, and another call continues after
+    them.
     """
     service, name = loaded.service, plan.stream.name
     async with connect(service.kafka) as (admin, client):
@@ -115,13 +119,16 @@ async def carry_out(loaded: Loaded, plan: Extension) -> int:
 
 
 async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Extension, mark: Delta) -> int:
-    """Commit the first ledger entry, which keeps sequences as offset + 1 up to the log's end.
+    """Take over the shard that keeps the stream and commit the first ledger entry, by which
+    sequences stay offset + 1 up to the log's end. `mark`: recorded in the state in the same
+    transaction.
 
-    Return that end, or -1 if the ledger already has an entry, which another process has written."""
+    Return that end, or -1 if the ledger already has an entry, which another process has written.
+    """
     cut = -1
 
     async def write(transactions: Transactions, state: ShardState) -> None:
-        """Commit the first ledger entry, unless there is one."""
+        """Commit the first ledger entry and set `cut`; do nothing if there is an entry already."""
         nonlocal cut
         assert plan.first is not None
         if (await _read_index(client, admin, plan.stream, plan.topic)).ledger.next_sequence > 1:
@@ -138,8 +145,8 @@ async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Exten
 
 
 async def _read_index(client: AIOKafkaClient, admin: Admin, stream: StreamConfig, topic: str) -> Index:
-    """Return the whole index. The caller owns the shard that keeps the stream, so no other
-    transaction is open there."""
+    """Read the stream's index topic up to its last stable offset, and return its chunk headers and
+    ledger. Nothing can follow only if the caller owns the shard that keeps the stream."""
     index = Index(stream)
     index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     await index.read(client, topic, end)
@@ -147,7 +154,8 @@ async def _read_index(client: AIOKafkaClient, admin: Admin, stream: StreamConfig
 
 
 async def _make_topic(admin: Admin, loaded: Loaded, plan: Extension) -> str:
-    """Create the index topic, and return Kafka's id of it. Raises OverlayError."""
+    """Create the stream's index topic and return Kafka's id of it. Raises OverlayError if Kafka
+    refuses."""
     sources = await admin.find_topics(plan.stream.topic_names)
     made, refused = await create_topics(admin, loaded.service, {plan.topic: index_config(sources.values())})
     if plan.topic in refused:

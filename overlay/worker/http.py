@@ -16,10 +16,10 @@ Report = Callable[[], dict[str, Any]]
 
 
 def make_app(metrics: Metrics, report: Report) -> web.Application:
-    """Return the application.
+    """Return the application with all routes, which does not listen yet.
 
-    `report()` returns {"ready": bool, "reasons": [...], "service": {...}, "streams": [...],
-    "consumers": [...]} and sets the gauges.
+    `report()` is called for every request but /healthz. It returns {"ready": bool, "reasons":
+    [...], "service": {...}, "streams": [...], "consumers": [...]} and sets the gauges.
     """
 
     async def serve_metrics(_: web.Request) -> web.Response:
@@ -30,14 +30,15 @@ def make_app(metrics: Metrics, report: Report) -> web.Application:
         return web.json_response({"status": "ok"})
 
     async def serve_ready(_: web.Request) -> web.Response:
-        """Return readiness and its reasons, with status 503 if the service is not ready."""
+        """Answer with readiness and its reasons as JSON, with status 503 if the service is not
+        ready."""
         found = report()
         return web.json_response(
             {"ready": found["ready"], "reasons": found["reasons"]}, status=200 if found["ready"] else 503
         )
 
     def serve_part(part: str) -> Callable[[web.Request], Any]:
-        """Return the handler that shows one part of the report."""
+        """Return a handler that answers with the value of key `part` of the report, as JSON."""
 
         async def serve(_: web.Request) -> web.Response:
             return web.json_response(report()[part])
@@ -55,8 +56,8 @@ def make_app(metrics: Metrics, report: Report) -> web.Application:
 
 
 async def start_http(app: web.Application, address: tuple[str, int]) -> tuple[web.AppRunner, int]:
-    """Listen at an address. Return what to clean up and the port, which the system chooses if the
-    given one is 0. Raises OverlayError."""
+    """Begin to listen at a host and port; port 0 lets the system choose one. Return the runner,
+    whose `cleanup` ends it, and the real port. Raises OverlayError if it cannot listen there."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, *address)

@@ -43,7 +43,8 @@ REACH_S = 5.0
 
 @dataclass(slots=True)
 class Build:
-    """One run of `overlay index build`. The counts change while it runs."""
+    """One run of `overlay index build`: makes the chunk index of `stream` up to the end of its log.
+    `done`, `fresh` and `total` change while it runs, so that progress can be shown."""
 
     loaded: Loaded
     stream: str
@@ -80,7 +81,8 @@ class Build:
         return self._reached
 
     async def _join(self, admin: Admin, stop: asyncio.Event) -> None:
-        """Join the group of workers, and index."""
+        """Prepare the state topic and the kernels, then index as a member of the group of workers.
+        Raises OverlayError if the group has members."""
         service = self.loaded.service
         await refuse_running_service(admin, service.topics.prefix)
         await asyncio.to_thread(load_kernels)
@@ -104,8 +106,8 @@ class Build:
         async with asyncio.TaskGroup() as group:
 
             async def take(numbers: set[int]) -> None:
-                """Run the shard if it is assigned to us; otherwise another worker is in the
-                group."""
+                """Begin to run the shard if it is among `numbers` and does not run yet. If it is
+                not among them, another worker is in the group: make the build fail."""
                 if number not in numbers:
                     self._end("another worker has joined the group and keeps the index itself")
                 elif self._serving is None:
@@ -119,8 +121,9 @@ class Build:
                 watching.cancel()
 
     async def _release(self) -> None:
-        """Commit what is under way and release the shard: the build has ended, or another worker
-        has joined the group."""
+        """Have the shard commit what is under way and end, and wait for that; cancel it after
+        RELEASE_S. Unless the build is ending already, another worker has joined the group, so the
+        build fails."""
         if self._serving is None:
             return
         if not self._leave.is_set():
@@ -139,7 +142,8 @@ class Build:
         self._leave.set()
 
     async def _watch(self, admin: Admin, stop: asyncio.Event) -> None:
-        """Look at the progress until there is a reason to leave."""
+        """Update the counts every LOOK_S seconds until `_end` is called. Call it if `stop` is
+        set."""
         while not self._leave.is_set():
             if stop.is_set():
                 self._end()
@@ -148,7 +152,12 @@ class Build:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self, admin: Admin, session: Session) -> None:
-        """Update the counts, and end if the index is refused or has reached the end of the log."""
+        """Update the counts. Call `_end` if the index is refused, or if it has reached the log's
+        end in every partition.
+
+        The end is that of the first call. A partition that a corrupt batch stops counts as
+        finished, but the build then fails with the reason.
+        """
         assignment = session.assignment
         if fault := assignment.stopped.get(self.stream) or assignment.unindexed.get(self.stream):
             return self._end(fault)
@@ -169,4 +178,4 @@ class Build:
 
 
 def _ignore(counts: Counts) -> None:
-    """Do nothing: the positions of the session tell how far the index is."""
+    """Do nothing after a commit: the cursors' positions tell how far the index is."""

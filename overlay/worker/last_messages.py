@@ -46,8 +46,9 @@ AT_ONCE = 4
 
 @dataclass(slots=True)
 class Snapshots:
-    """The searches of a session. Call `load` before it reads, `decide` between its rounds, `close`
-    at its end."""
+    """The searches of a session for the last record of each subject, for consumers with
+    `deliver_policy: last_per_subject`. Call `load` before the session reads, `decide` between its
+    rounds, `close` at its end."""
 
     client: AIOKafkaClient
     metrics: Metrics
@@ -59,7 +60,9 @@ class Snapshots:
     """The consumer of the current search."""
 
     async def load(self) -> None:
-        """Search the streams of one partition. Raises SourceChanged, SourceUnavailable."""
+        """Search for all consumers that wait for it in streams without a ledger (of one partition),
+        and have their cursors deliver what was found. Returns when all searches have ended. Raises
+        SourceChanged, SourceUnavailable."""
         for (stream, source), cursor in self.cursors.all():
             if cursor.is_searching and stream not in self.assignment.ledgers:
                 (consumer,) = cursor.members
@@ -69,10 +72,11 @@ class Snapshots:
                 )
 
     def decide(self, note: Callable[[], None], now: int) -> None:
-        """Have the consumer whose search has ended read what was found, and start the next search.
+        """If the current search has ended, have its consumer's cursors deliver what was found. If
+        none runs, start the next one in a task; does not wait for it.
 
-        `note` is called when that one ends. `now`: ms since 1970. Raises SourceChanged,
-        SourceUnavailable.
+        `note` is called when that task ends. `now`: ms since 1970. Raises SourceChanged or
+        SourceUnavailable if the search has failed.
         """
         if self._searching is not None and self._searching.done():
             found, self._searching = self._searching.result(), None
@@ -83,14 +87,15 @@ class Snapshots:
             self._searching.add_done_callback(lambda _: note())
 
     async def close(self) -> None:
-        """Cancel the current search."""
+        """Cancel the current search, if there is one, and wait until it has ended. Its error is
+        dropped."""
         if self._searching is not None:
             self._searching.cancel()
             await asyncio.gather(self._searching, return_exceptions=True)
 
     def _find_next(self) -> ConsumerId | None:
-        """Return a waiting consumer for whose snapshot the ledger has all sequences, None if there
-        is none."""
+        """Return a consumer that waits for its search and whose stream's ledger has sequences up to
+        the ends of its snapshot in all partitions. Return None if there is none."""
         waiting: dict[ConsumerId, bool] = {}
         for (stream, source), cursor in self.cursors.all():
             if cursor.is_searching:
@@ -102,7 +107,9 @@ class Snapshots:
         return next((consumer for consumer, is_known in waiting.items() if is_known), None)
 
     async def _search_all(self, consumer: ConsumerId) -> dict[TopicPartition, Ints]:
-        """Return the offsets of the last messages in each partition of a stream with a ledger."""
+        """Search all partitions of a consumer's stream, one after the other. Return by partition
+        the offsets (int64, ascending) of the records that are the last of their subject in the
+        whole stream. For streams with a ledger."""
         stream = consumer[0]
         ledger, ends = self.assignment.ledgers[stream], self.cursors.standing(consumer).snapshot
         positions = {source: cursor.position for source, cursor in self.cursors.members_of(consumer)}
@@ -121,7 +128,11 @@ class Snapshots:
     async def _search(
         self, consumer: ConsumerId, source: TopicPartition, first: int, end: int, fetcher: Fetcher | None = None
     ) -> dict[str, int]:
-        """Return the offset of the last message of each subject in a part of one partition."""
+        """Return by subject the offset of its last record from `first` to `end` (exclusive) in one
+        partition, for the subjects that the consumer wants.
+
+        `fetcher`: to be used for reading; None for a new one.
+        """
         stream = consumer[0]
         span = (max(first, self.assignment.starts[source]), end)
         progress = _Progress(stream, consumer[1], source, span[1] - span[0], self.metrics)
@@ -146,7 +157,7 @@ def find_lows(positions: Mapping[TopicPartition, int], ledger: Ledger) -> dict[T
 
 @dataclass(slots=True)
 class _Progress:
-    """Logs and counts the progress of a search."""
+    """Logs and counts the progress of one search. `total`: offsets to be searched."""
 
     stream: str
     consumer: str
@@ -156,8 +167,8 @@ class _Progress:
     _told: float = field(default_factory=monotonic)
 
     def step(self, done: int, fetched: int) -> None:
-        """Note that `done` of `total` offsets are searched. `fetched`: bytes read since the last
-        step."""
+        """Count `fetched` bytes, read since the last call, and log the progress if PROGRESS_S have
+        passed since the last log line. `done`: offsets searched so far."""
         self.metrics.bytes_fetched.inc(fetched)
         if monotonic() - self._told >= PROGRESS_S:
             self._told = monotonic()

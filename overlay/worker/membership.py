@@ -56,7 +56,8 @@ Release = Callable[[], Awaitable[None]]
 
 
 class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
-    """This worker's membership in the group of workers."""
+    """This worker's membership in the consumer group that assigns the shards. `owned`: the shards
+    that are assigned to this worker, empty during a rebalance."""
 
     def __init__(self, kafka: Properties, prefix: str, topic: str) -> None:
         self.owned: set[int] = set()
@@ -81,7 +82,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         )
 
     async def start(self) -> None:
-        """Connect. Raises SourceUnavailable."""
+        """Connect to Kafka; `run` joins the group. Raises SourceUnavailable."""
         try:
             await finish_within(self._consumer.start(), BOOTSTRAP_S)
         except asyncio.CancelledError:
@@ -92,10 +93,11 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             raise SourceUnavailable(f"cannot join the group of workers: {error}") from error
 
     async def run(self, stop: asyncio.Event, take: Take, release: Release) -> None:
-        """Be a member until `stop`; then release the shards and leave. Raises CredentialsRefused.
+        """Join the group and stay a member until `stop`; then release the shards and leave. Raises
+        CredentialsRefused.
 
-        `take` is awaited with the shards assigned to us. `release` is awaited within a rebalance,
-        before shards are assigned anew.
+        After each rebalance, `take` is awaited with the shards assigned to us, all of them.
+        `release` is awaited before shards are assigned anew, within the rebalance, and at the end.
         """
         self._take, self._release = take, release
         try:
@@ -112,8 +114,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             await self._leave()
 
     async def _leave(self) -> None:
-        """Leave the group. The wait is limited: a coordinator that does not answer must not delay
-        the end, and it notices by itself that a member is missing."""
+        """Leave the group and close the connections. The wait is limited to LEAVE_S: a coordinator
+        that does not answer must not delay the end, and it notices by itself that a member is
+        missing."""
         try:
             async with asyncio.timeout(LEAVE_S):
                 if self._heartbeats:
@@ -124,7 +127,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             log.warning("the group of workers does not answer; left without its leave", seconds=LEAVE_S)
 
     async def _poll(self) -> None:
-        """Let the client do the group's work. Raises CredentialsRefused."""
+        """Call the consumer's poll, so that it takes part in rebalances. It returns no records.
+        Errors of Kafka are logged, but a refused access raises CredentialsRefused."""
         try:
             await self._consumer.getmany(timeout_ms=100)
         except (GroupAuthorizationFailedError, TopicAuthorizationFailedError) as error:
@@ -133,15 +137,16 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             log.warning("the group of workers cannot be reached", reason=str(error))
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
-        """Release all shards before a rebalance, so that everything is committed when the next
-        owners read the state."""
+        """Release all shards before a rebalance, and wait for it, so that everything is committed
+        when the next owners read the state. aiokafka calls it."""
         self.owned = set()
         self._confirmed_at = -math.inf
         if self._release is not None:
             await self._release()
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
-        """Take the assigned shards after a rebalance."""
+        """Record the assigned partitions as the shards that we own, and wait until `take` has taken
+        them. aiokafka calls it after a rebalance."""
         self._consumer.pause(*assigned)
         self.owned = {tp.partition for tp in assigned if isinstance(tp, TopicPartition)}
         self._changed.set()
@@ -150,9 +155,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             await self._take(self.owned)
 
     async def confirm(self, shard: int) -> int | None:
-        """Ask the coordinator whether the shard is assigned to us now, and has been since it was
-        assigned. Return the generation if it is, None if not, or if there is no answer within
-        CONFIRM_S."""
+        """Send the group's coordinator a heartbeat, to learn whether the shard is still assigned to
+        us. Return the group's generation if it is. Return None if not, or if there is no answer
+        within CONFIRM_S."""
         if shard not in self.owned:
             return None
         asked_at = monotonic()
@@ -170,14 +175,15 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         return int(self._coordinator.generation)
 
     async def is_owner(self, shard: int) -> bool:
-        """Return whether the shard is assigned to us. The coordinator is asked if it has not
-        confirmed our shards within LEASE_S."""
+        """Return whether the shard is assigned to us. The coordinator is asked (`confirm`) unless
+        it has confirmed that within the last LEASE_S."""
         if shard in self.owned and monotonic() < self._confirmed_at + LEASE_S:
             return True
         return await self.confirm(shard) is not None
 
     async def await_ownership(self, shard: int) -> int:
-        """Wait until the shard is assigned to us, and return the generation."""
+        """Wait, without limit, until the coordinator confirms that the shard is assigned to us.
+        Return the group's generation."""
         while True:
             self._changed.clear()
             generation = await self.confirm(shard)

@@ -45,14 +45,14 @@ KINDS = (*(verb.name.lower() for verb in Verb), "range")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Creates and removes the series of one service's metrics."""
+    """Creates the labelled series of a service's Prometheus metrics, and removes them."""
 
     metrics: Metrics
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have series."""
 
     def open_service(self) -> None:
-        """Create the counters that belong to no stream."""
+        """Create, at zero, the series of counters without a stream label."""
         for cause in CAUSES:
             self.metrics.shard_restarts.labels(cause)
         for flaw in Flaw:
@@ -63,7 +63,8 @@ class Series:
             self.metrics.replies_refused.labels(reason)
 
     def open_streams(self, names: Iterable[str]) -> None:
-        """Create the counters of streams. Existing counters keep their values."""
+        """Create, at zero, the series of counters of these streams. Existing series keep their
+        values."""
         for name in names:
             for metric, rest in self._list_of_stream():
                 metric.labels(name, *rest)
@@ -92,7 +93,8 @@ class Series:
                 _remove(metric, name)
 
     def open_consumers(self, ids: Iterable[ConsumerId]) -> None:
-        """Create the counters of consumers."""
+        """Create, at zero, the series of counters of these consumers. Existing series keep their
+        values."""
         metrics = self.metrics
         for id in ids:
             self.opened.add(id)
@@ -100,8 +102,8 @@ class Series:
                 metric.labels(*id)
 
     async def close_consumers(self, ids: Iterable[ConsumerId]) -> None:
-        """Remove all series of consumers that were opened and are not served by this worker any
-        more."""
+        """Remove all series of those of these consumers that `open_consumers` has opened. Lets
+        other tasks run after every TURN consumers."""
         for count, id in enumerate(self.opened.intersection(ids), 1):
             self.opened.discard(id)
             self._close_consumer(id)
@@ -130,7 +132,7 @@ class Series:
             _remove(metrics.filter_nulls, *id, reason)
 
     def _list_of_stream(self) -> Iterator[tuple[Labelled, tuple[str, ...]]]:
-        """Yield the counters of a stream, each with the labels that follow the stream's name."""
+        """Yield each counter of a stream with the label values that follow the stream's name."""
         metrics = self.metrics
         for metric in (
             metrics.records_fetched,

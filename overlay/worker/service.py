@@ -55,7 +55,8 @@ noticed."""
 
 @dataclass(slots=True)
 class Service:
-    """Runs what a config folder defines. `port`: where HTTP listens, once `run` has started it."""
+    """One worker process: serves the streams and consumers that a config folder defines. `port`:
+    where HTTP listens, once `run` has started it."""
 
     loaded: Loaded
     """The folder's files, as they were last read."""
@@ -80,12 +81,12 @@ class Service:
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions that this worker runs now."""
+        """The sessions that this worker runs now, one for each shard that it serves."""
         return self.shard_manager.sessions if self.shard_manager else []
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Listen for HTTP, load the kernels, and `serve`. Raises OverlayError if the HTTP address
-        is taken."""
+        """Listen for HTTP, load the kernels, and `serve` until `stop`. Raises OverlayError if the
+        HTTP address is taken, CredentialsRefused."""
         service = self.loaded.service
         runner, self.port = await start_http(make_app(self.metrics, self.report), service.http.address)
         log.info("http listens", url=f"http://{service.http.address[0]}:{self.port}/metrics")
@@ -100,16 +101,16 @@ class Service:
             await runner.cleanup()
 
     def reload(self, files: Loaded) -> None:
-        """Take over changed files of the folder. Changes of overlay.yaml count from the next
-        start."""
+        """Apply changed stream and consumer files of the folder from now on; does not wait until
+        they are in effect. Changes of overlay.yaml are ignored until the next start."""
         self.loaded = replace(files, service=self.loaded.service)
         self.identity = identify(self.loaded)
         if self._request_server is not None:
             self._request_server.reload(self.loaded)
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, without HTTP; the caller has loaded the kernels. Waits for Kafka
-        however long it takes.
+        """Serve until `stop`, without HTTP; the caller has loaded the kernels. While Kafka cannot
+        be reached, try again without limit.
 
         Raises CredentialsRefused.
         """
@@ -131,7 +132,9 @@ class Service:
                     raise
 
     async def _work(self, stop: asyncio.Event) -> None:
-        """Be a worker of the group until `stop`. Raises SourceUnavailable, CredentialsRefused."""
+        """Connect to Kafka, create the topics of the overlay that are missing, and be a worker of
+        the group until `stop`. Raises SourceUnavailable, also if the state topic accepts no
+        records; CredentialsRefused."""
         service = self.loaded.service
         prefix = service.topics.prefix
         async with Admin(service.kafka) as admin:
@@ -148,8 +151,9 @@ class Service:
                     await request_server.close()
 
     async def _be_member(self, admin: Admin, count: int, stop: asyncio.Event) -> None:
-        """Join the group and run its shards until `stop`, following the control topic or else the
-        files."""
+        """Join the group of workers and run the shards that it assigns to us until `stop`. Changes
+        of the config come from the control topic, or from the folder's files if there is no control
+        topic."""
         service, request_server = self.loaded.service, self._request_server
         prefix = service.topics.prefix
         registry = Registry(self.loaded) if request_server is None else request_server.registry
@@ -167,7 +171,8 @@ class Service:
             shard_manager = self.shard_manager
 
             async def take(numbers: set[int]) -> None:
-                """Serve the assigned shards, after the control topic was read to its end."""
+                """Serve exactly these shards, after the control topic was read to its end. Do
+                nothing if they are not all ours any more."""
                 if numbers and request_server is not None:
                     await request_server.catch_up()
                 # otherwise we are leaving, and nothing would stop them again
@@ -177,7 +182,8 @@ class Service:
             await membership.run(stop, take, shard_manager.release)
 
     async def _follow_files(self, registry: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
-        """Serve what the files say. Runs only if there is no control topic."""
+        """Pass changes of the folder's files to the shard manager, until `stop`. Runs only if there
+        is no control topic."""
         taken = registry.files
         while not await is_set_within(stop, LOOK_S):
             if self.loaded is not taken:
@@ -186,8 +192,12 @@ class Service:
                 await shard_manager.take_up(registry.effective())
 
     async def _ensure_control(self, admin: Admin) -> bool:
-        """Return whether the overlay's own topics exist, creating missing ones. Without them the
-        folder's consumers are served all the same."""
+        """Create the control, reply and events topics where they are missing. Return whether all
+        exist now.
+
+        False, and an error in the log, for what Kafka refuses: then the consumers of the folder's
+        files are still served, but no requests are. Raises SourceUnavailable.
+        """
         topics = self.loaded.service.topics
         wanted = list_shared_topics(topics.prefix)
         refused: dict[str, str] = {}
@@ -201,7 +211,8 @@ class Service:
         return not refused
 
     async def _open_request_server(self, admin: Admin) -> None:
-        """Read the control topic to its end, if Kafka allows it. Raises SourceUnavailable."""
+        """Set `_request_server` to one that has read the control topic to its end. If Kafka refuses
+        the topic, log that and set None: then no requests are served. Raises SourceUnavailable."""
         name = f"{self.identity.prefix}@{socket.gethostname()}"
         # set before it is open, so that `reload` reaches it meanwhile
         request_server = self._request_server = RequestServer(
@@ -217,7 +228,8 @@ class Service:
             await request_server.close()
 
     def report(self) -> dict[str, Any]:
-        """Return what the HTTP endpoints and the CLI show."""
+        """Return what the HTTP endpoints and the CLI show, with the keys of `http.make_app`, and
+        set the gauges that follow from it."""
         if self.shard_manager is None:
             found = report_service(self.loaded, (), self.rates, self.metrics, self.trouble, ())
             shards: list[int] = []
@@ -233,7 +245,8 @@ class Service:
 
 
 async def check_writable(admin: Admin, topic: str) -> None:
-    """Raise SourceUnavailable if a topic that the service depends on accepts no records now."""
+    """Raise SourceUnavailable if an existing topic accepts no records now: it has no leader, or too
+    few replicas in sync. Does nothing if the topic is missing."""
     facts = (await admin.find_topics([topic])).get(topic)
     if facts and (fault := find_fault(facts)):
         raise SourceUnavailable(f"topic {topic}: {fault}")

@@ -26,7 +26,8 @@ BACKLOG_BYTES = 1 << 19
 
 @dataclass(slots=True)
 class SourceFetches:
-    """The partition fetches of the cursors, one for each cursor that is not halted."""
+    """The fetches for a session's cursors (shared reading positions): one partition fetch for each
+    cursor that is not halted."""
 
     cursors: Cursors
     fetcher: Fetcher
@@ -37,7 +38,8 @@ class SourceFetches:
     """Bytes of the fetcher that are counted already."""
 
     def follow(self) -> None:
-        """Fetch what the cursors wish, and stop fetching for those that have ended."""
+        """Start, move or stop fetches as the cursors now need them; does not wait for data. Also
+        counts the chunks that the cursors skip by the index."""
         for cursor in self.cursors.take_gone():
             if fetch := self._fetches.pop(cursor, None):
                 self.fetcher.shut(fetch)
@@ -49,14 +51,16 @@ class SourceFetches:
         self.cursors.savings.clear()
 
     def look(self) -> dict[Cursor, Look]:
-        """Return what is there for each cursor."""
+        """Return by cursor the fetched data that is ready, None if there is none, and its
+        partition's last stable offset. The data stays where it is; see `take`."""
         return {
             cursor: Look(fetch.ready if isinstance(fetch.ready, Fetched) else None, fetch.stable_end)
             for cursor, fetch in self._fetches.items()
         }
 
     def take(self, made: Round) -> None:
-        """Let the fetcher go on behind the data that a round has taken."""
+        """Remove the data that a round has taken from its fetches, so that the fetcher fetches what
+        follows. Counts its records, and the bytes fetched."""
         for (stream, _), cursor, fetched in made.taken:
             self._fetches[cursor].take()
             self.metrics.records_fetched.labels(stream).inc(fetched.records)
@@ -64,17 +68,20 @@ class SourceFetches:
         self._counted = self.fetcher.bytes_fetched
 
     def has_backlog(self, made: Round) -> bool:
-        """Return whether much more is waiting to be read than a round has taken."""
+        """Return whether a cursor of this round has much more to read: its data in the round was at
+        least BACKLOG_BYTES, and more offsets are still to be fetched."""
         return any(
             task.fetched.data.size >= BACKLOG_BYTES and self._count_left(cursor) > 0
             for task, (_, cursor) in zip(made.tasks, made.owners, strict=True)
         )
 
     async def recover(self) -> Moved:
-        """Handle the fetches that have failed.
+        """Handle the fetches that have failed. Return what the state must record for it, empty if
+        no cursor was moved.
 
-        A cursor whose position is not in the log goes on at the log's start. Raises SourceChanged
-        if Kafka denies access, or if the log was truncated below a cursor's position.
+        A cursor whose position is no longer in the log, because of retention, goes on at the log's
+        start. Raises SourceChanged if Kafka denies access, or if the log was truncated below a
+        cursor's position.
         """
         first: dict[Cursor, int] = {}
         for partition, cursor in self.cursors.all():
@@ -99,7 +106,8 @@ class SourceFetches:
         return moved
 
     def _follow(self, partition: StreamPartition, cursor: Cursor, wish: Wish | None) -> None:
-        """Fetch what a cursor wishes. Data that is there already and is needed is kept.
+        """Make a cursor's fetch read where the cursor wishes; `wish` is None for a halted cursor,
+        whose fetch stops. Data that is there already and is needed is kept.
 
         A fetch may move backwards: it may have been set beyond parts that the cursor had planned to
         skip before it joined a cursor that skips nothing.
@@ -119,7 +127,8 @@ class SourceFetches:
         fetch.urgent = wish.is_urgent
 
     def _count_left(self, cursor: Cursor) -> int:
-        """Return how many offsets are still to be fetched for a cursor, 0 if it is halted."""
+        """Return how many offsets up to the last stable offset are still to be fetched for a
+        cursor; 0 if it is halted."""
         fetch = self._fetches.get(cursor)
         return 0 if fetch is None or cursor.is_halted else fetch.stable_end - fetch.position
 

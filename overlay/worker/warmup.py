@@ -55,8 +55,12 @@ _RECORD = b'\x24\x00\x00\x00\x02k\x0e{"v":1}\x02\x02h\x02x'
 
 
 def load_kernels() -> None:
-    """Compile what the push path runs, or load it from the cache. Needs no data and leaves none
-    behind."""
+    """Compile the numba kernels that serving consumers needs, or load them from the cache on disk.
+    Blocks, up to a minute at the first start of an installation.
+
+    It runs them on a made-up record, without Kafka. All objects made so far are then left out of
+    garbage collection.
+    """
     began = monotonic()
     log.info("loading kernels; the first start of an installation compiles them, which takes up to a minute")
     stream = StreamConfig.model_validate(_STREAM)
@@ -84,7 +88,8 @@ def load_kernels() -> None:
 
 
 def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | None) -> Reader:
-    """Return a push consumer that delivers all records, or those that `sql` selects."""
+    """Return a push consumer that delivers all records, or those that `sql` selects, to an output
+    with this many partitions."""
     settings = {"stream": "W", "durable_name": name, "deliver_subject": name, "ack_policy": "none"}
     config = ConsumerConfig.model_validate({**settings, "filter": {"sql": sql}})
     envelope = make_envelope("W", name, full=False, source_time=False)
@@ -93,7 +98,8 @@ def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | No
 
 
 def _load_dispatcher(output_topic: OutputTopic | None, offers: list[Offer]) -> None:
-    """Deliver one message, deliver it again, and ack it."""
+    """Have a dispatcher deliver the message of `offers`, deliver it again after its ack deadline,
+    and take its ack. Only the kernels that this loads are wanted."""
     config = ConsumerConfig.model_validate(
         {"stream": "W", "durable_name": "m", "deliver_subject": "a", "ack_wait": 1, "interest": "always"}
     )

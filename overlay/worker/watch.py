@@ -28,11 +28,13 @@ TOPICS_A_SECOND = 200
 
 
 async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> str:
-    """Look at the topics about every second. Return the reason for a new session once there is one.
+    """Look at the session's topics about every second, until there is a reason for a new session.
+    Return the reason.
 
-    `until`: monotonic time at which stalled consumers are tried again. Raises SourceChanged if a
-    topic that is being read was deleted or created again, or may not be read any more. Raises
-    DeliveryFailed if an output topic was deleted or accepts no more records.
+    `until`: monotonic time in seconds at which stalled consumers are tried again, which is such a
+    reason. Raises SourceChanged if a topic that is being read was deleted or created again, or may
+    not be read any more. Raises DeliveryFailed if an output topic was deleted or accepts no more
+    records.
     """
     names = {*assignment.topics, *assignment.outputs}
     pause = max(EVERY_S, len(names) / TOPICS_A_SECOND)
@@ -58,8 +60,9 @@ async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> st
 
 
 def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, served: bool) -> str:
-    """Return why a change of a topic requires a new session, empty if it does not. Raises
-    SourceChanged if that cannot wait."""
+    """Return why a change of a source topic requires a new session, empty if it does not. `was`,
+    `now`: None for a missing topic. `served`: whether it is being read; then SourceChanged is
+    raised if it was deleted or replaced."""
     if was is None or now is None:
         if served and now is None:
             raise SourceChanged(f"topic {name} was deleted")
@@ -79,7 +82,7 @@ def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, serve
 
 def _judge_output(name: str, was: TopicFacts, now: TopicFacts | None) -> str:
     """Return why a change of an output topic requires a new session, empty if it does not. Raises
-    DeliveryFailed if that cannot wait."""
+    DeliveryFailed if it was deleted, or accepts no records any more."""
     if now is None:
         raise DeliveryFailed(name, 0, "the topic was deleted", final=False)
     fault, before = find_fault(replace(now, config=was.config)), find_fault(was)

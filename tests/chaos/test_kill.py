@@ -129,7 +129,7 @@ def test_kill_at_random_moments(scene: Scene, running_service: StartService, new
             if at_work:
                 takeovers += 1
                 await_commit(service, takeovers)
-            time.sleep(rng.uniform(0.0, 1.5 if at_work else LATEST_KILL_S))
+            time.sleep(rng.uniform(0.0, 1.5 if at_work else LATEST_KILL_S))  # a kill at any moment is what is tested
             assert service.process.poll() is None, service.read_log()
             service.kill()
             takeovers = service.read_log().count(TAKEN_OVER)

@@ -57,7 +57,7 @@ def test_kill_the_sequencer(scene: Scene, running_service: StartService, new_top
             if at_work:
                 takeovers += 1
                 await_commit(service, takeovers)
-            time.sleep(rng.uniform(0.0, 2.0 if at_work else LATEST_KILL_S))
+            time.sleep(rng.uniform(0.0, 2.0 if at_work else LATEST_KILL_S))  # a kill at any moment is what is tested
             assert service.process.poll() is None, service.read_log()
             service.kill()
             takeovers = service.read_log().count("shard taken over")

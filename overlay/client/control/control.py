@@ -59,7 +59,7 @@ class BadAckToken(OverlayError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A delivery: its consumer sequence and the stream sequence of its message."""
+    """A consumer sequence (the number of a delivery) and the stream sequence of the same message."""
 
     consumer_seq: int = 0
     stream_seq: int = 0
@@ -92,7 +92,9 @@ class ConsumerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A pulled message. `token`: the ack token that `ack`, `nak` and `term` take."""
+    """A pulled message. `token`: the ack token that `ack`, `nak` and `term` take. `headers`: all of
+    the record, also those that the overlay added.
+    """
 
     subject: str
     token: str
@@ -138,38 +140,43 @@ class Control:
     def create(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Create a consumer, or update it if it exists. The fields are those of consumer files.
+        """Create a consumer, or update it if it exists. The fields are those of consumer files;
+        `fields` replace those of `config`.
 
-        Returns once the consumer is served. Raises Refused, FiltersDiffer if it got other filters,
-        and UnknownArgument for a keyword that is not a field. A mapping is sent as it is, because
-        the service may know more fields.
+        Returns once the consumer is served. Raises Refused, NoAnswer, FiltersDiffer if it got other
+        filters, and UnknownArgument for a keyword that is not a field. A mapping is sent as it is,
+        because the service may know more fields.
         """
         return self._define(Op.CREATE, "", stream, config, fields)
 
     def add(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Create a consumer as `create` does, but raise ConsumerAlreadyExists if it exists with
-        another config.
+        """Create a consumer as `create` does. If it exists with the same config, return its info;
+        with another config, raise ConsumerAlreadyExists.
         """
         return self._define(Op.CREATE, "create", stream, config, fields)
 
     def update(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Replace the config of an existing consumer. Fields that are left out get their defaults."""
+        """Replace the config of an existing consumer. Fields that are left out get their defaults.
+        Raises as `create`, and ConsumerDoesNotExist.
+        """
         return self._define(Op.UPDATE, "update", stream, config, fields)
 
     def delete(self, stream: str, name: str) -> None:
-        """Delete a consumer and its state, and return once that is done. Its output topic stays."""
+        """Delete a consumer and its state, and return once that is done. Its output topic stays.
+        Raises Refused if it does not exist, NoAnswer.
+        """
         self._ask(Op.DELETE, stream=stream, consumer=name)
 
     def info(self, stream: str, name: str) -> ConsumerInfo:
-        """Return a consumer's info. Raises Refused, NoAnswer."""
+        """Return what the service says of a consumer. Raises Refused if it does not exist, NoAnswer."""
         return read_info(self._ask(Op.INFO, stream=stream, consumer=name))
 
     def consumers(self, stream: str = "") -> list[ConsumerInfo]:
-        """Return all consumers, or those of one stream, by name."""
+        """Return the info of all consumers, or of those of one stream, sorted by stream and name."""
         found: list[ConsumerInfo] = []
         while True:
             answer = self._ask(Op.LIST, stream=stream, offset=len(found))
@@ -178,7 +185,8 @@ class Control:
                 return found
 
     def pause(self, stream: str, name: str, until: datetime | timedelta | str) -> bool:
-        """Deliver nothing before `until`; return whether the consumer is paused.
+        """Pause a consumer, so that it delivers nothing before `until`. Return whether it is paused
+        now: False for a time that is over.
 
         `until`: a time with a zone, a span from now, or RFC 3339.
         """
@@ -190,7 +198,7 @@ class Control:
         self._ask(Op.RESUME, stream=stream, consumer=name)
 
     def streams(self) -> list[dict[str, Any]]:
-        """Return what the service reports of each stream."""
+        """Return JetStream's stream info of each stream, as the service reports it, sorted by name."""
         found: list[dict[str, Any]] = self._ask(Op.STREAM_LIST)["streams"]
         return found
 
@@ -199,12 +207,12 @@ class Control:
     def next(
         self, stream: str, name: str, batch: int = 1, *, expires: float = 5.0, **more: Unpack[PullFields]
     ) -> list[Pulled]:
-        """Pull up to `batch` messages; return when they have come, after `expires` seconds, or at
-        once with no_wait=True.
+        """Pull up to `batch` messages, blocking. Return when they have come, after `expires`
+        seconds, or at once with no_wait=True; then there may be fewer, or none.
 
         `more`: further fields of JetStream's pull request, such as max_bytes. Raises
-        UnknownArgument for other names, and Refused or PullRefused if the consumer does not take
-        the request.
+        UnknownArgument for other names, Refused or PullRefused if the consumer does not take the
+        request, and NoAnswer if the service answers nothing.
         """
         check_names("next", more, ("stream", "name", "batch", "expires", *PullFields.__annotations__))
         body: dict[str, Any] = {"stream": stream, "consumer": name, "batch": batch, **more}
@@ -222,7 +230,9 @@ class Control:
 
     @staticmethod
     def _collect(answers: Iterable[Message], batch: int, found: list[Pulled]) -> None:
-        """Append the messages of a pull to `found`, until it is complete."""
+        """Append the messages of a pull to `found`, until there are `batch` of them or a status
+        ends the pull. Raises Refused, PullRefused.
+        """
         for record in answers:
             headers = dict(read_headers(record))
             if CODE in headers and _is_end(headers):
@@ -235,25 +245,28 @@ class Control:
                 return
 
     def ack(self, token: str) -> None:
-        """Ack one delivery by its token; return once the ack is committed."""
+        """Ack one delivery by its token; return once the ack is committed. Raises as `tell`."""
         self.tell(token, Verb.ACK)
 
     def nak(self, token: str, delay: float | None = None) -> None:
-        """Request redelivery of one message, at once or after `delay` seconds."""
+        """Request redelivery of one message, at once or after `delay` seconds; return once the
+        request is committed. Raises as `tell`.
+        """
         self.tell(token, Verb.NAK, "" if delay is None else json.dumps({"delay": int(delay * _NANOSECONDS)}))
 
     def term(self, token: str, reason: str = "") -> None:
-        """Request that one message is never delivered again."""
+        """Request that one message is never delivered again; return once the request is committed. Raises as `tell`."""
         self.tell(token, Verb.TERM, reason)
 
     def in_progress(self, token: str) -> None:
-        """Restart the timer of one delivery."""
+        """Have the ack_wait of one delivery begin again; return once that is committed. Raises as `tell`."""
         self.tell(token, Verb.PROGRESS)
 
     def tell(self, token: str, verb: Verb, text: str = "") -> None:
-        """Send an ack of any kind for one delivery, and wait until it is committed.
+        """Send an ack, nak, term or progress report for one delivery, and wait until the service
+        has committed it. `text`: what follows the verb, such as the reason of a term.
 
-        Raises BadAckToken, NoAnswer.
+        Raises BadAckToken, and NoAnswer after `self.timeout` seconds.
         """
         found = find_token(token)
         topic = acks_topic(self.prefix, found.stream)
@@ -298,7 +311,7 @@ class Control:
 
 
 def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
-    """Return the ConsumerInfo of a response."""
+    """Return a ConsumerInfo from the JSON object that the service sent. Raises KeyError if a field is missing."""
     own = answer.get("overlay", {})
     return ConsumerInfo(
         stream=answer["stream_name"],
@@ -320,7 +333,7 @@ def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
 
 
 def check_filters(wanted: Mapping[str, Any], found: ConsumerConfig) -> None:
-    """Raise FiltersDiffer if a consumer has other filters than requested.
+    """Raise FiltersDiffer if the consumer `found` has other filters than the fields `wanted` ask for.
 
     An older service may not know all kinds of filters.
     """
@@ -340,7 +353,7 @@ _FILTERS = ("filter_subject", "filter_subjects", "filter")
 
 
 def find_token(text: str) -> Token:
-    """Return a parsed ack token. Raises BadAckToken."""
+    """Parse an ack token. Raises BadAckToken."""
     found = parse_token(text)
     if found is None:
         raise BadAckToken(
@@ -370,7 +383,9 @@ _NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Complet
 
 
 def _is_end(headers: Mapping[str, bytes | None]) -> bool:
-    """Return whether a status ends a pull. Raises PullRefused if it says that the pull was refused."""
+    """Return whether a status record ends a pull: False for a heartbeat, True if no more messages
+    come. Raises PullRefused if the pull was refused.
+    """
     code, text = ((headers.get(name) or b"").decode() for name in (CODE, DESCRIPTION))
     if code == "100":
         return False
@@ -380,7 +395,9 @@ def _is_end(headers: Mapping[str, bytes | None]) -> bool:
 
 
 def write_time(until: datetime | timedelta | str) -> str:
-    """Return a time with a zone, or a span from now, as RFC 3339. A text is returned as it is."""
+    """Return a time, or a span from now, as RFC 3339 in UTC. A time without a zone counts as local
+    time. A text is returned as it is, without a check.
+    """
     if isinstance(until, str):
         return until
     if isinstance(until, timedelta):

@@ -55,10 +55,13 @@ class Inbox:
     def ask(
         self, topic: str, key: bytes, value: bytes, timeout: float, headers: Headers = (), id: str = ""
     ) -> Iterator[Message]:
-        """Send a record and yield its answers, until the caller stops or `timeout` seconds have passed.
+        """Send a record to `topic` and yield the answers to it as they come, blocking between them.
+        The caller stops when it has enough. `timeout` seconds after the record was sent NoAnswer is
+        raised, even if there were answers.
 
-        `id`: the correlation id, a random one if empty. Raises SourceUnavailable,
-        CredentialsRefused, and NoAnswer after the timeout.
+        Nothing is sent before the first answer is asked for. `headers`: further ones of the record.
+        `id`: the correlation id, a random one if empty. Also raises SourceUnavailable,
+        CredentialsRefused.
         """
         correlation = (id or uuid.uuid4().hex).encode()
         consumer, producer = self._open()

@@ -50,9 +50,10 @@ def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Cons
 
 
 def _find_end(consumer: Consumer, place: TopicPartition) -> int:
-    """Return where a partition ends now. One that was made a moment ago may have no leader yet.
+    """Return the high watermark of a partition. A partition that was made a moment ago may have no
+    leader yet; this waits for one.
 
-    Raises KafkaException, and SourceUnavailable if it has no leader for OPEN_S.
+    Raises KafkaException, and SourceUnavailable if it has no leader for OPEN_S seconds.
     """
     ends: list[int] = []
 

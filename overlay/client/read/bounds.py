@@ -42,13 +42,15 @@ class NoSequence(OverlayError):
 
 @dataclass(frozen=True, slots=True)
 class ReadBounds:
-    """What there is to read now, by partition."""
+    """The offsets that a reading covers in each partition, and what was found when they were looked up."""
 
     offset_ranges: tuple[OffsetRange, ...]
     sources: Sources
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     seen: Mapping[TopicPartition, Glimpse] = field(default_factory=dict)
-    """The batches looked at, by partition, as far as they could be read."""
+    """The batches looked at and the bounds that came with them, by partition. Empty if everything
+    was looked up anew.
+    """
     order: LedgerOrder | None = None
     """The order of all partitions, if the stream has several and a ledger."""
 
@@ -58,15 +60,16 @@ class ReadBounds:
 
     @property
     def further(self) -> tuple[OffsetRange, ...]:
-        """The ranges that follow these, without an end."""
+        """The ranges that begin where these end, without an end of their own."""
         return tuple(OffsetRange(each.source, each.stop, floor=each.floor) for each in self.offset_ranges)
 
 
 async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mapping[TopicPartition, int]) -> ReadBounds:
     """Look up the bounds of a stream's partitions. Ends are the last stable offsets of this moment.
 
-    `offsets`: further offsets whose batches to look at, at no extra cost. In a stream of several
-    partitions the ranges begin at the logs' starts; see `begin_in_order`.
+    `offsets`: further offsets whose batches to look at, at no extra cost; they come in `seen`. If
+    the stream has one partition, its range begins at the request's `from_seq`. Otherwise ranges
+    begin at the logs' starts; see `begin_in_order`.
 
     Raises CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged.
     """
@@ -89,9 +92,10 @@ async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mappi
 
 
 def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOrder | None) -> ReadBounds:
-    """Return bounds with the order of several partitions, beginning at the sequence asked for.
+    """Return the bounds with `order`. If the request has `from_seq`, each range begins at its
+    partition's first offset with that sequence or a higher one.
 
-    Raises NoSequence.
+    Raises NoSequence if it has `from_seq` and `order` is None.
     """
     bounds = replace(bounds, order=order)
     if request.from_seq is None:
@@ -113,7 +117,9 @@ def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOr
 
 
 async def _look(line: Connection, stream: StreamConfig) -> KnownStream:
-    """Look up everything: partitions, metadata and bounds."""
+    """Check that Kafka answers, look up the stream's partitions and their bounds, and have the
+    client that fetches learn their leaders. Raises as `find_bounds`.
+    """
     await reach(line.kafka, DEADLINE_S)
     sources = await _find_sources(line.kafka, line.admin, stream)
     bounds = await line.admin.find_bounds(sources.partitions)
@@ -126,7 +132,12 @@ async def _look(line: Connection, stream: StreamConfig) -> KnownStream:
 async def _look_again(
     line: Connection, known: KnownStream | None, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Glimpse]:
-    """Look up what may have changed. Return nothing unless it is certain that all else is unchanged."""
+    """Return bounds and one batch (a Glimpse) of each known partition and of each partition in
+    `offsets`, by small fetches at the same time.
+
+    Empty if the stream was not looked up before, if a fetch fails or takes longer than DEADLINE_S,
+    or if a topic has another number of partitions now.
+    """
     if known is None:
         return {}
     at = {source: max(first, end - 1) for source, (first, end) in known.bounds.items()}
@@ -158,7 +169,9 @@ def _count(client: AIOKafkaClient, topic: str) -> int:
 async def begin_at(line: Connection, offset_ranges: Iterable[OffsetRange], since: int) -> list[OffsetRange]:
     """Return the ranges beginning at the first offset with a time at or after `since` (ms since 1970).
 
-    All records before that offset are older, in whatever order the timestamps are.
+    All records before that offset are older, in whatever order the timestamps are. If Kafka finds
+    none, the range is empty; but it stays as it is if records before it were deleted, since Kafka
+    may then be wrong.
     """
     asked = {each.source: each for each in offset_ranges}
     # negative times have a special meaning in Kafka

@@ -51,7 +51,7 @@ class Form(Protocol):
     def fields(self) -> tuple[Field, ...]: ...
 
     def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
-        """Return the rows of a slice as a batch of the schema.
+        """Return these rows of a slice, by number, as a batch of the schema. `sequenced`: as in `build_batch`.
 
         The batch keeps no reference to the slice's buffers.
         """
@@ -75,19 +75,19 @@ class EnvelopeBuilder:
 
 
 def choose_schema(columns: Collection[str]) -> pa.Schema:
-    """Return the schema of batches that have only these columns."""
+    """Return the schema of batches that have only these columns, in the order of SCHEMA."""
     return pa.schema([field for field in SCHEMA if field.name in columns])
 
 
 def build_batch(
     piece: Addressed, rows: Ints, columns: Collection[str], *, stream: str | None, sequenced: bool
 ) -> pa.RecordBatch:
-    """Return the rows of a slice as a batch of `choose_schema(columns)`.
+    """Return these rows of a slice, by number, as a batch of `choose_schema(columns)`.
 
     It keeps no reference to the slice's buffers.
 
     `stream`: its name, None for a topic that no file describes. `sequenced`: the stream has one
-    partition, so that offsets give sequences.
+    partition, so that offsets give sequences; otherwise `sequence` is null.
     """
     known = [name for name in columns if name in COLUMNS]
     found = envelope(piece.records, rows, piece.codes, piece.dictionary, piece.topic, piece.partition, known, sequenced)

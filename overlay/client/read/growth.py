@@ -29,9 +29,10 @@ EVERY_S = 1.0
 
 
 class Growth:
-    """A task that watches the topics of a stream until it is closed.
+    """A task that watches the topics of a stream until it is closed. It starts with the
+    construction, in the running loop.
 
-    It sets `changed` when `take` has something to return.
+    It sets `changed` when `take` has something to return or to raise.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Growth:
         return added
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Cancel the task and wait for its end. Its error, if any, is dropped."""
         self._watch.cancel()
         await asyncio.gather(self._watch, return_exceptions=True)
 
@@ -77,7 +78,9 @@ class Growth:
                 self._changed.set()
 
     def _hears_of_others(self, partitions: set[TopicPartition]) -> bool:
-        """Return whether the client's metadata differs from the known partitions."""
+        """Return whether the Kafka client's metadata has a partition that is not in `partitions`,
+        or lacks a topic of the stream.
+        """
         for entry in self._stream.topics:
             now = self._client.cluster.partitions_for_topic(entry.topic)
             if now is None or (entry.partitions is None and any((entry.topic, p) not in partitions for p in now)):

@@ -54,7 +54,7 @@ SMALL_CHUNKS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What a reading has to read, according to the index."""
+    """What a reading has to read, as far as the chunk index tells."""
 
     offset_ranges: tuple[OffsetRange, ...]
     counted: int = 0
@@ -64,7 +64,9 @@ class ReadPlan:
 
 
 class KeptIndex:
-    """The index of one stream. Readings in several threads use it one at a time."""
+    """The chunk index and the ledger of one stream, as far as a client has read them. They are kept
+    in memory from one reading to the next. Readings in several threads use them one at a time.
+    """
 
     def __init__(self, topic: str, stream: StreamConfig) -> None:
         self.topic, self._stream = topic, stream
@@ -75,8 +77,9 @@ class KeptIndex:
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """The offsets whose batches show whether the index is valid: the last of each partition's
-        chunks, and its own end.
+        """The offset of the last batch that chunks cover, by partition, and the next offset to read
+        of the index topic itself. A reading looks at these batches to learn whether the index is
+        valid.
 
         Empty if there is no index or another reading uses it now.
         """
@@ -91,7 +94,10 @@ class KeptIndex:
     async def find_read_plan(
         self, line: Connection, request: CheckedQuestion, conditions: Conditions, bounds: ReadBounds
     ) -> ReadPlan | None:
-        """Return what has to be read within the bounds; None if there is no usable index."""
+        """Read what is new in the index, and return what has to be read within the bounds. None if
+        there is no index, or if it cannot be read, which is logged. Waits while another reading
+        uses the index.
+        """
         try:
             async with self._take_turn():
                 if not await self._read_on(line, bounds):
@@ -107,7 +113,9 @@ class KeptIndex:
             return None
 
     async def find_order(self, line: Connection, bounds: ReadBounds) -> LedgerOrder | None:
-        """Return a copy of the stream's current ledger for one reading; None if there is none."""
+        """Read what is new in the index, and return a copy of the stream's ledger for one reading.
+        None if there is none, or if it cannot be read, which is logged.
+        """
         try:
             async with self._take_turn():
                 if not await self._read_on(line, bounds) or self._index.ledger.next_sequence == 1:
@@ -151,7 +159,9 @@ class KeptIndex:
         return True
 
     async def _find(self, line: Connection) -> bool:
-        """Look up whether the stream has an index."""
+        """Return whether the index topic exists and may be read. If so, also look up which topics
+        of the stream are compacted; if not, drop what was read of the index.
+        """
         # a client that may not read the index reads everything, as if there were none
         if self.topic not in await line.admin.find_topics([self.topic], with_config=False, denied={}):
             self._index = Index(self._stream)
@@ -165,7 +175,9 @@ class KeptIndex:
         return frozenset(name for name, facts in topics.items() if "compact" in facts.config.get("cleanup.policy", ""))
 
     async def _check(self, line: Connection, bounds: ReadBounds) -> None:
-        """Compare the chunks with the log, and drop chunks whose records do not exist any more."""
+        """Compare the chunks with the log, and drop those that were made from another log or whose
+        records do not exist any more.
+        """
         doubtful: list[TopicPartition] = []
         for source, first in bounds.log_starts.items():
             chunks = self._index.of(source)
@@ -213,8 +225,8 @@ class KeptIndex:
         return replace(offset_range, sized_route=sized_route, enough=enough)
 
     def _count(self, request: CheckedQuestion, offset_ranges: Sequence[OffsetRange]) -> ReadPlan | None:
-        """Return the count of matching records and the ranges to be read as well; None unless the
-        index gives an exact count.
+        """Return a plan that counts the matching records by the index, and reads only the ranges
+        that it does not cover. None unless the index gives an exact count.
         """
         counted, left, patterns = 0, list[OffsetRange](), simplify(self._stream, request.patterns)
         for each in offset_ranges:
@@ -227,20 +239,24 @@ class KeptIndex:
 
 
 class Indexes:
-    """The indexes of a client's streams. `prefix`: of the overlay's own topics."""
+    """The indexes of a client's streams, by stream. `prefix`: of the overlay's own topics."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._kept: dict[str, KeptIndex] = {}
 
     def find(self, request: CheckedQuestion, conditions: Conditions) -> KeptIndex | None:
-        """Return the index to use for a request; None if it cannot help."""
+        """Return the index to use for a request, without reading it yet. None if no header could
+        exclude a record, if the stream has no file, or if the request says `index=False`.
+        """
         helps = any(probe != Everything() for _, probe in conditions.parts())
         helps = helps or is_count(request) or request.last_per_subject
         return self.keep(request) if helps and request.index else None
 
     def keep(self, request: CheckedQuestion) -> KeptIndex | None:
-        """Return the index of a request's stream; None for a topic that no file describes."""
+        """Return the index of a request's stream; the first call for a stream makes it, empty. None
+        for a topic that no file describes.
+        """
         if not request.is_named:
             return None
         name = request.stream.name
@@ -250,7 +266,9 @@ class Indexes:
 
 
 def derive_conditions(request: CheckedQuestion, now: int) -> Conditions:
-    """Return what a chunk must contain for a request's records. `now`: ms since 1970."""
+    """Return the conditions that a chunk header must meet if the chunk may have records that the
+    request wants. `now`: ms since 1970.
+    """
     return derive(
         request.stream,
         request.patterns,
@@ -263,7 +281,9 @@ def derive_conditions(request: CheckedQuestion, now: int) -> Conditions:
 
 
 def is_count(request: CheckedQuestion) -> bool:
-    """Return whether a request asks only for the present number of records of some subjects."""
+    """Return whether a request asks only for the present number of records of some subjects: no
+    columns, no filter, no limits of time or number except `limit`.
+    """
     bounded = request.since is not None or request.until is not None
     bounded = bounded or request.last is not None or request.last_per_subject
     return not (request.columns or request.filter or request.values or bounded or request.follow)

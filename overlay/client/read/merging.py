@@ -36,7 +36,11 @@ _OVER = LAST + 1
 
 
 class Merge:
-    """A merge of ranges, one per partition."""
+    """The merge of a stream's partitions into one order, by sequence. `add` puts rows in, `take`
+    returns those that come next in this order.
+
+    `order`: the stream's ledger. `offset_ranges`: what is read, one for each partition.
+    """
 
     def __init__(self, order: LedgerOrder, schema: pa.Schema, offset_ranges: Iterable[OffsetRange]) -> None:
         self._order, self._schema = order, schema
@@ -52,7 +56,9 @@ class Merge:
         return LOOK_S if self._since else None
 
     async def follow(self, fetcher: Fetcher) -> None:
-        """Keep reading the ledger as it grows."""
+        """Open a fetch of the ledger's topic after what was read of it. From then on each `choose`
+        takes in the ledger entries that have come.
+        """
         self._partition_fetch = await fetcher.open(self._order.topic, 0, self._order.index.position)
 
     def choose(self, readings: Sequence[RangeReading]) -> list[RangeReading]:
@@ -60,7 +66,8 @@ class Merge:
         farthest behind in sequences, unless their data still waits for sequences.
 
         Marks the partition fetches of that partition as urgent, so that they are fetched even if
-        the fetcher is full.
+        the fetcher is full. Raises SourceChanged if the ledger's topic is not the one that was
+        read.
         """
         self._read_on()
         first = self._find_next()
@@ -80,7 +87,8 @@ class Merge:
 
     def _is_sequenced(self, reading: RangeReading) -> bool:
         """Return whether a reading's fetched data may be taken: the ledger has its sequences, or
-        the data has waited PATIENCE_S for them. Always True if the stream is not followed.
+        the data has waited PATIENCE_S for them. Always True if the stream is not followed, or if no
+        records are ready.
         """
         source, ready = reading.offset_range.source, reading.partition_fetch.ready
         if self._partition_fetch is None or not isinstance(ready, Fetched):
@@ -91,7 +99,7 @@ class Merge:
         return time.monotonic() - self._since.setdefault(source, time.monotonic()) > PATIENCE_S
 
     def add(self, source: TopicPartition, part: FilteredRows) -> None:
-        """Add a part of a partition, which continues at the part's position."""
+        """Keep the rows of a part until `take` returns them. The partition continues at the part's position."""
         for places, batch in zip(part.places, part.batches, strict=True):
             known = int(np.searchsorted(places, LAST)) if self._partition_fetch else places.size
             if known:
@@ -101,14 +109,14 @@ class Merge:
         self._at[source] = part.position
 
     def keep(self, readings: Iterable[RangeReading]) -> None:
-        """Note that no partitions but these have more to read."""
+        """Say which readings are left. The merge waits no longer for the other partitions."""
         self._at = {
             each.offset_range.source: self._at.get(each.offset_range.source, each.offset_range.start)
             for each in readings
         }
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is left when nothing more is read."""
+        """Return an iterator over all rows that are kept, as `take` does. Call it when nothing more is read."""
         self._at = {}
         return self.take()
 
@@ -135,6 +143,8 @@ class Merge:
         yield from loose
 
     def _find_next(self) -> int:
-        """Return the next place (sequence) of the partition that is farthest behind."""
+        """Return the place (the sequence, see sequences.py) of the next row of the partition that
+        is farthest behind; a number above all places if no partition is read any more.
+        """
         places = (find_place(self._order.ledger, source, offset) for source, offset in self._at.items())
         return min(places, default=_OVER)

@@ -18,7 +18,7 @@ from .row_filter import FilteredRows
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a batch.
+    """Row number `at` of a batch, with its offset in its partition.
 
     `order`: compares rows of several partitions: a timestamp (ms since 1970), or a sequence of the
     ledger.
@@ -32,7 +32,7 @@ class _Row:
 
 @dataclass(slots=True)
 class Newest:
-    """The last rows of one partition. Parts may be added in any order."""
+    """The last row of each subject in one partition, by offset. Parts may be added in any order."""
 
     rows: dict[str, _Row] = field(default_factory=dict)
     """By subject."""
@@ -43,7 +43,10 @@ class Newest:
         return [(subject, row.offset) for subject, row in self.rows.items()]
 
     def add(self, part: FilteredRows) -> None:
-        """Add the last rows of a part."""
+        """Take the rows of a part whose offset is higher than that of the row known for their
+        subject. The part must be one of a reading with `last_per_subject`, since only that has
+        `heads`.
+        """
         orders = np.concatenate(part.places or part.times).tolist() if part.heads else []
         places = [(batch, at) for batch in part.batches for at in range(batch.num_rows)]
         for (subject, offset), order, (batch, at) in zip(part.heads, orders, places, strict=True):

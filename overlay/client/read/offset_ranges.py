@@ -27,20 +27,21 @@ ALL_PARTS = Part.SUBJECT | Part.VALUES | Part.FILTER | Part.WINDOW
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedRoute:
-    """A route, and the bytes of each of its spans in the log: -1 if a part of the span has no chunk
-    header.
+    """A route (the spans of a partition's log that have to be read), and the bytes of each of its
+    spans in the log: -1 if a part of the span has no chunk header.
     """
 
     route: Route
     sizes: Ints
 
     def find(self, start: int, stop: int) -> slice:
-        """Return the spans that have offsets from `start` to `stop`."""
+        """Return which spans have offsets with start <= offset < stop, as a slice of the route's arrays."""
         low = int(np.searchsorted(self.route.next_offset, start, side="right"))
         return slice(low, max(low, int(np.searchsorted(self.route.first_offset, stop, side="left"))))
 
     def keep(self, start: int, stop: int) -> SizedRoute:
-        """Return the route without spans outside `start` to `stop`.
+        """Return the route without spans that have no offset with start <= offset < stop. Spans
+        that are partly outside are not cut.
 
         The route's saving still counts the whole route.
         """
@@ -55,7 +56,9 @@ def size_route(route: Route, chunks: Chunks) -> SizedRoute:
 
 
 def cut_out(offset_range: OffsetRange, pieces: Sequence[Piece]) -> OffsetRange:
-    """Return pieces of a range (newest first) as a range whose records are tested for everything."""
+    """Return `offset_range` with only these pieces (newest first, at least one) to read, from the
+    first offset of the oldest to the end of the newest. Their records are tested for everything.
+    """
     bounds = np.array(pieces[::-1], np.int64)
     residual = np.full(len(pieces), ALL_PARTS, np.uint8)
     first, after, sizes = (bounds[:, i].copy() for i in range(3))
@@ -76,7 +79,7 @@ class FetchRange:
 class OffsetRange:
     """A range of a partition: start <= offset < stop.
 
-    Only records at offsets from `floor` on are returned.
+    Only records at offsets from `floor` on are returned; it may be above `start`.
     """
 
     source: TopicPartition
@@ -102,7 +105,9 @@ class OffsetRange:
         )
 
     def keep_last(self, count: int) -> OffsetRange:
-        """Return the end of the range, with `count` offsets to read if it has as many."""
+        """Return the range with a higher start, from which on `count` offsets have to be read.
+        Offsets that the route skips do not count. The range itself if it has no more than `count`.
+        """
         if self.sized_route is None:
             return replace(self, start=max(self.start, self.stop - count))
         first, after, _ = self._clip(self.sized_route)
@@ -114,7 +119,7 @@ class OffsetRange:
         return replace(self, start=int(first[whole - 1] + left[whole - 1] - count))
 
     def fetch_ranges(self) -> Iterator[FetchRange]:
-        """Yield the fetch ranges that have to be read, in order."""
+        """Yield the fetch ranges that have to be read, in order; none if the range is empty or all of it is skipped."""
         if self.start >= self.stop:
             return
         if self.sized_route is None:
@@ -131,8 +136,8 @@ class OffsetRange:
             yield FetchRange(int(first[begin]), int(after[end]), int(weight) if is_known else None)
 
     def find_residual(self, first: int, after: int) -> Part:
-        """Return the parts of the question that records with first <= offset < after have to be
-        tested for.
+        """Return the parts of the question (subject, values, filter, time) that records with first
+        <= offset < after have to be tested for: all if there is no route, or no span there.
         """
         if self.sized_route is None:
             return ALL_PARTS
@@ -142,7 +147,9 @@ class OffsetRange:
         return Part(int(np.bitwise_or.reduce(route.residual[low:high], initial=0))) if low < high else ALL_PARTS
 
     def _clip(self, sized_route: SizedRoute) -> tuple[Ints, Ints, Ints]:
-        """Return first and next offsets of the spans within the range, and their sizes in bytes."""
+        """Return first and next offsets of the spans, cut to the range, and the bytes of the uncut
+        spans (-1 if unknown).
+        """
         route = sized_route.route
         spans = sized_route.find(self.start, self.stop)
         first = np.maximum(route.first_offset[spans], self.start)

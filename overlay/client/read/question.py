@@ -87,7 +87,7 @@ ARGUMENTS = ("stream", "topic", "declare", *Question.__annotations__)
 
 
 def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> CheckedQuestion:
-    """Check a question and return it as a request.
+    """Check the arguments of a reading and return them parsed. Nothing is asked of Kafka.
 
     An argument that is None counts as left out. `now`: ms since 1970.
 

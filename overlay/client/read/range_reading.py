@@ -33,9 +33,11 @@ SMALL_BYTES = 64 << 10
 
 
 class RangeReading:
-    """The reading of one offset range.
+    """The reading of one offset range: its fetch ranges one after the other, each by a partition
+    fetch (a reading position of the fetcher) of its own.
 
-    `go_on` opens its partition fetches; there is at least one until the reading is over.
+    `go_on` opens the partition fetches; after each call there is at least one until the reading is
+    over.
     """
 
     def __init__(self, fetcher: Fetcher, offset_range: OffsetRange) -> None:
@@ -66,7 +68,12 @@ class RangeReading:
         return self._fetch_ranges[0].size if self._fetch_ranges else None
 
     def take(self) -> tuple[Fetched | Lost | Changed | Denied | None, int]:
-        """Return what has been fetched, and how many offsets in it are gaps between fetch ranges."""
+        """Return what the first partition fetch has ready, None if nothing is, and the number of
+        offsets that lie in gaps between fetch ranges. It never waits.
+
+        If small fetch ranges are ready as a whole, they are returned as one Fetched, and all their
+        partition fetches but the last are closed.
+        """
         taken, (partition_fetch, fetch_range) = self.partition_fetch.take(), self._partition_fetches[0]
         if not isinstance(taken, Fetched) or not _is_small_and_whole(taken, partition_fetch):
             return taken, 0
@@ -82,14 +89,14 @@ class RangeReading:
         return (_join(parts) if len(parts) > 1 else taken), gaps
 
     async def open(self) -> None:
-        """Open a partition fetch for the next fetch range, if there is one."""
+        """Open a partition fetch for the next fetch range, if there is one. Does not wait for its data."""
         if self._fetch_ranges:
             part = self._fetch_ranges.popleft()
             opened = await self._fetcher.open(*self.offset_range.source, part.start, part.stop, part.size)
             self._partition_fetches.append((opened, part))
 
     def leave(self) -> None:
-        """Close the first partition fetch if it is at its end."""
+        """Close the first partition fetch if it has reached its end and none of its data is left to take."""
         if self.partition_fetch.ready is None and self.partition_fetch.position >= self.partition_fetch.stop:
             self._fetcher.shut(self.partition_fetch)
             self._partition_fetches.popleft()
@@ -101,7 +108,10 @@ class RangeReading:
 
 
 async def go_on(range_readings: Sequence[RangeReading]) -> None:
-    """Open partition fetches for what is to be read now, and for what may be fetched ahead."""
+    """Open a partition fetch for each reading that has none, and further ones for fetch ranges to
+    be fetched ahead: at most AHEAD_FETCHES and AHEAD_BYTES over all readings. Does not wait for
+    data.
+    """
     for each in range_readings:
         if each.is_waiting:
             await each.open()

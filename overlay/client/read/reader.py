@@ -101,16 +101,18 @@ class Progress:
 
 
 async def read_alone(lines: Connections, indexes: Indexes, request: CheckedQuestion, progress: Progress) -> Batches:
-    """Yield the batches of `read_batches` with a connection of their own, in the caller's loop."""
+    """Yield the batches of `read_batches` with a connection of their own, in the caller's loop. The
+    connection is closed at the end.
+    """
     async with lines.open() as line, aclosing(read_batches(line, indexes, request, progress)) as batches:
         async for batch in batches:
             yield batch
 
 
 async def read_batches(line: Connection, indexes: Indexes, request: CheckedQuestion, progress: Progress) -> Batches:
-    """Yield the batches that answer a request; none of them is empty.
+    """Yield the batches that answer a request, and count in `progress`. No batch is empty.
 
-    Raises what `find_bounds` raises, CorruptBatch unless the stream's file says to skip,
+    Raises what `make_read_plan` raises, CorruptBatch unless the stream's file says to skip,
     SourceChanged, SourceUnavailable.
     """
     bounds, read_plan = await make_read_plan(line, indexes, request)
@@ -138,7 +140,7 @@ async def make_read_plan(
     The plan leaves out what the index rules out, if there is an index. `narrow` gets the bounds
     before the plan is made, and returns them or smaller ones.
 
-    Raises what `find_bounds` and `narrow` raise.
+    Raises what `find_bounds` and `narrow` raise, and NoSequence.
     """
     conditions = derive_conditions(request, now_ms())
     index = indexes.find(request, conditions)
@@ -154,8 +156,8 @@ async def make_read_plan(
 
 
 async def _begin(line: Connection, request: CheckedQuestion, read_plan: ReadPlan) -> ReadPlan:
-    """Return the plan with start offsets for `since` looked up at Kafka, for ranges that the
-    index knows nothing about.
+    """Return the plan. If the request has `since`, ranges that the index knows nothing about begin
+    at the offset that Kafka finds for it.
     """
     blind = [each for each in read_plan.offset_ranges if each.sized_route is None]
     if request.since is None or not blind:
@@ -166,7 +168,7 @@ async def _begin(line: Connection, request: CheckedQuestion, read_plan: ReadPlan
 
 @dataclass(slots=True)
 class Scan:
-    """A scan of ranges of partitions through a row filter."""
+    """One scan of ranges of partitions through a row filter: `read` yields what passes, and counts in `progress`."""
 
     client: AIOKafkaClient
     admin: Admin
@@ -177,10 +179,11 @@ class Scan:
     progress: Progress
 
     async def read(self) -> Batches:
-        """Yield batches in the order of each partition.
+        """Yield batches in the order of each partition. It does not end if the request follows the stream.
 
         Batches of several partitions are merged by sequence if the stream has a ledger, otherwise
-        interleaved as they come.
+        interleaved as they come. Records that are only counted come first, as batches without
+        columns.
         """
         offset_ranges, further = self.read_plan.offset_ranges, self.bounds.further if self.request.follow else ()
         for batch in self._count(self.read_plan.counted):
@@ -216,19 +219,21 @@ class Scan:
                 yield batch
 
     def _make_merge(self, offset_ranges: Sequence[OffsetRange]) -> Merge | None:
-        """Return the merge of several partitions; None if the stream has no ledger."""
+        """Return the merge of several partitions; None if the stream has no ledger, or if there is nothing to read."""
         order = self.bounds.order
         return Merge(order, self.row_filter.schema, offset_ranges) if order and offset_ranges else None
 
     def _count(self, records: int) -> Iterator[pa.RecordBatch]:
-        """Yield batches without columns for records that only have to be counted."""
+        """Yield batches without columns for records that only have to be counted. Adds them to `progress` as unread."""
         self.progress.unread += records
         while records > 0:
             yield make_empty_rows(min(records, COUNT_ROWS))
             records -= COUNT_ROWS
 
     async def _find_last(self, offset_ranges: Sequence[OffsetRange], count: int) -> list[pa.RecordBatch]:
-        """Return the last `count` records that pass, over all ranges."""
+        """Return the last `count` records that pass, over all ranges, in the order of `merge_last`.
+        Reads backwards in growing spans.
+        """
         kept: dict[TopicPartition, deque[FilteredRows]] = {each.source: deque() for each in offset_ranges}
         window, left = max(WINDOW, count), list(offset_ranges)
         while left := [each for each in left if each.start < each.stop and _count(kept[each.source]) < count]:
@@ -246,7 +251,7 @@ class Scan:
         return await finish_in_thread(merge_last, self.row_filter.schema, list(kept.values()), count)
 
     async def _find_lasts(self, offset_ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch]:
-        """Return the last record of each subject that passes.
+        """Return the last record of each subject, among those that pass, in the order of `merge_newest`.
 
         In each partition the newest records are read first, until every subject is found.
         """
@@ -273,7 +278,13 @@ class Scan:
     async def _read_parts(
         self, offset_ranges: Sequence[OffsetRange], merge: Merge | None = None
     ) -> AsyncGenerator[tuple[TopicPartition, FilteredRows], None]:
-        """Yield the filtered parts of the ranges with their partitions, as they come."""
+        """Read the ranges through the filter, and yield each part that results, with its partition.
+        With `merge`, only from the partition that is farthest behind in sequences; otherwise as
+        they come.
+
+        It does not end if a range has no stop; partitions that are added to the stream are then
+        read as well. Raises CorruptBatch, SourceChanged, SourceUnavailable.
+        """
         offset_ranges = [each for each in offset_ranges if each.start < each.stop]
         endless = any(each.stop == NO_STOP for each in offset_ranges)
         self.progress.total = None if endless else (self.progress.total or 0) + sum(map(_count_offsets, offset_ranges))
@@ -308,7 +319,7 @@ class Scan:
                     await _wait(fetcher, None if endless else PATIENCE_S, merge.patience_s if merge else None)
 
     def _pass_over(self, range_readings: Iterable[RangeReading]) -> None:
-        """Count the offsets that the index skips."""
+        """Count the offsets that the index skips in `progress`, as unread and as done."""
         for each in range_readings:
             if each.offset_range.sized_route is not None:
                 unread = _count_offsets(each.offset_range) - each.offsets
@@ -359,7 +370,8 @@ class Scan:
         self.progress.nulls.update(part.nulls)
 
     def _check(self, part: FilteredRows, source: TopicPartition) -> None:
-        """Raise CorruptBatch for a batch that cannot be read, or count it as skipped.
+        """If a part ends at a batch that cannot be read, raise CorruptBatch; if the stream's
+        `on_corrupt` says to skip, log it and count it in `progress` instead.
 
         Call after the records before it are returned.
         """
@@ -372,9 +384,9 @@ class Scan:
         log.error("batch skipped", topic=source[0], partition=source[1], offset=error.offset, why=error.reason)
 
     async def _recover(self, partition_fetch: PartitionFetch, offset_range: OffsetRange) -> None:
-        """Continue at the log's start if the position is not in the log any more.
+        """Continue at the log's start if retention has removed the position, and count the offsets in between as lost.
 
-        Raises SourceChanged if it is another log.
+        Raises SourceChanged if the log ends before the position, since it is then another log.
         """
         topic, partition = offset_range.source
         first = await find_start(self.admin, offset_range.source, partition_fetch.position, ADVICE)
@@ -404,7 +416,7 @@ def _count(parts: Iterable[FilteredRows]) -> int:
 
 
 def _drop_first(parts: deque[FilteredRows], count: int) -> None:
-    """Drop parts that have none of the last `count` rows."""
+    """Drop parts from the front, as long as the others have at least `count` rows."""
     rows = _count(parts)
     while parts and rows - parts[0].rows >= count:
         rows -= parts.popleft().rows

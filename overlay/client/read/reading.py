@@ -35,7 +35,7 @@ _INSTEAD = "call `read` again for a second loop, or hand out the batches of one"
 
 
 class Channel:
-    """A queue of batches from an event loop to another thread.
+    """A queue of at most ROOM batches from an event loop to another thread.
 
     The last item is the end: an error, or None.
     """
@@ -48,7 +48,10 @@ class Channel:
         self._task: asyncio.Task[None] | None = None
 
     def run(self, lines: Connections, read: Callable[[Connection], Batches]) -> None:
-        """Fill the channel in this thread, until the batches end or `stop` is called."""
+        """Run `read` with a connection of `lines`, blocking this thread, and put its batches into
+        the channel until they end or `stop` is called. An error is not raised, but put in as the
+        last item.
+        """
         end: BaseException | None = None
         try:
             lines.run(lambda line: self._fill(read(line)))
@@ -69,7 +72,7 @@ class Channel:
     def take(self) -> pa.RecordBatch | None:
         """Return the next batch, None after the last one; blocks until there is one.
 
-        Raises what the reader raised.
+        Raises the error that ended `run`.
         """
         item = self._items.get()
         if isinstance(item, BaseException):
@@ -79,7 +82,7 @@ class Channel:
         return item
 
     def stop(self) -> None:
-        """Make `run` end soon."""
+        """Cancel the reading, so that `run` ends soon. Waits until `run` has begun, not until it has ended."""
         self._begun.wait()
         if self._task is not None:
             self._call(self._task.cancel)
@@ -91,7 +94,8 @@ class Channel:
 
 
 class Reading:
-    """An iterator of RecordBatches that reads while it is iterated over. It closes itself at its end.
+    """An iterator of RecordBatches. Reading begins with the construction, in a thread, which waits
+    while ROOM batches have not been taken. It closes itself at its end.
 
         with client.read("FLIGHTS", limit=10) as batches: ...    # closed at the end of the block
         pyarrow.table(client.read("FLIGHTS"))                    # all at once; Polars and DuckDB take a reading as well
@@ -128,7 +132,7 @@ class Reading:
             return batch
 
     def close(self) -> None:
-        """Stop reading and wait until all of it has ended.
+        """Stop reading, drop the batches that were not taken, and wait for the end of the reading's thread.
 
         May be called again, and from another thread.
         """
@@ -154,7 +158,8 @@ def _end(channel: Channel, thread: threading.Thread) -> None:
 
 
 class AsyncReading:
-    """The same for `async for`, in the caller's loop.
+    """An asynchronous iterator of RecordBatches that reads in the caller's loop while it is
+    iterated over. Iterating raises what Reading raises.
 
     To leave early, close it by `async with` or `aclose`.
     """
@@ -172,7 +177,7 @@ class AsyncReading:
             return await anext(self._batches)
 
     async def aclose(self) -> None:
-        """Stop reading. Raises ConcurrentIteration while a task iterates."""
+        """Stop reading and close the connection. Raises ConcurrentIteration while a task iterates."""
         with self._turn:
             await self._batches.aclose()
 

@@ -40,7 +40,7 @@ PART_SLICES = 8
 
 @dataclass(slots=True)
 class FilteredRows:
-    """The filtered rows of some neighbouring slices."""
+    """The rows of some neighbouring slices that passed the filter, and counts of the others."""
 
     position: int
     """The offset at which the range continues."""
@@ -52,7 +52,7 @@ class FilteredRows:
     partitions.
     """
     heads: list[tuple[str, int]] = field(default_factory=list)
-    """Subject and offset of the batches' rows, if the last record of each subject is asked for."""
+    """Subject and offset of the batches' rows, if the last record of each subject is asked for; empty otherwise."""
     scanned: int = 0
     unaddressed: Counter[str] = field(default_factory=Counter)
     """Records without a subject in the stream, by reason."""
@@ -83,7 +83,9 @@ class FetchFilter(Protocol):
     def sift(
         self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
     ) -> Iterator[FilteredRows]:
-        """Yield what passes of a fetch, in parts. `now`: ms since 1970. `stop`: offset at which the fetch range ends."""
+        """Yield the records of a fetch that pass, in parts. `now`: ms since 1970. `stop`: offset at
+        which the fetch range ends, None if that is the range's own.
+        """
 
 
 class RowFilter:
@@ -156,7 +158,7 @@ class RowFilter:
         return offset_range.find_residual(int(offsets[0]), int(offsets[-1]) + 1) if offsets.size else NO_PART
 
     def _add(self, part: FilteredRows, piece: Addressed, tests: Test, now: int) -> int:
-        """Add the rows of a slice that pass to the part, and return their bytes."""
+        """Add the rows of a slice that pass to the part, and its counts. Return the bytes of the rows."""
         part.position = piece.records.next_offset
         if not len(piece.records):
             return 0
@@ -179,7 +181,9 @@ class RowFilter:
         return int(batch.nbytes)
 
     def _choose(self, part: FilteredRows, piece: Addressed, tests: Test, now: int) -> Ints:
-        """Return the rows that pass, rising."""
+        """Return the numbers of the rows that pass these tests, rising. Counts in `part` what the
+        filter could not decide or read.
+        """
         if tests & self._by_subject:
             if piece.dictionary not in self._audiences:
                 patterns, values = [self._request.patterns], [self._request.values]
@@ -221,7 +225,9 @@ class RowFilter:
 
 
 def _keep_lasts(part: FilteredRows, piece: Addressed, rows: Ints) -> Ints:
-    """Return the last row of each subject among some rows (rising) of a slice."""
+    """Return the last row of each subject among some rows (rising) of a slice, rising. Adds their
+    subjects and offsets to `part.heads`.
+    """
     _, at = np.unique(piece.codes[rows][::-1], return_index=True)
     kept: Ints = np.sort(rows[::-1][at])
     subjects = piece.dictionary.subjects

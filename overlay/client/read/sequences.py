@@ -17,7 +17,9 @@ from overlay.kafka.log_position import TopicPartition
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LedgerOrder:
-    """A ledger, and how far its topic has been read."""
+    """The ledger of a stream (which offsets of its partitions have which sequences), and how far
+    the index topic, which holds it, has been read.
+    """
 
     topic: str
     index: Index
@@ -33,7 +35,10 @@ LAST = 1 << 62
 
 def find_places(ledger: Ledger, source: TopicPartition, offsets: Ints) -> tuple[Ints, Ints]:
     """Return the sequences of rising offsets, 0 for none, and their places in the order of all
-    partitions.
+    partitions, which never fall.
+
+    Without a sequence, the place is LAST if the ledger has not come so far yet. If the record will
+    never get one, it is that of the record before it, 0 if there is none.
     """
     sequences = ledger.sequence_of(source, offsets)
     missing = np.where(offsets < ledger.end_of(source), 0, LAST)
@@ -41,6 +46,8 @@ def find_places(ledger: Ledger, source: TopicPartition, offsets: Ints) -> tuple[
 
 
 def find_place(ledger: Ledger, source: TopicPartition, offset: int) -> int:
-    """Return the place of the first record of a partition at or after an offset."""
+    """Return the place of the first record of a partition at or after an offset; LAST if no such
+    record has a sequence yet.
+    """
     place = ledger.sequence_from(source, offset)
     return place if place < ledger.next_sequence else LAST

@@ -40,7 +40,7 @@ def describe_topic(topic: str, declared: Declared) -> StreamConfig:
 
 
 def _find_places(declared: Declared) -> dict[Path, FilePosition]:
-    """Return a place for each value, by which error messages name the value."""
+    """Return WHERE as the position of each value in the config that is made here, for error messages."""
     paths: list[Path] = [("topics",), ("topics", 0), ("properties",)]
     for name, entry in declared.items():
         paths.append(("properties", name))

@@ -46,8 +46,8 @@ class AckTimeout(OverlayError, TimeoutError):
 
 
 class AnswerWait:
-    """A wait for one answer: call `wait` or `wait_async` once, in a `with` block, which forgets the
-    answer at its end.
+    """A wait for the answer to one ack. Call `wait` or `wait_async` once, in a `with` block: its
+    end removes the registration, so that a later answer is ignored.
     """
 
     def __init__(self, answers: AckAnswers, correlation: bytes, future: Future[None]) -> None:
@@ -55,11 +55,11 @@ class AnswerWait:
 
     @property
     def headers(self) -> Headers:
-        """The headers that name the address of the answer, for the record that asks."""
+        """The headers that the ack's record needs: they name the reply topic and the correlation id of the answer."""
         return [(REPLY_TOPIC, self._answers.topic.encode()), (CORRELATION, self._correlation)]
 
     def wait(self, timeout: float) -> None:
-        """Wait for the answer.
+        """Block until the answer has come.
 
         Raises AckTimeout after `timeout` seconds, SourceUnavailable if answers can no longer be
         read.
@@ -91,7 +91,7 @@ def _tell(timeout: float) -> AckTimeout:
 
 
 class AckAnswers:
-    """The answers of one client.
+    """The listener for answers to acks, one for all subscriptions of a client. `topic`: the reply topic.
 
     All methods may be called from any thread. Garbage collection stops the listening.
     """
@@ -105,9 +105,10 @@ class AckAnswers:
         self._finalizer: weakref.finalize[[_Listener, threading.Thread], AckAnswers] | None = None
 
     def expect(self) -> AnswerWait:
-        """Register for an answer before the ack is sent, and start listening if needed.
+        """Return a wait for the answer to an ack that the caller sends next. The first call opens
+        the connection and starts a thread that listens; it may block for seconds.
 
-        Raises SourceUnavailable.
+        Raises SourceUnavailable, CredentialsRefused.
         """
         with self._lock:
             if self._finalizer is None:
@@ -120,17 +121,19 @@ class AckAnswers:
             return self.make_waiting()
 
     def make_waiting(self) -> AnswerWait:
-        """Return a new registration for an answer, without starting to listen."""
+        """Return a wait as `expect` does, without starting to listen."""
         correlation = f"{self._name}-{next(self._numbers)}".encode()
         future = self._listener.waiting[correlation] = Future[None]()
         return AnswerWait(self, correlation, future)
 
     def forget(self, correlation: bytes) -> None:
-        """Remove a registration."""
+        """Remove a registration, so that its answer is ignored. Does nothing if there is none."""
         self._listener.waiting.pop(correlation, None)
 
     def close(self) -> None:
-        """Stop listening until the next `expect`. Calls that still wait get SourceUnavailable."""
+        """Stop listening until the next `expect`, and wait for the end of the thread. Calls that
+        still wait for an answer get SourceUnavailable.
+        """
         with self._lock:
             if self._finalizer is not None:
                 self._finalizer()
@@ -152,14 +155,20 @@ class _Ear:
         return open_replies(self._kafka, self._topic, self._group, **contact.settings), contact
 
     def listen(self, stop: threading.Event) -> list[KafkaRecord]:
-        """Return the records that arrive within POLL_S seconds."""
+        """Return records of the reply topic: the first that comes within POLL_S seconds, and those
+        that have come with it; empty if none comes. A record may be an error of the client.
+
+        If the client has lost all brokers, another one is opened first, however long that takes,
+        unless `stop` is set.
+        """
         if self._contact.is_lost:
             self._open_anew(stop)
         first = self._consumer.poll(POLL_S)
         return [first, *self._consumer.consume(BATCH, 0)] if first is not None else []
 
     def _open_anew(self, stop: threading.Event) -> None:
-        """Open another client, unless told to stop.
+        """Replace the Kafka client by a new one. Tries again every RETRY_S seconds until that
+        succeeds or `stop` is set.
 
         Answers that came meanwhile are missed; acking again does no harm.
         """
@@ -179,7 +188,9 @@ class _Ear:
 
 
 class _Listener:
-    """What the listening thread knows: the registrations, but not the `AckAnswers` that owns them."""
+    """What the listening thread refers to: the registrations, but not the AckAnswers that has them,
+    so that this can be garbage-collected while the thread runs.
+    """
 
     def __init__(self) -> None:
         self.waiting: dict[bytes, Future[None]] = {}

@@ -48,13 +48,14 @@ _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHO
 
 
 class Closed(OverlayError):
-    """A message is to be settled after its subscription was closed. The application acts."""
+    """A message is acked, nakked or terminated after its subscription was closed. The application acts."""
 
 
 class AckSender:
     """The sender of one consumer's acks. All methods may be called from any thread.
 
-    `policy`: of the consumer. `on_failure`: called with the error if Kafka does not take acks.
+    `policy`: of the consumer. `on_failure`: called with the error, in the sender's thread, if Kafka
+    does not take acks.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class AckSender:
         self._called, self._many = threading.Event(), threading.Event()
         self._is_called = self._is_closed = False
         self.ack: Callable[[bytes], None] = self._ack if policy.takes_acks else self._pass
-        """Queue an ack of the delivery with this token. Does nothing if the consumer takes no acks
-        by token. Raises Closed.
+        """Queue an ack of the delivery with this token, and return at once. Does nothing if the
+        consumer takes no acks by token. Raises Closed.
         """
         self._kafka = kafka
         self._open()
@@ -97,18 +98,23 @@ class AckSender:
         )
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
-        """Queue a nak, term or progress for a delivery. Raises NoAckWanted, Closed."""
+        """Queue a nak, term or progress for a delivery, and return at once. `text`: the delay of a
+        nak, the reason of a term. Raises NoAckWanted, Closed.
+        """
         self._check_wanted()
         self._send(write_word(self._head, token, verb, text))
 
     def answer_flow(self, flow: FlowRequest) -> None:
-        """Queue the answer to a flow control request, after all messages before it were taken."""
+        """Queue the answer to a flow control request. Call it when all messages before the request
+        were taken: with `ack_policy: flow_control` the answer acks them.
+        """
         acks = self._policy is AckPolicy.FLOW_CONTROL and flow.up_to
         body = write_ranges([(1, flow.up_to)]) if acks else b""
         self._send(write_word(self._head, flow.subject.encode(), Verb.ACK)._replace(value=body))
 
     def ask(self, token: bytes) -> AnswerWait:
-        """Queue an ack that wants an answer, and return the wait for it.
+        """Queue an ack that the service answers once it has committed it, and return the wait for
+        that answer. The first call may block for seconds, to connect.
 
         Raises NoAckWanted, Closed, SourceUnavailable.
         """
@@ -118,7 +124,9 @@ class AckSender:
         return waiting
 
     def close(self) -> None:
-        """Send what is queued and wait until Kafka has it, at most CLOSE_S seconds."""
+        """Send what is queued and wait until Kafka has it, at most CLOSE_S seconds. If Kafka has
+        not taken all of it by then, `on_failure` is called. Later acks raise Closed.
+        """
         self._is_closed = True
         self._called.set()
         self._many.set()
@@ -169,9 +177,9 @@ class AckSender:
             self._on_failure(SourceUnavailable(f"{self._topic}: Kafka did not take {left} records of acks"))
 
     def _open_anew(self) -> None:
-        """Send the rest with another client.
+        """Replace the Kafka client by a new one, and queue again the records that the old one had not sent.
 
-        If the old client did send it, an ack arrives twice, which does no harm.
+        If the old client did send one, its ack arrives twice, which does no harm.
         """
         log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
         lost = self._producer
@@ -207,7 +215,8 @@ class AckSender:
                 return
 
     def _hear(self, record: Record, error: RdKafkaError | None, _: object) -> None:
-        """Process the delivery report of a record.
+        """Process the delivery report of a record. A record that the old client has dropped is
+        produced again; any other error goes to `on_failure`.
 
         `record` is passed in because the report has no headers.
         """

@@ -51,11 +51,13 @@ class Head:
 
     @property
     def text(self) -> bytes:
-        """The key of its ack records."""
+        """The key of all ack records of this consumer: `$JS.ACK.STREAM.CONSUMER`, as bytes."""
         return f"$JS.ACK.{self.stream}.{self.consumer}".encode()
 
     def tag(self, incarnation: bytes) -> bytes:
-        """Return the head of range acks for one incarnation's deliveries."""
+        """Return the text that stands in the token header of a range ack: it names this consumer
+        and the incarnation (the ownership by one worker) whose deliveries are acked.
+        """
         return b"$JS.ACK._.%b.%b.%b" % (incarnation, self.stream.encode(), self.consumer.encode())
 
     @property
@@ -79,8 +81,9 @@ class Head:
 class TokenColumns(NamedTuple):
     """The contents of tokens, as columns (int64, one per token).
 
-    `streams` and `consumers`: sequences, 0 if they cannot be parsed. `by`: which of `incarnations`
-    a token names, -1 for version 1.
+    `streams` and `consumers`: stream sequences and consumer sequences, 0 if they cannot be parsed.
+    `by`: index of the token's incarnation in `incarnations`, -1 for a token of version 1, which
+    names none.
     """
 
     streams: Ints
@@ -89,13 +92,17 @@ class TokenColumns(NamedTuple):
     incarnations: list[bytes]
 
     def split(self) -> Iterator[tuple[bytes, Ints]]:
-        """Yield each incarnation, empty for none, with the positions of its tokens."""
+        """Yield each incarnation that a token names with the rows of its tokens, and b"" with the
+        rows of tokens that name none.
+        """
         for number in np.unique(self.by).tolist():
             yield b"" if number < 0 else self.incarnations[number], np.flatnonzero(self.by == number)
 
 
 def write_acks(head: Head, tokens: Sequence[bytes]) -> list[Record]:
-    """Return range acks of these deliveries. All tokens are of this consumer."""
+    """Return range acks of these deliveries, as records for the ack topic. All tokens are of this
+    consumer. A token without a valid consumer sequence is left out.
+    """
     read = read_sequences(head, tokens)
     records = []
     for incarnation, rows in read.split():
@@ -108,8 +115,8 @@ def write_acks(head: Head, tokens: Sequence[bytes]) -> list[Record]:
 
 
 def write_latest_ack(head: Head, tokens: Sequence[bytes]) -> list[Record]:
-    """Return the acks that stand for all of these with `ack_policy: all`: the latest of each
-    incarnation.
+    """Return ack records that ack all these deliveries if the consumer has `ack_policy: all`: for
+    each incarnation one, of the token with the highest stream sequence.
     """
     read = read_sequences(head, tokens)
     latest = (int(rows[np.argmax(read.streams[rows])]) for _, rows in read.split())
@@ -117,7 +124,7 @@ def write_latest_ack(head: Head, tokens: Sequence[bytes]) -> list[Record]:
 
 
 def write_word(head: Head, token: bytes, verb: Verb, text: str = "", more: Headers = ()) -> Record:
-    """Return an ack record for one delivery.
+    """Return an ack record for one delivery, with the token in a header.
 
     `text`: the delay of a nak, the reason of a term; `more`: further headers.
     """
@@ -165,7 +172,10 @@ def _is_at(text: Bytes, at: int, piece: Bytes) -> bool:
 
 @kernel
 def _number(text: Bytes, at: int, size: int, known: Ints, count: int, guess: int) -> int:
-    """Return the number of an incarnation; a new one is added to `known`. `guess` is tried first."""
+    """Return the number of the incarnation whose text has `size` bytes from `at` on. `known` has
+    place and size of `count` incarnations by number; a new one is added and gets the number
+    `count`. `guess` is tried first.
+    """
     for step in range(-1 if count else 0, count):
         each = guess if step < 0 else step
         if known[1, each] == size:
@@ -182,7 +192,9 @@ def _number(text: Bytes, at: int, size: int, known: Ints, count: int, guess: int
 def _read_sequences(
     text: Bytes, skip: int, skip_2: int, middle: Bytes, streams: Ints, consumers: Ints, by: Ints, known: Ints
 ) -> int:
-    """Parse tokens that are separated by newlines. Return how many incarnations are `known`.
+    """Parse tokens that are separated by newlines into `streams`, `consumers` and `by` (see
+    TokenColumns). `known` receives place and size of each incarnation's text. Return how many
+    incarnations there are.
 
     `skip`: bytes before the numbers in version 1. `skip_2`: bytes before the incarnation in version
     2. `middle`: the text between the incarnation and the numbers.

@@ -29,7 +29,8 @@ class OnSilence(StrEnum):
 
 
 class RecordIntake:
-    """A running intake.
+    """Two running threads for one consumer: one reads its output topic into `message_buffer`, as a
+    member of the reader group; the other sends acks. They start with the construction.
 
     `prefetch`: most records that wait in `message_buffer`. `is_alone`: no other member can be in
     the group.
@@ -77,7 +78,8 @@ class RecordIntake:
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """Send the queued acks, commit, and leave the group.
+        """Send the queued acks, commit how far messages were handed out, leave the group, and wait
+        for the end of both threads.
 
         May be called again, and from another thread.
         """
@@ -85,7 +87,7 @@ class RecordIntake:
 
 
 class _Work:
-    """What the thread runs."""
+    """What the receiving thread runs. It does not refer to the RecordIntake, so that this can be garbage-collected."""
 
     def __init__(self, member: Member, acks: AckSender, message_buffer: MessageBuffer, on_silence: OnSilence) -> None:
         self.member, self._acks, self._message_buffer, self._on_silence = member, acks, message_buffer, on_silence
@@ -93,7 +95,9 @@ class _Work:
         self.is_silent = False
 
     def run(self) -> None:
-        """Run the member until it stops, then send the queued acks and end the message buffer."""
+        """Run the member until it stops, then send the queued acks and end the message buffer. An
+        error of the member ends the buffer and is raised where messages are taken, not here.
+        """
         end: BaseException | None = None
         try:
             self.member.run(self.stop, self._hear_silence)

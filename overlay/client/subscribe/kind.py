@@ -20,9 +20,10 @@ MOST = 4
 
 
 class FlowRequest(NamedTuple):
-    """A flow control request.
+    """A flow control request, which the reader has to answer.
 
-    `up_to`: the last consumer sequence delivered before it, 0 if it does not say.
+    `subject`: what the answer has to name. `up_to`: the last consumer sequence delivered before it,
+    0 if it does not say.
     """
 
     subject: str
@@ -58,7 +59,9 @@ class RecordClassifier:
         return CODE in found and (found.get(STREAM), found.get(CONSUMER)) == self._names
 
     def find_flow(self, headers: Headers) -> FlowRequest | None:
-        """Return the flow control request of a status, None if the record asks for no answer."""
+        """Return the flow control request in a status of this consumer; None for any other record,
+        and for a status that asks for no answer.
+        """
         if not self.is_status(headers):
             return None
         found = dict(headers)
@@ -67,8 +70,8 @@ class RecordClassifier:
         return FlowRequest(subject, int(last) if last.isdigit() else 0) if subject else None
 
     def read_beat(self, headers: Headers) -> tuple[int, int] | None:
-        """Return the last stream and consumer sequence that a heartbeat names, None for any other
-        record.
+        """Return the last stream sequence and the last consumer sequence that a heartbeat of this
+        consumer names; None for any other record.
         """
         if not self.is_status(headers):
             return None

@@ -70,7 +70,8 @@ class HeartbeatsMissed(OverlayError):
 
 
 def _while_group_changes() -> Retrying:
-    """Return retries for errors of a rebalance.
+    """Return a loop of attempts for a commit. An attempt that Kafka refuses because of a rebalance
+    is repeated for CHANGE_S seconds; other errors, and the last one, are raised.
 
     The group may just have agreed on a new generation, which this member is about to learn. Its
     partitions are its own until then.
@@ -103,7 +104,8 @@ class Member:
         self._was_silent = False
 
     def run(self, stop: threading.Event, on_silence: Callable[[bool], None]) -> None:
-        """Receive until `stop` is set or the buffer is ended.
+        """Receive into the buffer and commit, blocking this thread, until `stop` is set or the
+        buffer is ended. Then commit and leave the group.
 
         `on_silence` is called with True when heartbeats are missed, and with False when they are
         back. Raises CredentialsRefused, SourceUnavailable, and what `on_silence` raises.
@@ -156,9 +158,10 @@ class Member:
         }
 
     def _wait_for_room(self, consumer: Consumer) -> bool:
-        """Return whether there is room for more messages.
+        """Return whether the buffer has room, after a wait of up to POLL_S seconds if it had none before.
 
-        If there is none for PATIENCE_S seconds, pause fetching.
+        Pauses fetching if there is no room for PATIENCE_S seconds, and resumes it when there is.
+        While it is paused, each call polls once, so that the member stays in the group.
         """
         if self._message_buffer.wait_for_room(POLL_S if self.is_paused or self._tried else 0):
             self._tried = 0.0
@@ -188,7 +191,10 @@ class Member:
             self._take_in([first, *consumer.consume(min(BATCH, max(self._message_buffer.room, 1)), 0)])
 
     def _take_in(self, received: Sequence[KafkaRecord]) -> None:
-        """Buffer received records by partition, and handle errors and ends of partitions."""
+        """Put received records into the buffer, a batch for each run of one partition. At the end
+        of a partition, put an empty batch if transaction markers follow the last record, so that
+        they are committed too. Raises the errors that `_meet` raises.
+        """
         # records are buffered by partition; errors and ends of partitions are handled one by one
         sound = [record for record in received if record.error() is None]
         odd = [record for record in received if record.error() is not None] if len(sound) < len(received) else []
@@ -218,7 +224,9 @@ class Member:
         return hears and is_silent(self._heard, time.monotonic(), self._target.heartbeat_s, SLACK_S)
 
     def _meet(self, error: RdKafkaError) -> None:
-        """Raise an error that a retry cannot help with. The Kafka client retries all others by itself."""
+        """Log an error of the Kafka client, which retries by itself. Raise CredentialsRefused or
+        SourceUnavailable for one that a retry cannot help with.
+        """
         if error.fatal() or error.code() in _REFUSALS:
             raise _judge(self._target, error)
         log.info("waiting for Kafka", topic=self._target.topic, group=self._target.group, reason=error.str())
@@ -238,7 +246,8 @@ class Member:
                 self._warn(error)
 
     def _commit_at_last(self, consumer: Consumer) -> None:
-        """Commit what was handed out, before this member leaves the group.
+        """Commit how far messages were handed out, waiting for it, before this member leaves the
+        group. A failure is only logged.
 
         A member that closes hears no more of rebalances, so its commit may belong to a generation
         that has passed. Here it still polls, so a rebalance ends and the commit succeeds.
@@ -264,8 +273,8 @@ class Member:
         self._forget(partitions)
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> dict[int, int]:
-        """Drop partitions that are not ours any more; return the offsets that were to be committed
-        for them.
+        """Drop what is known and buffered of partitions that this member has lost. Return the
+        offsets that were still to be committed for them, by partition.
         """
         lost = {place.partition for place in partitions}
         moved = {partition: offset for partition, offset in self._find_moved().items() if partition in lost}

@@ -35,11 +35,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AlreadySettled(OverlayError):
-    """A message that was acked, nakked or terminated is to be settled again. The application acts."""
+    """A message that was acked, nakked or terminated is to be settled again, or `in_progress` is
+    called for it. The application has to change; trying again does not help.
+    """
 
 
 class NoAckWanted(OverlayError):
-    """The consumer has `ack_policy: none` or `flow_control`, so it ignores acks of its messages.
+    """A nak, term, progress report or double ack of a message whose consumer has `ack_policy: none`
+    or `flow_control`, and so ignores them.
 
     The application acts.
     """
@@ -70,7 +73,7 @@ class Metadata:
 
 
 def read_metadata(token: bytes) -> Metadata:
-    """Return the contents of a token. Raises BadToken."""
+    """Return the contents of an ack token, of either version. Raises BadToken."""
     try:
         parts = token.decode().split(".")
         stream, consumer, *rest = parts[2:] if len(parts) == 9 else parts[4:11]
@@ -89,16 +92,18 @@ class Acks(Protocol):
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None: ...
 
     def ask(self, token: bytes) -> AnswerWait:
-        """Ack a delivery, and return the wait for the service's answer."""
+        """Queue an ack that the service answers, and return the wait for that answer."""
         ...
 
     def answer_flow(self, flow: FlowRequest) -> None:
-        """Answer a flow control request, after all messages before it were taken."""
+        """Queue the answer to a flow control request. Call it when all messages before the request were taken."""
         ...
 
 
 class Delivered:
-    """The contents of a delivery, common to all kinds of messages."""
+    """A delivery of a message: its contents, and whether it was acked, nakked or terminated. The
+    base of Message and AsyncMessage, which have the methods to do so.
+    """
 
     __slots__ = ("_acks", "_is_settled", "_record", "_token")
 
@@ -132,11 +137,11 @@ class Delivered:
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers of the source record, in order, with repetitions."""
+        """The headers of the source record without those that the overlay added, in order, with repetitions."""
         return [(name, value) for name, value in self._record.headers() if name not in OURS]
 
     def header(self, name: str) -> bytes | None:
-        """Return the last header of this name, None if there is none."""
+        """Return the value of the last header of this name. None if there is none, or if its value is null."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
     @property
@@ -175,27 +180,37 @@ class Delivered:
 
 
 class Message(Delivered):
-    """A message of a `for` loop. Its methods return at once; acks are sent within milliseconds."""
+    """A message of a `for` loop. Its methods queue an ack and return at once; acks are sent within
+    milliseconds. Only `ack_sync` waits. All raise Closed once the subscription is closed.
+    """
 
     __slots__ = ()
 
     def ack(self) -> None:
-        """Ack the message: it is never delivered again. Raises AlreadySettled."""
+        """Queue an ack of the message. Once the service has committed it, the message is never
+        delivered again. If the consumer takes no acks, nothing is sent. Raises AlreadySettled.
+        """
         if self._is_settled:
             self._check()
         self._acks.ack(self._token)
         self._is_settled = True
 
     def nak(self, delay: Delay | None = None) -> None:
-        """Request redelivery, at once or after a delay. Raises AlreadySettled, NoAckWanted."""
+        """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled,
+        NoAckWanted, and ValueError for a negative delay.
+        """
         self._settle(Verb.NAK, write_delay(delay))
 
     def term(self, reason: str = "") -> None:
-        """Request that the message is never delivered again. Raises AlreadySettled, NoAckWanted."""
+        """Queue a request that the message is never delivered again. `reason`: for the service's
+        advisory. Raises AlreadySettled, NoAckWanted.
+        """
         self._settle(Verb.TERM, reason)
 
     def in_progress(self) -> None:
-        """Report that the work continues: ack_wait begins again. Raises AlreadySettled, NoAckWanted."""
+        """Queue a report that the work continues: ack_wait begins again. May be called any number
+        of times before the ack. Raises AlreadySettled, NoAckWanted.
+        """
         self._progress()
 
     def ack_sync(self, timeout: float = ACK_TIMEOUT_S) -> None:
@@ -212,31 +227,37 @@ class Message(Delivered):
 
 
 class AsyncMessage(Delivered):
-    """A message of an `async for` loop, with the methods of Message."""
+    """A message of an `async for` loop, with the methods of Message as coroutines."""
 
     __slots__ = ()
 
     async def ack(self) -> None:
-        """Ack the message: it is never delivered again. Raises AlreadySettled."""
+        """Queue an ack of the message, as Message.ack does, without waiting. Raises AlreadySettled."""
         if self._is_settled:
             self._check()
         self._acks.ack(self._token)
         self._is_settled = True
 
     async def nak(self, delay: Delay | None = None) -> None:
-        """Request redelivery, at once or after a delay. Raises AlreadySettled, NoAckWanted."""
+        """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled,
+        NoAckWanted, and ValueError for a negative delay.
+        """
         self._settle(Verb.NAK, write_delay(delay))
 
     async def term(self, reason: str = "") -> None:
-        """Request that the message is never delivered again. Raises AlreadySettled, NoAckWanted."""
+        """Queue a request that the message is never delivered again. `reason`: for the service's
+        advisory. Raises AlreadySettled, NoAckWanted.
+        """
         self._settle(Verb.TERM, reason)
 
     async def in_progress(self) -> None:
-        """Report that the work continues: ack_wait begins again. Raises AlreadySettled, NoAckWanted."""
+        """Queue a report that the work continues: ack_wait begins again. Raises AlreadySettled, NoAckWanted."""
         self._progress()
 
     async def ack_sync(self, timeout: float = ACK_TIMEOUT_S) -> None:  # noqa: ASYNC109 - as JetStream's clients have it
-        """Ack the message and wait for the service's answer, as Message.ack_sync does."""
+        """Ack the message and wait, without blocking the loop, until the service has committed the
+        ack. Raises as Message.ack_sync.
+        """
         self._check()
         # the first call opens a connection, which may take a while
         with await asyncio.to_thread(self._acks.ask, self._token) as answer:
@@ -245,7 +266,9 @@ class AsyncMessage(Delivered):
 
 
 def write_delay(delay: Delay | None) -> str:
-    """Return the text after -NAK, empty for None. Raises ValueError for a negative delay."""
+    """Return the text of a nak after its verb: JSON with the delay in ns, empty for None. Raises
+    ValueError for a negative delay.
+    """
     if delay is None:
         return ""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay

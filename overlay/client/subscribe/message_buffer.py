@@ -39,7 +39,9 @@ class Batch:
     """Whether the partition has moved to another member."""
 
     def pop(self) -> KafkaRecord | None:
-        """Return the next record. Return None after the last one: the application has asked for more."""
+        """Take the next record out of the batch and return it. After the last one, return None and
+        set `is_done`: the application has asked for more.
+        """
         try:
             record = self.last = self.records.popleft()
         except IndexError:
@@ -48,9 +50,11 @@ class Batch:
         return record
 
     def find_position(self, *, with_last: bool) -> int | None:
-        """Return the offset after the records that were handed out, None if there is nothing to commit.
+        """Return the offset to commit, which is the one after the records that were handed out.
+        None if nothing was handed out yet, or if the partition has moved to another member.
 
-        `with_last`: count the record handed out last.
+        `with_last`: whether the record handed out last counts as well, although the application may
+        still work on it.
         """
         last = self.last
         if self.is_foreign or (last is None and not self.is_done):
@@ -62,7 +66,7 @@ class Batch:
 
 
 class MessageBuffer:
-    """The buffer. One thread puts, another thread or a loop takes. `room`: most records that wait."""
+    """The queue of batches. One thread puts, another thread or a loop takes. `room`: most records that wait."""
 
     def __init__(self, room: int) -> None:
         self._room, self._waiting = room, 0
@@ -91,14 +95,13 @@ class MessageBuffer:
                 self._tell()
 
     def wait_for_room(self, timeout: float) -> bool:
-        """Return whether there is room, or the buffer is ended, within `timeout` seconds."""
+        """Wait until there is room or the buffer is ended. Return True then, and False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self.room > 0 or self._is_ended, timeout)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the buffer.
-
-        What it has is still taken, then the error is raised. Only the first call counts.
+        """End the buffer. Batches that it has are still taken; after them `take` raises `error`, or
+        returns None if there is none. Only the first call counts.
         """
         with self._changed:
             if not self._is_ended:
@@ -106,16 +109,15 @@ class MessageBuffer:
             self._tell()
 
     def take(self) -> Batch | None:
-        """Return the next batch, None at the end; blocks until there is one.
-
-        Raises the error that ended the buffer.
+        """Return the next batch; blocks until there is one. Returns None, or raises the error given
+        to `end`, when the buffer is ended and empty.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._is_ended)
             return self._pop()
 
     async def take_async(self) -> Batch | None:
-        """Return the next batch as `take` does, in the caller's loop."""
+        """Return the next batch as `take` does, awaiting it in the caller's loop."""
         while True:
             with self._changed:
                 if self._batches or self._is_ended:
@@ -124,9 +126,9 @@ class MessageBuffer:
             await wake
 
     def find_positions(self, *, with_last: bool) -> dict[int, int]:
-        """Return the offset up to which records were handed out, by partition.
-
-        Only partitions are included of which records were handed out lately.
+        """Return the offset to commit by partition (see Batch.find_position), for the batches that
+        were taken. Once the application has asked for more than a batch has, its end is returned
+        once and the batch is forgotten.
         """
         found: dict[int, int] = {}
         with self._changed:
@@ -140,7 +142,9 @@ class MessageBuffer:
         return found
 
     def drop(self, partitions: Collection[int]) -> None:
-        """Drop the records of partitions that have moved to another member."""
+        """Drop the records of partitions that have moved to another member. What was handed out of
+        them is not reported by `find_positions` any more.
+        """
         with self._changed:
             for batch in (*self._handed, *self._batches):
                 if batch.partition in partitions:

@@ -75,7 +75,8 @@ class OrderState:
 
 
 class Order:
-    """The order, fed with records as they come.
+    """The position of an ordered consumer in its stream, and its verdict on each record that comes.
+    It does no IO: the caller creates and deletes consumers.
 
     It begins without a consumer; `opened` says that there is one.
     """
@@ -105,7 +106,10 @@ class Order:
         self._is_open, self._consumer_seq = True, 0
 
     def came(self, stream_seq: int, consumer_seq: int) -> Verdict:
-        """Return the verdict on a message of the latest consumer."""
+        """Return the verdict on a message of the latest consumer: TAKE for the next one, and the
+        position then moves past it; DROP for one that came before, or if there is no consumer;
+        RENEW if messages between are missing.
+        """
         if not self._is_open or consumer_seq <= self._consumer_seq:
             return Verdict.DROP
         if consumer_seq > self._consumer_seq + 1 or stream_seq <= self._stream_seq:
@@ -114,7 +118,10 @@ class Order:
         return Verdict.TAKE
 
     def beat(self, last_stream: int, last_consumer: int) -> Verdict:
-        """Return the verdict on a heartbeat, which comes in order among the messages."""
+        """Return the verdict on a heartbeat, which comes in order among the messages: RENEW if it
+        counts messages that have not come, else DROP. If its count is equal, the next consumer may
+        begin after `last_stream`.
+        """
         if not self._is_open or last_consumer < self._consumer_seq:
             return Verdict.DROP
         if last_consumer > self._consumer_seq:
@@ -123,11 +130,13 @@ class Order:
         return Verdict.DROP
 
     def silent(self) -> Verdict:
-        """Return the verdict after missed heartbeats."""
+        """Return the verdict after missed heartbeats: RENEW, or DROP if there is no consumer."""
         return self._give_up(Reason.SILENCE) if self._is_open else Verdict.DROP
 
     def gone(self) -> Verdict:
-        """Return the verdict when the consumer or its topic does not exist any more."""
+        """Return the verdict when the consumer or its topic does not exist any more: RENEW, or DROP
+        if there is no consumer.
+        """
         return self._give_up(Reason.GONE) if self._is_open else Verdict.DROP
 
     def _give_up(self, reason: Reason) -> Verdict:
@@ -137,9 +146,11 @@ class Order:
 
 
 def is_silent(heard: float, now: float, heartbeat: float, slack: float) -> bool:
-    """Return whether heartbeats are missed, False if there are none. All arguments have the same unit.
+    """Return whether more than MISSED heartbeats are overdue; False if `heartbeat` is 0. All
+    arguments have the same unit.
 
-    `heard`: when something was last received. `slack`: how late a heartbeat may be.
+    `heard`: when something was last received. `heartbeat`: the time between two. `slack`: how late
+    a heartbeat may be.
     """
     return heartbeat > 0 and now - heard > MISSED * heartbeat + slack
 
@@ -185,7 +196,9 @@ _WHY = {
 
 
 def begin_behind(config: Mapping[str, Any], begin: int | None) -> dict[str, Any]:
-    """Return the config of the next consumer. `begin`: as `Order.begin`."""
+    """Return the config of the next consumer: one that begins at the stream sequence `begin`, or
+    `config` itself (as a copy) if `begin` is None.
+    """
     if begin is None:
         return dict(config)
     rest = {name: value for name, value in config.items() if name not in ("opt_start_seq", "opt_start_time")}

@@ -49,7 +49,7 @@ _OURS = frozenset({SUBJECT, TOKEN, VALUE_SIZE, *FULL, *CAUSES})
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter of the consumer that was asked for."""
+    """A record of a dead-letter topic: a message that was given up, with the reason in headers."""
 
     record: Message
 
@@ -85,7 +85,7 @@ class Letter:
 
     @property
     def headers(self) -> list[tuple[str, Any]]:
-        """The headers of the original."""
+        """The headers of the original, without those that the overlay added."""
         return [(name, value) for name, value in read_headers(self.record) if name not in _OURS]
 
     def is_of(self, stream: str, consumer: str) -> bool:
@@ -119,7 +119,9 @@ def choose_target(loaded: Loaded, stream: str, name: str, target: str | None) ->
 
 
 class Replay:
-    """One replay: `read`, inspect what was found, `send`."""
+    """One replay of a consumer's dead letters from `topic`, in a `with` block, which opens and
+    closes the Kafka client: `read`, inspect what was found, `send`. `consumer`: stream and name.
+    """
 
     def __init__(self, kafka: Properties, prefix: str, consumer: tuple[str, str], topic: str) -> None:
         self._kafka, self._who, self._topic = kafka, consumer, topic
@@ -147,11 +149,10 @@ class Replay:
             self._consumer.close()
 
     def read(self, *, limit: int | None = None, again: bool = False) -> list[Letter]:
-        """Return the dead letters since the last replay, or with `again` all of them, in order
-        within each partition.
+        """Return the consumer's dead letters since the last replay, or with `again` all of them, in
+        order within each partition. Blocks until the present end of the topic, or `limit` letters.
 
-        `limit`: most letters to return. Raises SourceUnavailable, and OverlayError if the topic
-        does not exist.
+        Raises SourceUnavailable, and OverlayError if the topic does not exist.
         """
         assert self._consumer is not None
         try:
@@ -193,10 +194,12 @@ class Replay:
         return letters
 
     def send(self, letters: list[Letter], topic: str) -> None:
-        """Produce the letters that have their value, and commit how far letters were replayed, in
-        one transaction.
+        """Produce the letters that have their value to `topic`. In the same transaction, commit the
+        offsets that `read` has come to, so that a later replay does not return any of these
+        letters.
 
-        Raises SourceUnavailable, and OverlayError if the topic does not exist.
+        Raises SourceUnavailable, and OverlayError if the topic does not exist; nothing is produced
+        then.
         """
         assert self._consumer is not None
         settings = {

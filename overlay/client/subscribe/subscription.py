@@ -122,7 +122,8 @@ class Subscription:
     def _find_next(self, batch: Batch, make: Callable[[KafkaRecord, bytes, Acks], M]) -> M | None:
         """Return the next message of a batch to hand out, None after the last one.
 
-        Flow control requests are answered, and messages that fail `where` are acked.
+        Flow control requests are answered, messages that fail `where` are acked, and other records
+        are dropped.
         """
         where, acks, kind = self._where, self._intake.acks, self._kind
         while (record := batch.pop()) is not None:
@@ -139,7 +140,8 @@ class Subscription:
         return None
 
     def close(self) -> None:
-        """Send the queued acks, commit, and leave the group.
+        """Send the queued acks, commit how far messages were handed out, and leave the group;
+        blocks until that is done. The iteration then ends.
 
         May be called again, and from another thread.
         """

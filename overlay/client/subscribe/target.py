@@ -14,14 +14,16 @@ from .acking import Head
 
 
 class UnknownConsumer(OverlayError, LookupError):
-    """A consumer that neither a file nor the service knows. The caller acts."""
+    """No config file has a consumer of this name, and the service does not know it or could not be asked. The caller names
+    another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a subscription reads.
 
-    `group`: its reader group. `heartbeat_s`: seconds, 0 if the consumer sends none.
+    `head`: the consumer. `topic`: its output topic. `group`: its reader group. `heartbeat_s`:
+    seconds between heartbeats, 0 if the consumer sends none.
     """
 
     head: Head
@@ -44,9 +46,10 @@ def aim(config: ConsumerConfig) -> Target:
 
 
 def find_consumer(known: Iterable[ConsumerConfig], name: str, stream: str, where: str = "") -> ConsumerConfig:
-    """Return the consumer of this name.
+    """Return the one consumer of this name in `known`.
 
-    `stream`: may be empty if only one stream has it. `where`: the place searched, for messages.
+    `stream`: may be empty if only one stream has a consumer of this name. `where`: the place
+    searched, for messages.
 
     Raises UnknownConsumer, with a suggestion, and BadQuestion if several streams have the name.
     """

@@ -40,7 +40,9 @@ _EXACT_DOUBLE = float(1 << 53)
 
 
 def compare(operator: Compare, left: Value, right: Value) -> Value:
-    """Return `left operator right`; True or False if that is the answer for all rows."""
+    """Return `left operator right` for each row of a batch, as a BOOLEAN vector. The result is True
+    or False if that is the answer for all rows, and None if one side is NULL for all rows.
+    """
     if left is None or right is None:
         return None
     if not isinstance(left, Vector):
@@ -53,7 +55,9 @@ def compare(operator: Compare, left: Value, right: Value) -> Value:
 
 
 def compare_fitted(vector: Vector, fitted: Fitted) -> Value:
-    """Compare a vector with a constant that `fit` has converted to its kind."""
+    """Return the comparison of a vector with a constant, for each row. `fitted`: what `fit`
+    returned for the operator, the constant and the vector's kind.
+    """
     if isinstance(fitted, bool):
         return hold(fitted, vector)
     kernel, scalar = fitted
@@ -61,7 +65,9 @@ def compare_fitted(vector: Vector, fitted: Fitted) -> Value:
 
 
 def hold(answer: bool, *vectors: Vector) -> Value:
-    """Return `answer` for all rows, except that rows with NULL stay unknown."""
+    """Return `answer` for all rows, except that rows in which a vector is NULL are unknown, and
+    rows in doubt stay in doubt. The result is the bool itself if there are no such rows.
+    """
     doubt: pa.BooleanArray | None = None
     known: pa.BooleanArray | None = None
     for vector in vectors:
@@ -77,7 +83,8 @@ def hold(answer: bool, *vectors: Vector) -> Value:
 
 
 def fit(operator: Compare, constant: bool | int | float | bytes, kind: Kind) -> Fitted:
-    """Return a kernel and a scalar of the column's type that compare exactly with `constant`.
+    """Return a kernel and a scalar of the Arrow type of `kind`: `kernel(array, scalar)` answers
+    `array operator constant` exactly, also if the constant itself does not fit that type.
 
     If the answer is the same for all rows of that kind, return True or False instead.
     """
@@ -146,7 +153,9 @@ def _compare_mixed(operator: Compare, left: Vector, right: Vector) -> Vector:
 
 
 def make_value_sets(constants: Sequence[Constant]) -> dict[Kind, pa.Array]:
-    """Return the constants of an IN list as an array for each kind of column that can hold them."""
+    """Return the constants of an IN list as one array for each kind of column that can be equal to
+    some of them. NULL is left out, and so is a constant that no value of the kind equals.
+    """
     sets = {}
     for kind in Kind:
         fitted = [fit(Compare.EQ, constant, kind) for constant in constants if constant is not None]
@@ -159,9 +168,11 @@ def make_value_sets(constants: Sequence[Constant]) -> dict[Kind, pa.Array]:
 
 
 def is_in(left: Value, sets: Mapping[Kind, pa.Array], others: Sequence[Value]) -> Value:
-    """Return whether `left` is in `sets` (if it is a vector) or equals one of `others`.
+    """Return whether `left` equals an item of an IN list, for each row. `sets`: the constant items
+    by kind (make_value_sets), which are used only if `left` is a vector. `others`: the values of
+    the other items, or of all items if `left` is a constant.
 
-    Items that are NULL are ignored.
+    Items that are NULL are ignored; a row in which `left` is NULL is unknown.
     """
     if left is None:
         return None

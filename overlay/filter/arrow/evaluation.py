@@ -98,7 +98,7 @@ class Evaluation:
         return found
 
     def find(self, key: Key) -> pa.Array | None:
-        """Return a column as it was given; None if it is missing.
+        """Return a column as it was passed in; None if it is missing.
 
         Raises ValueError if it has a wrong number of values.
         """
@@ -108,7 +108,9 @@ class Evaluation:
         return array
 
     def load(self, key: Key) -> Vector | None:
-        """Return a column as a vector; None if it is missing or all its values are NULL."""
+        """Return a column as a vector; None if it is missing, or of an Arrow type that filters read
+        as NULL. `header.priority` is never None, and has its default value in rows without one.
+        """
         if key in self._loaded:
             return self._loaded[key]
         array = self.find(key)
@@ -117,7 +119,9 @@ class Evaluation:
         return found
 
     def settle(self, node: Node, value: Value) -> Value:
-        """Return a predicate's value after the row evaluator has decided the rows in doubt."""
+        """Return the value of the predicate `node` without rows in doubt: for each of those, the
+        row evaluator computes the exact answer. A value that has none is returned as it is.
+        """
         if not isinstance(value, Vector) or value.doubt is None:
             return value
         found = value.array
@@ -127,7 +131,9 @@ class Evaluation:
         return Vector(Kind.BOOLEAN, found)
 
     def _ask_rows(self, node: Node, rows: pa.Array) -> list[Any]:
-        """Return the row evaluator's answers for the given rows."""
+        """Return the row evaluator's answer for each of the given rows, in their order. `rows`:
+        indexes.
+        """
         keys = find_columns(node)
         answers: dict[tuple[Any, ...], Any] = {}
         cells = list(zip(*(self._take_values(key, rows) for key in keys), strict=True))
@@ -156,9 +162,11 @@ class Evaluation:
         return Vector(found.kind, found.array, either(found.doubt, found.array.is_null()), found.is_utf8)
 
     def _find_distinct(self, key: Key) -> tuple[Evaluation, pa.Array] | None:
-        """Return a dictionary-encoded column's values as a batch and each row's index in it.
+        """Return the distinct values of a dictionary-encoded column as a batch of their own, and
+        each row's index in it.
 
-        Returns None for any other column.
+        Returns None for any other column, for a dictionary that is not smaller than the batch, and
+        for a column with an entry in `present`.
         """
         if key in self._distinct:
             return self._distinct[key]
@@ -181,14 +189,18 @@ def _make_message(keys: Iterable[Key], values: Iterable[Any]) -> dict[str, dict[
 
 
 def to_truth(value: Value) -> Answer:
-    """Return a value as an operand of AND, OR and NOT; None (unknown) if it is not a boolean."""
+    """Return a value as an operand of AND, OR and NOT: an array with an answer for each row, or the
+    answer for all rows. None (unknown) if it is not a boolean.
+    """
     if isinstance(value, Vector):
         return value.array if value.kind is Kind.BOOLEAN else None
     return value if isinstance(value, bool) else None
 
 
 def _deal(value: Value, codes: pa.Array) -> Value:
-    """Map the values of a dictionary to the rows by their codes."""
+    """Return the value for each row, from a value for each entry of a dictionary and the rows'
+    codes.
+    """
     if not isinstance(value, Vector):
         return value
     if value.kind is Kind.BOOLEAN and value.doubt is None:
@@ -204,7 +216,7 @@ def _take(array: pa.Array, codes: pa.Array) -> pa.Array:
 
 
 def collapse(answer: pa.BooleanArray) -> pa.BooleanArray | bool:
-    """Return True or False if all rows have that answer; otherwise the answers themselves."""
+    """Return True or False if there are rows and all have that answer; else the array itself."""
     if len(answer) and answer.true_count == len(answer):
         return True
     return False if len(answer) and answer.false_count == len(answer) else answer

@@ -86,7 +86,9 @@ def _doubt(left: Value, right: Value) -> pa.BooleanArray | None:
 
 
 def _to_longs(value: Value) -> _Operand:
-    """Return the value as int64; None for a constant that int64 cannot hold."""
+    """Return an integer vector's array, or a constant as an int64 scalar; None for a constant that
+    int64 cannot hold.
+    """
     if isinstance(value, Vector):
         return value.array
     return pa.scalar(value, pa.int64()) if _fits(value) else None
@@ -114,7 +116,8 @@ def _doubt_all(left: Value, right: Value) -> Vector:
 
 
 def _take_remainder(left: Value, right: Value) -> Vector | None:
-    """Return the remainder of truncated division.
+    """Return the remainder of truncated division; a row is NULL if its divisor is 0, and None is
+    returned if the divisor is the constant 0.
 
     It has the sign of the dividend, so the sign of the divisor does not matter.
     """

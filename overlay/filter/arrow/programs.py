@@ -62,7 +62,9 @@ def compile(node: Node) -> Program:
 
 
 def _compute(node: Node) -> _Run:
-    """Compile a tree without columns: a constant, or one value per batch if it reads the time."""
+    """Return the function that gives the value of a tree without columns for a batch: a constant
+    that is computed now, or one computed for each batch if the tree reads UTC().
+    """
     if any(isinstance(each, Now) for each in walk(node)):
         return lambda batch: by_row.evaluate(node, {}, batch.now)
     constant = by_row.evaluate(node, {}, 0)
@@ -196,7 +198,9 @@ def _(node: Or) -> _Run:
 
 
 def _join(operands: tuple[Node, ...], kernel: Callable[..., pa.BooleanArray], absorbing: bool) -> _Run:
-    """Compile AND or OR. `absorbing`: the answer that decides; later operands are not evaluated."""
+    """Return the function that evaluates AND or OR for a batch. `absorbing`: the answer that
+    decides; if all rows have it, later operands are not evaluated.
+    """
     programs = [compile(operand) for operand in operands]
 
     def run(batch: Evaluation) -> Value:

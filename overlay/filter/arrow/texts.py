@@ -31,7 +31,10 @@ def matches(pattern: LikePattern, value: Value) -> Value:
 
 
 def has_affix(text: bytes, is_suffix: bool, value: Value) -> Value:
-    """Return whether the strings begin (or end) with `text`; False for values that are no string."""
+    """Return whether each string begins with `text` (ends with it if `is_suffix`). False for values
+    that are no string, unknown for NULL; None if the value is not a vector, so that the field is
+    missing.
+    """
     if not isinstance(value, Vector):
         return None
     if value.kind is not Kind.TEXT:
@@ -40,7 +43,8 @@ def has_affix(text: bytes, is_suffix: bool, value: Value) -> Value:
 
 
 def is_present(array: pa.Array | None) -> Value:
-    """Return whether each row has the field.
+    """Return whether each row has the field. `array`: its column, or None if the batch has none;
+    then the answer is False for all rows.
 
     Arrow has the same null for a missing field and for one that is NULL, so both count as missing.
     """

@@ -24,7 +24,9 @@ INT64_MAX = (1 << 63) - 1
 
 
 class Kind(enum.Enum):
-    """Kinds of values, each with the Arrow type that represents it."""
+    """The four kinds of values of the filter language. A comment names the Arrow type of each one's
+    vectors; a member itself does not hold it. Timestamps are LONG, strings and bytes are TEXT.
+    """
 
     BOOLEAN = enum.auto()  # bool
     LONG = enum.auto()  # int64
@@ -55,7 +57,9 @@ Value = Vector | Constant
 
 
 def load(array: pa.Array) -> Vector | None:
-    """Return a column of any Arrow type as a vector; None if the language sees NULL in all rows."""
+    """Return a column of any Arrow type as a vector. None for a type that filters do not know, such
+    as a list or a decimal: all its values count as NULL.
+    """
     type = array.type
     if isinstance(array, pa.ExtensionArray):
         return load(array.storage)
@@ -79,16 +83,19 @@ def keep_finite(array: pa.Array) -> pa.Array:
 
 
 def either(left: pa.BooleanArray | None, right: pa.BooleanArray | None) -> pa.BooleanArray | None:
-    """Return the rows that are in doubt in at least one of two masks."""
+    """Return the mask of the rows that are in doubt in at least one of two masks; None is a mask
+    without such rows.
+    """
     if left is None or right is None:
         return right if left is None else left
     return pc.or_(left, right)
 
 
 def make_unknown(*values: Value) -> Vector | None:
-    """Return unknown for all rows.
+    """Return unknown for all rows: None, or a vector of nulls if one of the values has rows in
+    doubt.
 
-    Rows in doubt stay in doubt, because their values may have another kind.
+    Such rows stay in doubt, because their exact values may be of another kind.
     """
     doubt: pa.BooleanArray | None = None
     for value in values:

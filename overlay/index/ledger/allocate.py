@@ -37,7 +37,9 @@ from .entries import LedgerEntry, LedgerRun
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The end of a ledger: the next sequence, and where each partition continues."""
+    """The end of a ledger, where the sequencer continues: the next sequence, and for each partition
+    the first offset that has none.
+    """
 
     next_sequence: int = 1
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -46,15 +48,18 @@ class Standing:
     """
 
     def after(self, round: LedgerEntry) -> Standing:
-        """Return the state after one more entry, which need not be committed yet."""
+        """Return what the ledger's end would be after one more entry, which need not be committed
+        yet. `self` stays as it is.
+        """
         return Standing(round.next_sequence, {**self.ends, **{run.source: run.next_offset for run in round.runs}})
 
 
 def allocate(standing: Standing, taken: Mapping[TopicPartition, tuple[int, LogPosition]]) -> LedgerEntry | None:
-    """Return a ledger entry that gives sequences to new offsets; None if there are none.
+    """Return a ledger entry that gives the next sequences to new offsets; None if there are no new
+    ones. Writes nothing.
 
-    `taken`: of each partition the first offset and the log position up to which it was read.
-    Offsets that have a sequence are skipped.
+    `taken`: for each partition that was read, the first offset of the reading, and the log position
+    where it ended. Offsets that have a sequence already are left out.
     """
     runs = []
     sequence = standing.next_sequence
@@ -71,8 +76,8 @@ def allocate(standing: Standing, taken: Mapping[TopicPartition, tuple[int, LogPo
 
 
 def extend(source: TopicPartition, cut: LogPosition) -> LedgerEntry:
-    """Return the first ledger entry of a stream that had one partition: sequence = offset + 1 up to
-    the cut.
+    """Return the first ledger entry of a stream that had one partition so far: it gives each offset
+    of `source` below the cut the sequence offset + 1.
 
     `source` must be the only partition whose records had sequences, and no record from the cut on
     may have been delivered. With a cut at 0 the entry is a restart, so that the ledger exists.
@@ -81,11 +86,12 @@ def extend(source: TopicPartition, cut: LogPosition) -> LedgerEntry:
 
 
 def restart(standing: Standing, log_positions: Mapping[TopicPartition, LogPosition]) -> LedgerEntry:
-    """Return an entry that makes partitions (at least one) continue at these log positions. It
-    takes up one sequence.
+    """Return a ledger entry after which these partitions (at least one) continue at these log
+    positions. It has no records and uses up one sequence.
 
-    Sequences of offsets from there on become void. With the current log positions it voids nothing
-    and keeps them known.
+    Sequences of offsets from there on become void. With the positions at which the partitions end
+    already, nothing becomes void: the entry only repeats them, so that retention cannot remove
+    them.
     """
     sequence = standing.next_sequence
     return LedgerEntry(

@@ -79,8 +79,9 @@ class Ledger:
         vars(self).update(state, _lock=_NO_LOCK)
 
     def __len__(self) -> int:
-        """Return the rows in memory (see the module's docstring). Retention may have removed the
-        records of some.
+        """Return the number of rows in memory. A row is one run of consecutive offsets and
+        sequences, or several that continue each other. Rows whose records retention has removed may
+        be counted.
         """
         return len(self._pages)
 
@@ -96,15 +97,18 @@ class Ledger:
 
     @property
     def first_sequence(self) -> int:
-        """Return the sequence of the first record that the logs may still have; next_sequence if
-        there is none.
+        """Return the lowest sequence whose offset is not below the log starts passed to `drop`;
+        next_sequence if there is none.
         """
         first = self.locate(0)
         return first.first_sequence if first is not None else self._next
 
     @property
     def standing(self) -> Standing:
-        """Return where the sequencer continues."""
+        """Return the end of the ledger, where the sequencer continues: the next sequence, and of
+        each known partition the first offset that has none. For an empty ledger: 1, and no
+        partitions.
+        """
         return Standing(self._next, {source: int(self._ends[code]) for source, code in self._codes.items()})
 
     def end_of(self, source: TopicPartition) -> int:
@@ -114,15 +118,18 @@ class Ledger:
         return self.log_position_of(source).position
 
     def log_position_of(self, source: TopicPartition) -> LogPosition:
-        """Return `end_of` a partition with epoch and CRC of the batch before it."""
+        """Return the first offset of a partition that has no sequence yet, with epoch and CRC of
+        the batch before it, -1 if unknown. It is offset 0 for an unknown partition.
+        """
         code = self._codes.get(source)
         if code is None:
             return LogPosition(0)
         return LogPosition(int(self._ends[code]), int(self._epochs[code]), int(self._crcs[code]))
 
     def append(self, round: LedgerEntry) -> Refusal:
-        """Take in one ledger entry and return whether it was refused. Raises ValueError for numbers
-        that no ledger record can hold.
+        """Add one ledger entry to the ledger in memory. Return Refusal.NONE if it was added,
+        otherwise why it contradicts the entries before it; then nothing changes. Raises ValueError
+        for numbers that no ledger record can hold.
         """
         rounds = parse_values([encode("", round)[1]])
         if rounds.flaws[0]:
@@ -130,8 +137,9 @@ class Ledger:
         return Refusal(int(self.extend(rounds)[0]))
 
     def extend(self, rounds: LedgerEntries) -> Bytes:
-        """Take in ledger entries in the order of the index topic. Return the Refusal of each value
-        (uint8), 0 for one with a flaw.
+        """Add ledger entries to the ledger in memory, in the order of the index topic. Return a
+        Refusal for each value (uint8): 0 if it was added. A value with a flaw is left out and also
+        gets 0. An entry that is refused changes nothing.
         """
         refusals = np.zeros(rounds.flaws.size, np.uint8)
         with self._lock:
@@ -154,8 +162,9 @@ class Ledger:
         return refusals
 
     def sequence_of(self, source: TopicPartition, offsets: Ints) -> Ints:
-        """Return the sequence of each offset of a partition, 0 if it has none (see the module's
-        docstring). Ascending offsets are fastest.
+        """Return the sequence of each offset of a partition (int64, one per offset). It is 0 if the
+        offset has none yet, if its ledger entry is lost, or if it is below a log start passed to
+        `drop`. Any order is allowed; ascending offsets are fastest.
         """
         if source not in self._codes:
             return np.zeros(offsets.size, np.int64)
@@ -163,8 +172,8 @@ class Ledger:
             return self._pages.find_sequences(self._codes[source], offsets)
 
     def sequence_from(self, source: TopicPartition, offset: int) -> int:
-        """Return the sequence of the first record of a partition from an offset on; next_sequence
-        if none has one yet.
+        """Return the sequence of the first offset of a partition, from `offset` on, that has one.
+        If there is none, return next_sequence.
         """
         if source not in self._codes:
             return self._next
@@ -172,8 +181,9 @@ class Ledger:
             return self._pages.find_sequence(self._codes[source], offset) or self._next
 
     def locate(self, sequence: int) -> LedgerRun | None:
-        """Return the rest of the run that holds `sequence`, from there on; else the next run above;
-        None if there is none.
+        """Return the run with `sequence`, cut so that it begins there. If no offset has that
+        sequence, return the next run above it; None if there is none. Epoch and CRC of the result
+        are unknown.
 
         So first_sequence and first_offset of the result are this sequence, or the next existing
         one, and its offset.
@@ -191,7 +201,10 @@ class Ledger:
             return {source: int(self._ends[self._codes[source]]) if at < 0 else at for source, at in found.items()}
 
     def drop(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Hide the offsets below these log starts: retention has removed the records."""
+        """Treat offsets below these log starts as having no sequence, since retention has removed
+        the records. Their memory may be freed. Partitions that the ledger does not know are
+        ignored.
+        """
         with self._lock:
             lows = np.zeros(len(self._codes), np.int64)
             for source, start in starts.items():
@@ -218,10 +231,13 @@ def _admit(
     crc: Ints, ends: Ints, epochs: Ints, crcs: Ints, before: Ints, touched: Ints, rows: Ints, next_sequence: int,
     refusals: Bytes,
 ) -> tuple[int, int, int, bool]:  # fmt: skip
-    """Take in entries from number `begin` on, up to one that moves the end of a partition back.
+    """Go through ledger entries from number `begin` on, and add or refuse each, up to and including
+    one that moves the end of a partition back. A run of an added entry becomes a row in `rows`
+    (code of the partition, first sequence, first offset, count); `ends`, `epochs` and `crcs`, by
+    code, and `refusals`, by entry, are updated. `before`, `touched`: working memory.
 
-    Returns where to continue, how many rows there are, the next sequence, and whether the last
-    entry moved an end back.
+    Return the number of the entry to continue at, how many rows were written, the next sequence,
+    and whether the last entry moved an end back.
     """
     used = 0
     for i in range(begin, sequences.size):

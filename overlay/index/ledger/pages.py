@@ -54,7 +54,9 @@ class Pages:
         self._tail = np.array([0, 0, -1, 0, 0, 0, 0], np.int64)
 
     def __len__(self) -> int:
-        """Return the rows in memory. Retention may have removed the records of some."""
+        """Return the number of rows in memory. Rows whose records retention has removed may be
+        counted.
+        """
         return int(self._sizes[: self._used].sum())
 
     @property
@@ -68,12 +70,15 @@ class Pages:
 
     @property
     def _shelf(self) -> tuple[Bytes, Ints, Ints, Ints]:
-        """The arrays in use that kernels search: data, and by page begins, sequences and marks."""
+        """Return the arrays that kernels search: the packed bytes, and of each page in use where it
+        begins in them (one item more, the end), its first sequence, and its marks (by partition,
+        where the last row before the page ends).
+        """
         used = self._used
         return self._data, self._at[: used + 1], self._sequences[:used], self._marks[:used]
 
     def enlist(self, codes: int) -> None:
-        """Make room for the partitions with codes below `codes`."""
+        """Make room for partitions, so that all codes below `codes` may be used."""
         more = codes - self._tips.size
         if more > 0:
             more = max(more, self._tips.size, 8)
@@ -81,7 +86,10 @@ class Pages:
             self._marks = np.pad(self._marks, ((0, 0), (0, more)))
 
     def append(self, codes: Ints, first_sequence: Ints, first_offset: Ints, count: Ints) -> None:
-        """Append rows of at least one record each, in order, above all existing ones."""
+        """Append rows, one for each item of the columns, in the order of sequences. `codes`: of the
+        partitions. Each row has at least one record; its sequences are above all existing ones, its
+        offsets above those of its partition.
+        """
         limit = self._page_rows * max(1, self._tips.size // 128)
         for begin in range(0, codes.size, PART):
             part = slice(begin, begin + PART)
@@ -97,8 +105,8 @@ class Pages:
             )  # fmt: skip
 
     def void(self, code: int, end: int) -> None:
-        """Remove the sequences of a partition from offset `end` on. All later rows are written
-        anew.
+        """Remove the sequences of the partition with this code from offset `end` on. Rows of all
+        partitions after that are packed anew. Does nothing if the partition ends at or below `end`.
         """
         if self._tips[code] <= end:
             return
@@ -116,7 +124,10 @@ class Pages:
         self._lows[:] = lows  # the rows are not new, so hidden offsets stay hidden
 
     def forget(self, starts: Ints) -> None:
-        """Hide the offsets of each partition below its start."""
+        """Hide the offsets of each partition below its start (by code): searches then find no
+        sequence for them. Frees the pages with only hidden offsets once they are a quarter of all
+        pages.
+        """
         self._lows[: starts.size] = np.maximum(self._lows[: starts.size], starts)
         used, marks = self._used, self._marks[: self._used]
         ends = np.concatenate((marks[1:], self._tips[None]))
@@ -125,8 +136,8 @@ class Pages:
             self._keep(kept)
 
     def find_sequences(self, code: int, offsets: Ints) -> Ints:
-        """Return the sequence of each offset of a partition, 0 if it has none. Offsets that do not
-        ascend are sorted first.
+        """Return the sequence of each offset of a partition, 0 if it has none, in the order of
+        `offsets`. Descending offsets cost a sort.
         """
         out = np.zeros(offsets.size, np.int64)
         if not _find_sequences(*self._shelf, code, self._lows[code], offsets, out):
@@ -137,15 +148,17 @@ class Pages:
         return out
 
     def find_sequence(self, code: int, offset: int) -> int:
-        """Return the sequence of a partition's first record from `offset` on, 0 if there is none."""
+        """Return the sequence of a partition's first offset, from `offset` on, that has one; 0 if
+        there is none. `code`: of the partition.
+        """
         start = max(offset, int(self._lows[code]))
         page = max(int(np.searchsorted(self._marks[: self._used, code], start, side="right")) - 1, 0)
         first_offset, first_sequence = _find_row(*self._shelf, code, page, start, 0)
         return int(first_sequence + max(start - first_offset, 0)) if first_sequence else 0
 
     def find_offset(self, code: int, sequence: int) -> int:
-        """Return the offset of a partition's first record whose sequence is at or above this one,
-        -1 if there is none.
+        """Return the lowest offset of a partition whose sequence is at or above `sequence`, -1 if
+        there is none. `code`: of the partition.
         """
         low = int(self._lows[code])
         first_offset, first_sequence = _find_row(*self._shelf, code, self._find_page(sequence), low, sequence)
@@ -165,15 +178,15 @@ class Pages:
         return max(int(np.searchsorted(self._sequences[: self._used], sequence, side="right")) - 1, 0)
 
     def _close(self, pages: int, tips: Ints) -> None:
-        """Keep only the first pages, after which the partitions end at offsets `tips`. The next row
-        begins a new page.
+        """Keep only the first `pages` pages. The next row begins a new page. `tips`: by code, the
+        offset where the last kept row of each partition ends.
         """
         pos = self._at[pages]
         self._tips[:] = tips
         self._tail[:] = pos, pos, -1, 0, 0, 0, pages
 
     def _keep(self, kept: Flags) -> None:
-        """Free the pages that are not `kept`."""
+        """Free the pages whose item of `kept` (one per page) is False."""
         used, at = self._used, self._at
         edges = np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2).tolist()
         data = [self._data[at[first] : at[end]] for first, end in edges]
@@ -192,7 +205,9 @@ class Pages:
 
 
 def _grow(column: AnyArray, used: int, more: int) -> AnyArray:
-    """Return the column with room for `more` items after the used ones."""
+    """Return a column with room for `more` items after the first `used` ones: `column` itself if it
+    has the room, else a larger copy.
+    """
     if used + more <= len(column):
         return column
     larger = np.zeros((max(used + more, used * 5 // 4), *column.shape[1:]), column.dtype)
@@ -212,7 +227,7 @@ def _put(data: Bytes, pos: Int, value: Int) -> Int:
 
 @kernel(inline="always")
 def _get(data: Bytes, pos: Int) -> tuple[Int, Int]:
-    """Return a varint and the position after it."""
+    """Read the variable-length number at `pos`. Return it and the position after it."""
     value: Int = np.int64(data[pos])
     pos += 1
     if value > 127:
@@ -230,8 +245,8 @@ def _get(data: Bytes, pos: Int) -> tuple[Int, Int]:
 
 @kernel(inline="always")
 def _read_row(data: Bytes, pos: Int) -> tuple[Int, Int, Int, Int, Int]:
-    """Return the position after a row, its partition, the sequences and the offsets left out before
-    it, and its count.
+    """Read the row at `pos`. Return the position after it, the code of its partition, how many
+    sequences and how many offsets of the partition were left out before it, and its count.
     """
     sequences: Int = np.int64(0)
     offsets: Int = np.int64(0)
@@ -287,8 +302,8 @@ def _pack(
 
 @kernel
 def _unpack(data: Bytes, at: Ints, sequences: Ints, marks: Ints, page: int, rows: Ints) -> None:
-    """Write all rows from page `page` on to `rows` (int64, [4, rows]): partition code, first
-    sequence, first offset and count.
+    """Write the rows of page `page` and of all later ones to `rows` (int64, [4, rows]): partition
+    code, first sequence, first offset and count.
     """
     tips = np.empty(marks.shape[1], np.int64)
     row = 0
@@ -308,8 +323,8 @@ def _unpack(data: Bytes, at: Ints, sequences: Ints, marks: Ints, page: int, rows
 
 @kernel
 def _seek(marks: Ints, code: int, offset: int, low: int) -> int:
-    """Return the number of the last page that begins at or below an offset of a partition; `low` if
-    no page above it does.
+    """Return the number of the last page from `low` on whose mark of a partition (where its last
+    row before the page ends) is at or below `offset`; `low` if no page above it has such a mark.
     """
     high = marks.shape[0]
     while high - low > 1:
@@ -325,10 +340,11 @@ def _seek(marks: Ints, code: int, offset: int, low: int) -> int:
 def _find_sequences(
     data: Bytes, at: Ints, sequences: Ints, marks: Ints, code: int, low: int, offsets: Ints, out: Ints
 ) -> bool:
-    """Write the sequence of each offset to `out`, 0 if it has none. Return False, with `out` only
-    partly written, if `offsets` descend so that rows would have to be read backwards.
+    """Write the sequence of each offset of a partition to `out`, 0 if it has none. Return True; or
+    False, with `out` only partly written, if `offsets` descend so that rows would have to be read
+    backwards.
 
-    `low`: the partition's offsets below it are hidden.
+    `low`: the partition's offsets below it are hidden, and get 0.
     """
     pages = sequences.size
     # The current row has the offsets `first` to `after`; sequence = offset + shift. The next row is

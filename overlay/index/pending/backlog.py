@@ -36,7 +36,7 @@ from .estimate import Teller
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The records ahead of a consumer. `count`: those that headers count."""
+    """How many records are ahead of a consumer. `count`: those that chunk headers count."""
 
     count: int
     is_exact: bool
@@ -49,11 +49,10 @@ _NONE: Ints = np.empty(0, np.int64)
 
 
 class Backlog:
-    """The records ahead of one consumer in one partition whose subjects match some patterns (see
-    estimate.simplify).
+    """A running count of the records ahead of one consumer in one partition, by chunk headers.
+    Records count if their subject matches one of `patterns` (see estimate.simplify).
 
-    `position`: the consumer's next offset. A backlog is for one partition, and always gets the same
-    Chunks object.
+    `position`: the consumer's next offset. All calls must pass the same Chunks object.
     """
 
     def __init__(self, patterns: Sequence[Pattern], position: int) -> None:
@@ -77,7 +76,10 @@ class Backlog:
         return self._position
 
     def learn(self, chunks: Chunks) -> None:
-        """Take in the chunks that are new in the index. O(new chunks)."""
+        """Add the records of the chunks that are new in `chunks` since the last call, and by which
+        its last chunk has grown. If chunks were removed or merged, count anew from the consumer's
+        position. O(new chunks).
+        """
         known_to = int(chunks.next_offset[-1]) if len(chunks) else self._end
         if known_to == self._end:
             return
@@ -101,8 +103,9 @@ class Backlog:
             self._is_exact &= bool((chunks.exact[low:] | (counts == 0) | ~known).all())
 
     def _take_grown(self, first: int, after: int, count: int | None, exact: bool) -> None:
-        """Take in the chunk that reaches beyond `_end`: the last one has grown, or the consumer
-        began inside it.
+        """Count the chunk first <= offset < after, which reaches beyond `_end`: it was the last
+        chunk and has grown, or the consumer began inside it. `count`: its matching records, None if
+        its header does not tell. `exact`: whether no offset was missing when it was sealed.
         """
         begun, before = self._last
         self._is_exact &= exact or not count
@@ -140,10 +143,11 @@ class Backlog:
             self._gaps.append((first, after))
 
     def advance(self, position: int, offsets: Ints) -> None:
-        """Record that the consumer has passed everything below `position`.
+        """Set the consumer's next offset to `position`, and subtract the records that it has
+        passed.
 
-        `offsets`: of the passed records with its subjects, ascending, whether or not its filter
-        accepted them. If the consumer was moved without reading, make a new Backlog instead.
+        `offsets`: of the passed records that match its subjects, ascending, whether or not its
+        filter accepted them. If the consumer was moved without reading, make a new Backlog instead.
         """
         low, high = np.searchsorted(offsets, (self._position, min(position, self._end))).tolist()
         passed = high - low
@@ -160,11 +164,12 @@ class Backlog:
             self._restart(position)
 
     def skip(self, chunks: Chunks, position: int, *, was_read: bool) -> None:
-        """Record that the consumer has come to `position` without passing a record of its subjects.
-        O(chunks in between).
+        """Set the consumer's next offset to `position`, for a range in which it was given no
+        record. O(chunks in between).
 
-        `was_read`: the range was read and has no such record. Otherwise the consumer's filter may
-        have left out chunks that have some.
+        `was_read`: the range was read and has no record of its subjects, so nothing is subtracted.
+        If False, chunks were left out because of the consumer's filter: the records that their
+        headers count are subtracted.
         """
         if not was_read:
             low, high = np.searchsorted(chunks.next_offset, (self._position, min(position, self._end)), side="right")
@@ -184,7 +189,9 @@ class Backlog:
         self.advance(position, _NONE)
 
     def pending_at(self, end: int) -> Ahead:
-        """Return the records ahead of the consumer below `end`, the last stable offset. O(1)."""
+        """Return how many records are ahead of the consumer. `end`: the partition's last stable
+        offset; it only decides whether the headers cover everything. O(1).
+        """
         return Ahead(
             max(self._ahead, 0),
             self._is_exact and self._ahead >= 0,

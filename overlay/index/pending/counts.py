@@ -23,15 +23,17 @@ LIMIT = 1 << 16
 
 
 class Choice:
-    """The subjects of one table that match any of some patterns. Each is matched only once."""
+    """Flags for a list of subjects that grows: whether each matches any of `patterns`. The caller
+    keeps the list and passes all of it to `learn`, which matches only the new ones.
+    """
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._matcher = Matcher([(pattern, 0) for pattern in patterns])
         self._flags: Flags = np.empty(0, np.bool_)
 
     def learn(self, subjects: Sequence[str]) -> Flags:
-        """Return whether each subject matches. `subjects` must begin with those of the previous
-        call.
+        """Return a flag for each subject: whether it matches. `subjects` must begin with those of
+        the previous call; only the new ones are matched.
         """
         if len(subjects) > self._flags.size:
             fresh = subjects[self._flags.size :]
@@ -41,8 +43,8 @@ class Choice:
 
 
 class Counts:
-    """Counts by subject with a row per chunk. A row is empty if its counts are unknown (`add`
-    returns which).
+    """Counts of records by subject, for many chunks: a row per chunk. If the counts of a chunk are
+    unknown, its row is empty; `add` returns which rows these are.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -55,7 +57,8 @@ class Counts:
         return self._codes.nbytes + self._records.nbytes
 
     def add(self, block: Block, rows: Ints, wanted: Flags) -> Flags:
-        """Append the counts of some headers, and return whether each is known (one flag per row).
+        """Append a row for each of some chunk headers, and return for each whether its counts are
+        known.
 
         `rows`: row numbers in `block`. `wanted`: one flag per row, False for counts that must not
         be used. The counts of a row are unknown if the row is not wanted, or if the table of
@@ -94,7 +97,7 @@ class Counts:
 
     def count(self, wanted: Flags, first: int, after: int) -> Ints:
         """Return for each row first <= row < after how many records have a wanted subject; 0 if
-        unknown.
+        unknown. `wanted`: one flag per subject number.
         """
         counts = np.zeros(after - first, np.int64)
         if wanted.any():
@@ -102,8 +105,9 @@ class Counts:
         return counts
 
     def list(self, wanted: Flags, first: int, after: int) -> tuple[Ints, UInt16s]:
-        """Return the wanted subjects of these rows: bounds [rows + 1], and the subject numbers of
-        all rows end to end.
+        """Return the wanted subjects of the rows first <= row < after, as two arrays: bounds [rows
+        + 1], and the subject numbers of all rows end to end. `wanted`: one flag per subject number.
+        A row with unknown counts has no subjects.
         """
         bounds = np.zeros(after - first + 1, np.int64)
         starts = self._codes.starts[first : after + 1]
@@ -114,7 +118,10 @@ class Counts:
 
 @kernel
 def _list_subjects(buf: Bytes, parts: Ints, sizes: Ints, at: Ints, size: Ints, records: Ints) -> None:
-    """Find where the subjects of each row are, and the record count of each."""
+    """Write for each subject of each row where its text begins in `buf`, its bytes, and its number
+    of records to `at`, `size` and `records`, row by row. `parts`: Block.at of the rows. `sizes`:
+    subjects of each row.
+    """
     put = 0
     for row in range(sizes.size):
         entry, text = parts[row, COUNTS_AT], parts[row, TEXTS_AT]

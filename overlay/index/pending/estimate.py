@@ -41,8 +41,8 @@ EVERYTHING = (Pattern(REST),)
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Pending records: `count` by headers, and those in the ranges `to_scan`, which the caller has
-    to count.
+    """Pending records of a consumer: how many chunk headers count, and the ranges `to_scan`, whose
+    records the caller has to read and count.
     """
 
     count: int
@@ -52,22 +52,22 @@ class Pending:
 
 
 def simplify(stream: StreamConfig, patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
-    """Return the patterns, or EVERYTHING if they match all subjects of the stream: every header
-    counts that.
+    """Return the patterns, or EVERYTHING (one pattern `>`) if they match all subjects of the
+    stream: that number is in every chunk header.
     """
     return EVERYTHING if derive_subjects(stream, patterns) == Everything() else tuple(patterns)
 
 
 class Teller:
-    """A counter of the records with some subjects, chunk by chunk, for the chunks of one partition."""
+    """Counts records whose subject matches one of `patterns`, by the chunk headers of one partition."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = tuple(patterns)
         self._choice = None if Pattern(REST) in patterns else Choice(patterns)
 
     def count(self, chunks: Chunks, low: int, high: int) -> tuple[Ints, Flags]:
-        """Return the records of each chunk low <= row < high, as counted at sealing, and whether
-        each count is known.
+        """Return for each chunk low <= row < high how many matching records it had when it was
+        sealed, and whether that is known. Where it is not known, the number means nothing.
         """
         if self._choice is None:
             return chunks.addressed[low:high], chunks.current[low:high]
@@ -80,8 +80,9 @@ class Teller:
 
 
 def count_pending(chunks: Chunks, patterns: Sequence[Pattern], first: int, end: int) -> Pending:
-    """Return the records with first <= offset < end whose subject matches one of the patterns; see
-    `simplify`.
+    """Count the records with first <= offset < end whose subject matches one of the patterns (as
+    `simplify` returned them), by chunk headers alone. Nothing is read: the result lists the ranges
+    that no header can count.
 
     `first`: the consumer's next offset, or the log start if that is higher. `end`: the last stable
     offset.

@@ -61,8 +61,8 @@ _NAMED, _ANYTHING, _LITERALS = range(3)
 
 
 class Piece(NamedTuple):
-    """A range to read, first_offset <= offset < next_offset. `bytes`: its approximate size in the
-    log.
+    """A range to read, first_offset <= offset < next_offset. `bytes`: its approximate compressed
+    size in the log.
     """
 
     first_offset: int
@@ -72,7 +72,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Segments:
-    """Chunks and pieces without a header that may matter, in offset order, [n]."""
+    """The parts of a partition that may have to be read, as columns in offset order, [n]: chunks
+    that may have a wanted subject, and pieces of ranges without a header. `holds`: _NAMED,
+    _ANYTHING or _LITERALS, by segment.
+    """
 
     first: Ints
     after: Ints
@@ -89,10 +92,11 @@ class _Segments:
 
 
 class LastPerSubject:
-    """The search in one partition, first <= offset < end. `may_hold`: the chunks to consider; all
-    if None.
+    """A search for the last record of each subject that matches `patterns`, in one partition, first
+    <= offset < end. It does not read: it says what to read, newest first. `may_hold`: a flag per
+    chunk, False for chunks to leave out; None for all chunks.
 
-    Use:  while pieces := search.next(): read them, search.take(subject and offset of matching
+    Use: while pieces := search.next(): read them, search.take(subject and offset of matching
     records)
     """
 
@@ -108,17 +112,17 @@ class LastPerSubject:
 
     @property
     def found(self) -> dict[str, int]:
-        """Return the offset of the last record found, by subject."""
+        """Return by subject the highest offset that was passed to `take`."""
         return self._offsets
 
     @property
     def offsets(self) -> Ints:
-        """Return the offsets of the last records found, ascending."""
+        """Return the values of `found`, ascending."""
         return np.sort(np.fromiter(self._offsets.values(), np.int64, len(self._offsets)))
 
     def take(self, found: Iterable[tuple[str, int]]) -> None:
-        """Take in subjects and offsets of records that were found, in any order. Only the last of
-        each subject matters.
+        """Record subjects and offsets of matching records that were found, in any order. Of each
+        subject only the highest offset is kept.
         """
         for subject, offset in found:
             if offset > self._offsets.get(subject, -1):
@@ -127,8 +131,9 @@ class LastPerSubject:
                     self._last[code] = offset
 
     def next(self, most: int = ROUND_BYTES) -> tuple[Piece, ...]:
-        """Return what to read next, newest first; empty if every subject is found. `most`:
-        approximate limit in bytes.
+        """Return the ranges to read next, newest first, and count them as read. Empty if the search
+        is over: no range is left that may have a later record of a subject. `most`: bytes after
+        which the list ends.
         """
         parts = self._segments
         chosen = np.empty(parts.first.size, np.int64)
@@ -178,8 +183,9 @@ class LastPerSubject:
         )
 
     def _list_named(self, chunks: Chunks, patterns: Sequence[Pattern], low: int, high: int) -> tuple[Ints, Int32s]:
-        """Return the subjects that each chunk may hold, as far as their names are known, by counts
-        or by Bloom filters.
+        """Return the wanted subjects that counts or Bloom filters name for the chunks low <= row <
+        high: bounds [rows + 1], and the subjects' codes of all chunks end to end. Subjects that are
+        new get a code in `_codes`.
         """
         starts, numbers, subjects = chunks.list_subjects(Choice(patterns), low, high)
         known = np.unique(numbers)
@@ -224,10 +230,9 @@ def merge_lasts(found: Mapping[TopicPartition, Mapping[str, int]], ledger: Ledge
 
 
 def find_tail(chunks: Chunks, patterns: Sequence[Pattern], first: int, end: int, count: int) -> int:
-    """Return an offset from which to `end` there are at least `count` records with these subjects,
-    by exact counts; else `first`.
-
-    It is the highest first offset of a chunk for which headers can tell this.
+    """Return the highest first offset of a chunk such that, by exact counts, at least `count`
+    records with these subjects are between it and `end`. Return `first` if headers cannot tell this
+    for any chunk.
     """
     low = int(np.searchsorted(chunks.first_offset, first))
     high = max(int(np.searchsorted(chunks.next_offset, end, side="right")), low)
@@ -258,7 +263,8 @@ def _list_literals(patterns: Sequence[Pattern]) -> list[Pattern]:
 
 
 def _weigh(chunks: Chunks, low: int, high: int, bounds: Ints) -> Ints:
-    """Return the approximate bytes of the log below some offsets, by the chunks low <= row < high.
+    """Return for each offset in `bounds` the approximate bytes of the log below it, by the chunks
+    low <= row < high. Only differences mean something: the first chunk's beginning counts as 0.
     Ranges without a header count like the average.
     """
     first, after, bytes = chunks.first_offset[low:high], chunks.next_offset[low:high], chunks.bytes[low:high]
@@ -274,7 +280,10 @@ def _weigh(chunks: Chunks, low: int, high: int, bounds: Ints) -> Ints:
 
 
 def _cut_holes(begins: Ints, ends: Ints, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield pieces of the ranges that no chunk covers; older pieces are longer."""
+    """Yield (first offset, next offset) of pieces of the ranges within first..end that no chunk
+    covers. The newest piece of a range has NEWEST offsets, each older one twice as many. `begins`,
+    `ends`: of the chunks.
+    """
     lows, highs = np.append(first, ends), np.append(begins, end)
     for hole in np.flatnonzero(lows < highs).tolist():
         low, high, size = int(lows[hole]), int(highs[hole]), NEWEST
@@ -284,8 +293,8 @@ def _cut_holes(begins: Ints, ends: Ints, first: int, end: int) -> Iterator[tuple
 
 
 def _join(parts: _Segments, rows: Ints) -> Iterator[Piece]:
-    """Yield segments, newest first, as pieces. A gap between two is read too if a request of its
-    own would cost more.
+    """Yield segments as pieces to read. `rows`: numbers of the segments, newest first. Two segments
+    become one piece if the gap between them is so small that a request of its own would cost more.
     """
     first = after = begin = end = -1
     for row in rows.tolist():
@@ -305,8 +314,12 @@ def _choose(
     first: Ints, bytes: Ints, holds: Bytes, sure: Flags, starts: Ints, codes: Int32s, is_read: Flags, last: Ints,
     literals: int, most: int, chosen: Ints,
 ) -> int:  # fmt: skip
-    """List the unread segments that may hold a later record of some subject than is known, newest
-    first. Return how many.
+    """Write to `chosen` the numbers of unread segments, newest first, that may hold a later record
+    of some subject than is known. Stop after the one with which they have `most` bytes. Return how
+    many.
+
+    `last`: the highest offset found, by subject code. `literals`: how many codes are of literal
+    patterns.
     """
     expected = np.zeros(last.size, np.bool_)  # certainly in a segment of this step
     count = 0

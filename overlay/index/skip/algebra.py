@@ -15,15 +15,14 @@ from overlay.filter.operators import MIRRORED
 
 
 def is_fixed(node: Node) -> bool:
-    """Return whether the value is the same for all records."""
+    """Return whether an expression names no column, so that its value is the same for all records."""
     return not any(isinstance(each, Name | Column) for each in walk(node))
 
 
 def isolate(operator: Compare, left: Node, right: Node, now: int) -> tuple[Compare, Column, Node] | None:
-    """Return (operator, column, value) of an equivalent comparison with a column alone on the left;
-    None if there is none.
-
-    `now`: UTC() in ms since 1970.
+    """Rearrange `left operator right` to an equivalent comparison with a column alone on the left,
+    and return (operator, column, right side). Return None if there is none. `right` must not name a
+    column. `now`: UTC() in ms since 1970.
     """
     while not isinstance(left, Column):
         match left:
@@ -52,8 +51,8 @@ def isolate(operator: Compare, left: Node, right: Node, now: int) -> tuple[Compa
 
 
 def find_direction(node: Node) -> int | None:
-    """Return how a value without columns changes with time: 1 never falls, -1 never grows, 0 is
-    constant, None is unknown.
+    """Return how the value of an expression without columns changes as time passes: 1 it never
+    falls, -1 it never grows, 0 it is constant, None if that is unknown.
     """
     match node:
         case Now():
@@ -93,7 +92,9 @@ def _is_whole(node: Node, now: int) -> bool:
 
 
 def _holds_whole(node: Node) -> bool:
-    """Return whether all values are whole numbers: columns of whole numbers, and their sums."""
+    """Return whether an expression has only whole numbers as values: it consists of columns of
+    whole numbers, whole constants, UTC(), and their sums and differences.
+    """
     match node:
         case Column(type=type):
             return type in ("long", "timestamp")

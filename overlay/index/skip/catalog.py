@@ -37,7 +37,7 @@ _BY_BYTES = (FieldKind.HEADER, FieldKind.KEY)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What headers know of one column. The defaults: nothing."""
+    """What chunk headers know of one column. The defaults: nothing."""
 
     name: str = ""
     """The name under `index` in the stream's file."""
@@ -51,11 +51,9 @@ class Known:
     hole: int = -1
 
     def find_subjects(self, value: bytes) -> Pattern | None:
-        """Return the pattern of the subjects of exactly the records that have this value; None if
-        there is none.
-
-        Only for columns that are the subject or a token. Also None for a value that no record of
-        the stream can have.
+        """Return the pattern that matches the subjects of exactly the records whose column has this
+        value. None if there is no such pattern, or if no record of the stream can have the value.
+        Only for columns that are the subject or one of its tokens.
         """
         try:
             text = value.decode()
@@ -74,7 +72,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The columns of some filters, and what the headers of a stream know of each."""
+    """The columns of some filters, and what the headers of a stream know of each. For another
+    column `[]` returns a Known that says nothing.
+    """
 
     columns: dict[Column, Known]
 
@@ -119,8 +119,10 @@ def _is_subject(column: Column, source: Source, rule: SubjectRule) -> bool:
 
 
 def _find_token(column: Column, source: Source, rule: SubjectRule) -> int:
-    """Return the number of the template's token that is the column's value and nothing else; -1 if
-    there is none.
+    """Return the number (from 0) of the template's token that is the column's value and nothing else,
+    -1 if there is none. It is -1 too if the subject is one field as a whole, if the column is no
+    text, or if it is not read from a header or the key first: a token of a JSON field may be a
+    number or a text.
     """
     field = source.fields[0] if source.fields else None
     if rule.whole or field is None or field.kind not in _BY_BYTES or FAMILIES[column.type] is not Family.TEXT:

@@ -108,7 +108,9 @@ class Chunks:
 
     @property
     def addressed(self) -> Ints:
-        """Records with a subject in the stream; by the current subjects where `current`."""
+        """Number of records with a subject in the stream, by chunk. It counts by the current
+        subjects only where `current` is set.
+        """
         return self._column("addressed")
 
     @property
@@ -117,7 +119,7 @@ class Chunks:
 
     @property
     def min_time(self) -> Ints:
-        """Ms since 1970, -1 if unknown."""
+        """Smallest timestamp of each chunk in ms since 1970, -1 if unknown."""
         return self._column("min_time")
 
     @property
@@ -143,7 +145,9 @@ class Chunks:
 
     @property
     def made(self) -> Flags:
-        """Whether each chunk was made from the whole current config. Others have to be made again."""
+        """Whether each chunk was made from the whole current config: subjects, filter values, and
+        all properties with terms or zones. Other chunks have to be made again.
+        """
         made = self.current.copy()
         for name in self._config_fingerprint.terms:
             made &= self.covers(name)
@@ -158,25 +162,25 @@ class Chunks:
         return sum(column.nbytes for column in self._columns.values()) + self._blooms.nbytes + self._counts.nbytes
 
     def find(self, offset: int) -> int:
-        """Return the row of the chunk that holds an offset, -1 if there is none."""
+        """Return the row of the chunk whose offsets include this one, -1 if there is none."""
         row = int(np.searchsorted(self.first_offset, offset, side="right")) - 1
         return row if row >= 0 and offset < self.next_offset[row] else -1
 
     def log_position(self, row: int) -> LogPosition:
-        """Return the log position at the end of a chunk, with epoch and CRC of its last batch."""
+        """Return the next offset after a chunk, with leader epoch and CRC of the chunk's last batch."""
         return LogPosition(int(self.next_offset[row]), int(self.epoch[row]), int(self.crc[row]))
 
     def covers(self, name: str) -> Flags:
-        """Return whether each Bloom filter has the terms of a property as it is declared now, for
-        the records of the current stream.
+        """Return for each chunk whether its Bloom filter has the terms of property `name` as the
+        property is declared now, for records of the stream's current subjects.
         """
         wanted = self._config_fingerprint.terms.get(name)
         has = np.array([wanted in schema for schema in self._schemas], np.bool_)
         return has[self._column("schema")] & self.current if has.any() else np.zeros(len(self), np.bool_)
 
     def might_contain(self, terms: Sequence[Term], among: Flags | None = None) -> Flags:
-        """Return whether each chunk may contain all of the terms; False is certain. Chunks outside
-        `among` are False without a test.
+        """Return for each chunk whether it may contain all of the terms; False is certain. A chunk
+        whose filter does not cover a term is True. Chunks outside `among` are False without a test.
         """
         answer = np.ones(len(self), np.bool_) if among is None else among.copy()
         for property in dict.fromkeys(term.property for term in terms):
@@ -197,8 +201,8 @@ class Chunks:
         return answer
 
     def zone(self, name: str) -> Zone | None:
-        """Return the zones of a property; None if no chunk has one of the property as it is
-        declared now.
+        """Return the zones (bounds and NULLs) of a property, one item per chunk, `known` where a
+        chunk has one; None if no chunk has one of the property as it is declared now.
         """
         if name not in self._config_fingerprint.zones:
             return None
@@ -221,8 +225,8 @@ class Chunks:
         return self.count_subjects(Choice(patterns)), self.counted
 
     def count_subjects(self, choice: Choice, low: int = 0, high: int | None = None) -> Ints:
-        """Return for each chunk low <= row < high how many records have a chosen subject; 0 if
-        unknown.
+        """Return for each chunk low <= row < high how many records have a subject that `choice` has
+        chosen; 0 if unknown. By default the chunks up to the last one.
 
         Use a `choice` for these chunks only.
         """
@@ -230,8 +234,8 @@ class Chunks:
         return self._counts.count(choice.learn(self._counts.subjects), *rows)
 
     def list_subjects(self, choice: Choice, low: int, high: int) -> tuple[Ints, UInt16s, Sequence[str]]:
-        """Return the chosen subjects of the chunks low <= row < high: bounds [rows + 1], subject
-        numbers end to end, subjects by number.
+        """Return the chosen subjects of the chunks low <= row < high, as three parts: bounds [rows
+        + 1], the subject numbers of all rows end to end, and all subjects by number.
 
         A chunk whose subjects are unknown has none.
         """
@@ -239,12 +243,12 @@ class Chunks:
         return *self._counts.list(choice.learn(subjects), self._first + low, self._first + high), subjects
 
     def append(self, header: Header) -> None:
-        """Take in one header. It replaces the chunks that it overlaps."""
+        """Add one header. Chunks that it overlaps are removed."""
         self.extend(parse_values([encode(header)[1]]), np.zeros(1, np.int64))
 
     def extend(self, block: Block, rows: Ints) -> None:
-        """Take in headers in the order of the index topic: rows of `block` for this partition,
-        without flaws.
+        """Add headers in the order of the index topic. Chunks that a later header overlaps are
+        removed. `rows`: row numbers in `block`, all of this partition and without flaws.
         """
         if not rows.size:
             return
@@ -264,11 +268,11 @@ class Chunks:
             self._take(kept[:count] + self._first)
 
     def truncate(self, offset: int) -> None:
-        """Drop the chunks that reach beyond an offset: the log was cut there."""
+        """Remove the chunks that end above `offset`, where the log was cut."""
         self._truncate(int(np.searchsorted(self.next_offset, offset, side="right")))
 
     def drop(self, offset: int) -> None:
-        """Drop the chunks wholly below an offset: the log begins there now."""
+        """Remove the chunks that end at or below `offset`, the log start now."""
         self._first += int(np.searchsorted(self.next_offset, offset, side="right"))
         if self._first > max(len(self), 1024):
             self._take(np.arange(self._first, self._end))
@@ -316,8 +320,8 @@ class Chunks:
             self._columns[name] = larger
 
     def _find_schemas(self, block: Block, rows: Ints) -> Int32s:
-        """Return for each row the number of its set of properties with terms. All headers of a
-        stream come from a few configs.
+        """Return for each row a number that stands for the set of properties whose terms are in its
+        filter. The number is the index of the set in `_schemas`, to which new sets are added.
         """
         prints = np.empty(rows.size, np.uint64)
         _fingerprint(block.buf, block.at[rows, TERMS_AT], block.heads["indexed"][rows].astype(np.int64), prints)
@@ -339,7 +343,9 @@ class Chunks:
             column[new] = little
 
     def _fold(self) -> bool:
-        """Fold the largest filters to half their size. Return False if all have minimum size."""
+        """Fold the largest filters to half their size, to save memory. Return False if all have
+        minimum size already and nothing changed.
+        """
         largest = int(np.diff(self._blooms.starts[: self._end + 1]).max(initial=0))
         if largest <= bloom.MIN_BYTES:
             return False
@@ -354,8 +360,9 @@ def _find_storage(config_fingerprint: ConfigFingerprint, name: str) -> type[np.g
 
 @kernel
 def _settle(first: Ints, after: Ints, kept: Ints) -> int:
-    """Put rows in the order of writing into offset order; newer ones replace those that they
-    overlap. Return how many remain.
+    """Find the rows that remain if each row, in the order of writing, replaces the earlier ones
+    that it overlaps. Write them to `kept` in offset order and return how many there are. `first`,
+    `after`: first and next offset of each row.
     """
     count = 0
     for row in range(first.size):

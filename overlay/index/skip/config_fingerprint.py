@@ -34,7 +34,9 @@ class ConfigFingerprint:
 
 
 def find_config_fingerprint(stream: StreamConfig) -> ConfigFingerprint:
-    """Return the fingerprints of headers that are sealed under this config."""
+    """Return the fingerprints that headers get if they are sealed under this config. Equal
+    fingerprints mean that a header's contents still have the same meaning.
+    """
     about = ("subject", _write(stream.subject), *sorted(stream.subjects), _write(stream.filter_value))
     index = stream.index
     return ConfigFingerprint(

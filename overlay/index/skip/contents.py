@@ -26,7 +26,10 @@ from .terms import UNFILTERED, hash_subjects, hash_texts
 
 
 class Vocabulary:
-    """The terms of a dictionary's codes, valid while the codes mean the same subjects."""
+    """The Bloom filter terms of each code of a dictionary. A code stands for a subject, so the
+    vocabulary is valid for one generation of the dictionary. `whole`: the texts are filter values,
+    which give one term each; subjects give several.
+    """
 
     def __init__(self, dictionary: Dictionary, *, whole: bool = False) -> None:
         self.generation = dictionary.generation
@@ -36,19 +39,23 @@ class Vocabulary:
         self._numbers = Ragged(np.int32)
 
     def learn(self, texts: Texts) -> None:
-        """Hash the texts that are new in the dictionary."""
+        """Hash the texts that are new since the last call. `texts`: all texts of the dictionary, by
+        code.
+        """
         known = self._numbers.rows
         if known < texts.bounds.size - 1:
             hashes, counts = self._hash(texts, known)
             self._numbers.extend(counts)[:] = self._terms.number(hashes)
 
     def put(self, codes: Int32s, terms: TermSet) -> None:
-        """Put the terms of some codes into a set."""
+        """Add the terms of these codes to the set `terms`. `learn` must have seen the codes."""
         self._terms.put(codes, self._numbers.starts, self._numbers.data, terms)
 
 
 class Contents:
-    """What the headers of one stream hold. The sealers of its partitions share it on one thread."""
+    """What the sealers of one stream's partitions share, on one thread: the stream's config for
+    headers, the reader of its properties, and the terms of its subjects and filter values.
+    """
 
     def __init__(self, stream: StreamConfig) -> None:
         self.config_fingerprint = find_config_fingerprint(stream)
@@ -66,8 +73,8 @@ class Contents:
         return tuple(sorted(fields, key=str))
 
     def vocabulary(self, dictionary: Dictionary, *, whole: bool = False) -> Vocabulary:
-        """Return the terms of all codes of a dictionary; a new object once the dictionary has
-        reassigned its codes.
+        """Return the terms of all codes that a dictionary has now. It is the same object until the
+        dictionary begins to give out its codes anew.
 
         `whole`: the texts are filter values, which are terms only as a whole.
         """
@@ -78,7 +85,10 @@ class Contents:
         return known
 
     def add_values(self, piece: Addressed, low: int, high: int, terms: TermSet) -> None:
-        """Add the filter values that a template makes of records low:high in the stream."""
+        """Add to `terms` the filter values of those records low:high of a slice that have a subject
+        in the stream; UNFILTERED if one has no value. Does nothing unless the stream makes filter
+        values by a template.
+        """
         if self._made is None:
             return
         rows = low + np.flatnonzero(piece.codes[low:high] >= 0)

@@ -36,7 +36,9 @@ def derive(
     start: int | None = None,
     stop: int | None = None,
 ) -> Conditions:
-    """Return what a chunk must have for a consumer or reader, by part.
+    """Return the conditions of a consumer or reader as probes: questions that a chunk header can
+    answer, one each for subject, filter values, filter and window. Without a condition the probe is
+    Everything.
 
     `patterns`: its subject filters, any of which may match; none means all subjects. `values` and
     `filter`: its filter values and its expression, made for `stream`. `now`: ms since 1970, not
@@ -52,7 +54,9 @@ def derive(
 
 
 def derive_subjects(stream: StreamConfig, patterns: Sequence[Pattern]) -> Probe:
-    """Return the probe that the subject matches a pattern; Everything without patterns."""
+    """Return the probe of the condition that a record's subject matches one of the patterns. It is
+    Everything without patterns, or if they match all subjects that the stream can have.
+    """
     wanted = tuple(dict.fromkeys(patterns))
     # Compare with the subjects that the stream accepts, or those that its rule can build: the
     # patterns need to cover only one of the two.
@@ -63,8 +67,9 @@ def derive_subjects(stream: StreamConfig, patterns: Sequence[Pattern]) -> Probe:
 
 
 def derive_values(values: Values | None) -> Probe:
-    """Return the probe that the record's filter value is wanted, or that it has none and that is
-    wanted.
+    """Return the probe of the condition that a record's filter value is wanted, or that it has none
+    and those records are wanted. It is Everything for None, and Unsure for more values than a Bloom
+    filter is asked for.
     """
     if values is None:
         return Everything()
@@ -76,7 +81,9 @@ def derive_values(values: Values | None) -> Probe:
 
 
 def derive_filter(stream: StreamConfig, filter: Filter, now: int) -> Probe:
-    """Return the probe that the expression is true; Unsure if its types depend on the data."""
+    """Return the probe of the condition that the expression is true; Unsure if its types depend on
+    the data. `now`: ms since 1970, not later than when records are tested.
+    """
     columns = [column for column in filter.columns if isinstance(column, Column)]
     if len(columns) < len(filter.columns):
         return Unsure()
@@ -84,8 +91,8 @@ def derive_filter(stream: StreamConfig, filter: Filter, now: int) -> Probe:
 
 
 def derive_window(since: int | None, until: int | None, start: int | None, stop: int | None) -> Probe:
-    """Return the probe that since <= timestamp < until (ms since 1970) and start <= offset < stop.
-    None is no bound.
+    """Return the probe of the condition since <= timestamp < until (ms since 1970) and start <=
+    offset < stop. None is no bound.
     """
     probes: list[Probe] = []
     if start is not None or stop is not None:

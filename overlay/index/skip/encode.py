@@ -105,7 +105,7 @@ _KEY = re.compile(r"chunk (\S+) (\d{1,10}) (\d{1,19})", re.ASCII)
 
 
 class Flaw(enum.IntEnum):
-    """Why a value is not a readable record of the requested kind."""
+    """Why a value is not a readable record of the requested kind (chunk header or ledger entry)."""
 
     NONE = 0
     EMPTY = 1
@@ -199,7 +199,9 @@ def encode(header: Header) -> tuple[bytes, bytes]:
 
 
 def wrap(kind: int, payload: bytes) -> bytes:
-    """Return the value of a record of this kind: version, kind and CRC, then the payload."""
+    """Return the value of an index record: version, kind and CRC-32C of the payload, then the
+    payload.
+    """
     return bytes([VERSION, kind]) + crc32c(payload).to_bytes(4, "little") + payload
 
 
@@ -225,7 +227,9 @@ def decode(value: bytes | None) -> Header | Foreign:
 
 
 def parse_values(values: Sequence[bytes | None]) -> Block:
-    """Read values given as Python bytes, as `parse`."""
+    """Read chunk headers from values that are Python bytes, None for a record without a value. The
+    result is that of `parse`.
+    """
     return parse(*lay_out(values))
 
 
@@ -237,8 +241,8 @@ def lay_out(values: Sequence[bytes | None]) -> tuple[Bytes, Ints, Ints]:
 
 
 def parse(buf: Bytes, at: Ints, size: Ints) -> Block:
-    """Read the values buf[at[i] : at[i] + size[i]]; a size of -1 means no value. The block keeps
-    using `buf`.
+    """Read chunk headers from the values buf[at[i] : at[i] + size[i]]; a size of -1 means no value.
+    A value that cannot be read gets a flaw, and nothing raises. The block keeps using `buf`.
     """
     heads = np.zeros(at.size, HEAD)
     parts = np.zeros((at.size, 5), np.int64)
@@ -250,7 +254,9 @@ def parse(buf: Bytes, at: Ints, size: Ints) -> Block:
 
 
 def check(buf: Bytes, at: Ints, size: Ints, crcs: UInt32s, flaws: Bytes) -> None:
-    """Set the flaw of values whose CRC does not match."""
+    """Set Flaw.CRC for values whose CRC-32C is not that in `crcs`. Values with a flaw are passed
+    over.
+    """
     wanted, ends = crcs.tolist(), (at + size).tolist()
     for i, first in enumerate(at.tolist()):
         if not flaws[i] and crc32c(buf[first + _CRC_FROM : ends[i]]) != wanted[i]:
@@ -258,7 +264,7 @@ def check(buf: Bytes, at: Ints, size: Ints, crcs: UInt32s, flaws: Bytes) -> None
 
 
 def read_header(block: Block, row: int) -> Header:
-    """Return the header of a row without a flaw."""
+    """Return the chunk header of a row of the block. The row must not have a flaw."""
     head = block.heads[row]
     topic_at = int(block.at[row, TERMS_AT]) - int(head["topic"])
     subjects = _read_subjects(block, row) if head["flags"] & _COUNTED else None
@@ -317,8 +323,8 @@ def _cut(block: Block, row: int, part: int, size: int) -> AnyArray:
 
 @kernel
 def look(buf: Bytes, at: Ints, size: Ints, kind: int, heads: Bytes, flaws: Bytes) -> None:
-    """Copy the fixed part of each value of this kind into its row of `heads`; set the flaw of all
-    others.
+    """Copy the fixed part of each value that is of this kind and version into its row of `heads`.
+    Write the flaw of all others to `flaws`: EMPTY, VERSION, KIND or SHORT.
     """
     for i in range(at.size):
         if size[i] <= 0:
@@ -362,7 +368,9 @@ class _Head(Protocol):
 
 @kernel
 def _agree(head: _Head) -> Bool:
-    """Return whether the numbers of a fixed part can be true together."""
+    """Return whether the numbers of a chunk header's fixed part are in range and do not contradict
+    each other.
+    """
     bloom = np.int64(head.bloom)
     sized = bloom == 0 or (MIN_BYTES <= bloom <= MAX_BYTES and bloom & (bloom - 1) == 0)
     hashed = (bloom == 0) == (head.hashes == 0) and head.hashes <= MAX_HASHES
@@ -385,7 +393,10 @@ def _agree(head: _Head) -> Bool:
 
 @kernel
 def _place(buf: Bytes, at: Ints, size: Ints, heads: Structs, parts: Ints, flaws: Bytes) -> None:
-    """Find where the parts of each value begin, and check that they fill it exactly."""
+    """Write to `parts` where the five parts of each value begin in `buf` (TERMS_AT to BLOOM_AT).
+    Set the flaw SIZES if they do not fill the value exactly, FIGURES if numbers contradict each
+    other.
+    """
     for i in range(at.size):
         if flaws[i]:
             continue

@@ -92,8 +92,9 @@ _LESS = (Compare.LT, Compare.LE)
 
 
 def derive_expression(node: Node, catalog: Catalog, now: int) -> Probe:
-    """Return the probe that a bound expression is true. `now`: UTC() in ms since 1970, not later
-    than when records are tested.
+    """Return the probe of the condition that a bound expression is true, by which a chunk header
+    can tell that no record passes or that all do. `catalog`: what headers know of its columns.
+    `now`: UTC() in ms since 1970, not later than when records are tested.
     """
     return _Rules(catalog, now).derive(node)
 
@@ -101,14 +102,16 @@ def derive_expression(node: Node, catalog: Catalog, now: int) -> Probe:
 @dataclass(frozen=True, slots=True)
 class _Rules:
     """The rules for one catalog and one time: a method per kind of condition, each returning its
-    probe.
+    probe (probes.py). Unsure is the probe of a condition of which headers know nothing.
     """
 
     catalog: Catalog
     now: int
 
     def derive(self, node: Node) -> Probe:
-        """Return the probe that a node is true."""
+        """Return the probe of the condition that an expression is true. It is Nothing if the
+        expression is no condition.
+        """
         match node:
             case And(operands=operands):
                 return all_of(map(self.derive, operands))
@@ -136,7 +139,9 @@ class _Rules:
         return Nothing()
 
     def derive_predicate(self, node: Node) -> Probe:
-        """Return the probe that a predicate is true, without the defaults of header fields."""
+        """Return the probe of the condition that a predicate (comparison, IN, LIKE, beginning or
+        end of a text) is true. Defaults of fields in the header section are left to `fill_default`.
+        """
         match node:
             case Comparison(operator=operator, left=left, right=right):
                 found = self.derive_comparison(operator, left, right)
@@ -156,8 +161,10 @@ class _Rules:
         return alike((found, self.refuse_nulls(node, said)))
 
     def fill_default(self, node: Node, found: Probe) -> Probe:
-        """Return the probe of a node with a field of the header section, which has a default if a
-        record has no value.
+        """Return `found`, the probe of `node`, corrected for columns of the message section `header`,
+        which read as their default if a record has no value. If the node is true of the default,
+        chunks with such records pass too. Without such columns, `found` is returned. With several
+        of them, or with UTC() in the node, Unsure is returned.
         """
         columns = {each for each in walk(node) if isinstance(each, Column) and each.section is Section.HEADER}
         if not columns:
@@ -171,14 +178,15 @@ class _Rules:
         return any_of((found, is_missing if known.name else Unsure()))
 
     def refuse_nulls(self, node: Node, said: Container[str] = ()) -> Probe:
-        """Return the probe that no column of the node is always NULL. `said`: zones that have
-        checked this already.
+        """Return a probe that refuses chunks in which a column of the node is NULL in every record,
+        if that makes the node unknown. It never says ALL. `said`: names of zones that another probe
+        has asked about NULL.
         """
         names = {column: self.catalog[column].name for column in _find_strict(node) if self.catalog[column].has_zone}
         return implied(all_of(self.is_there(column) for column, name in names.items() if name not in said))
 
     def is_there(self, column: Column) -> Probe:
-        """Return the probe that the column is not NULL."""
+        """Return the probe of the condition that the column is not NULL."""
         known = self.catalog[column]
         if known.is_subject:
             return Everything()
@@ -199,8 +207,8 @@ class _Rules:
         return NullIn(known.name, null_term(known.name) if known.has_terms else None) if known.name else Unsure()
 
     def derive_comparison(self, operator: Compare, left: Node, right: Node) -> Probe:
-        """Return the probe of a comparison, if it can be rearranged to a column and a value; else
-        Unsure.
+        """Return the probe of `left operator right`, if it can be rearranged to a column and a
+        value; else Unsure.
         """
         if is_fixed(left):
             left, right, operator = right, left, MIRRORED[operator]
@@ -220,8 +228,9 @@ class _Rules:
         return self.compare_moving(left, operator, value, find_direction(right))
 
     def compare_moving(self, column: Column, operator: Compare, value: Value, direction: int | None) -> Probe:
-        """Return the probe of a comparison with a value that reads the clock. `direction`: 1 grows
-        with time, -1 falls, 0 is constant.
+        """Return the probe of `column operator value` for a value that depends on the clock.
+        `value`: what it is now. `direction`: 1 grows with time, -1 falls, 0 is constant, None is
+        unknown.
         """
         if value is None or direction is None or isinstance(value, bool | bytes):
             return Unsure()
@@ -239,7 +248,9 @@ class _Rules:
         return Unsure()
 
     def compare(self, column: Column, operator: Compare, value: Constant) -> Probe:
-        """Return the probe of `column operator value`, for a constant that is not NULL."""
+        """Return the probe of `column operator value`, for a constant that is not NULL and may be
+        of another family (number, text, boolean) than the column.
+        """
         family = find_family(Literal(value))
         if family is not FAMILIES[column.type]:
             return self.is_there(column) if operator is Compare.NE else Nothing()
@@ -255,12 +266,16 @@ class _Rules:
         return alike((found, self.have_term(column, value), self.have_subject(column, (value,))))
 
     def have_term(self, column: Column, value: Constant) -> Probe:
-        """Return the probe of `column = value` by Bloom filters."""
+        """Return the probe of `column = value` by Bloom filters; Unsure if they have no terms of
+        the column.
+        """
         known = self.catalog[column]
         return Has(property_term(known.name, value)) if known.has_terms else Unsure()
 
     def have_subject(self, column: Column, values: Iterable[Constant]) -> Probe:
-        """Return the probe that the column equals one of the values, by subjects."""
+        """Return the probe of the condition that the column equals one of the values, by the
+        subjects of such records; Unsure if subjects do not tell the column's value.
+        """
         known = self.catalog[column]
         if not known.is_subject and known.cover is None:
             return Unsure()
@@ -271,7 +286,10 @@ class _Rules:
         return SubjectIs(found) if found else Nothing()
 
     def lie_within(self, column: Column, meant: Meant, negated: bool = False) -> Probe:
-        """Return the probe that the column's value is meant, by zones and times."""
+        """Return the probe of the condition that the column's value is one of those that `meant`
+        describes, or is not NULL and none of them if `negated`: by zones, and by timestamps if the
+        column is the record's.
+        """
         if meant.possible == EMPTY:
             return self.is_there(column) if negated else Nothing()
         if meant.sure.is_full:
@@ -285,7 +303,9 @@ class _Rules:
         return alike(found)
 
     def include(self, column: Column, items: tuple[Node, ...]) -> Probe:
-        """Return the probe of `column IN (items)`."""
+        """Return the probe of `column IN (items)`. For more than MOST_TERMS items only the smallest
+        and largest count, besides subjects.
+        """
         values = self.take_constants(column, items)
         others = [item for item in items if not isinstance(item, Literal)]
         # All values at once: counting subjects costs the same for one value as for all.
@@ -299,14 +319,16 @@ class _Rules:
         return alike(found)
 
     def have_value(self, column: Column, value: Constant) -> Probe:
-        """Return the probe of `column = value` by everything except subjects."""
+        """Return the probe of `column = value` by zones, timestamps and Bloom filters, without
+        subjects.
+        """
         if isinstance(value, bool):
             return self.have_term(column, value)
         found = self.lie_within(column, compare_with(Compare.EQ, value, column.type))
         return found if found == Nothing() else alike((found, self.have_term(column, value)))
 
     def exclude(self, column: Column, items: tuple[Node, ...]) -> Probe:
-        """Return the probe of `column NOT IN (items)`."""
+        """Return the probe of `column NOT IN (items)`; Unsure for more than MOST_TERMS items."""
         if len(items) > MOST_TERMS:
             return Unsure()
         values = self.take_constants(column, items)
@@ -314,15 +336,19 @@ class _Rules:
         return found if all(isinstance(item, Literal) for item in items) else implied(found)
 
     def take_constants(self, column: Column, items: tuple[Node, ...]) -> list[Constant]:
-        """Return the values of the items that are constants of the column's family. No other
-        constant can be equal.
+        """Return the values of those items that are constants and can equal a value of the column:
+        both are numbers, texts or booleans. Other items are left out.
         """
         return [
             item.value for item in items if isinstance(item, Literal) and find_family(item) is FAMILIES[column.type]
         ]
 
     def match(self, column: Column, pattern: like.LikePattern, negated: bool) -> Probe:
-        """Return the probe of `column LIKE pattern`, or of NOT LIKE if `negated`."""
+        """Return the probe of `column LIKE pattern` (NOT LIKE if `negated`), by which a chunk's
+        header tells that no record passes, that some may, or that all do. Only a pattern's
+        beginning counts, so `%x` refuses only chunks without a value. For a column that is not text
+        no record passes.
+        """
         if FAMILIES[column.type] is not Family.TEXT:
             return Nothing()
         found = [self.lie_within(column, is_like(pattern), negated)]
@@ -333,8 +359,8 @@ class _Rules:
         return implied(alike(found)) if column.type == "binary" else alike(found)
 
     def begin(self, column: Column, affix: Affix, negated: bool) -> Probe:
-        """Return the probe that the column begins with a text, or does not if `negated`. Unsure for
-        the end of a text.
+        """Return the probe of the condition that the column begins with the text of `affix`, or is
+        not NULL and does not if `negated`. Unsure if `affix` is about the end of a text.
         """
         if FAMILIES[column.type] is not Family.TEXT:
             return self.is_there(column) if negated else Nothing()
@@ -344,8 +370,9 @@ class _Rules:
         return found if negated else alike((found, self.begin_subject(column, affix.text, True)))
 
     def begin_subject(self, column: Column, head: bytes, is_whole: bool) -> Probe:
-        """Return the probe that the subject begins with `head`. `is_whole`: this is the whole
-        condition, not only implied by it.
+        """Return the probe of a condition by which the column begins with `head`, if the column is
+        the subject; else Unsure. `is_whole`: the condition is just this; if False, it asks for
+        more, and the probe never says ALL.
         """
         if not self.catalog[column].is_subject:
             return Unsure()
@@ -360,7 +387,9 @@ class _Rules:
 
 
 def _find_strict(node: Node) -> Iterator[Column]:
-    """Yield the columns that make the node unknown if they are NULL."""
+    """Yield the columns of a node that make its value unknown if they are NULL. Fields of the
+    header section are left out, since they have defaults.
+    """
     match node:
         case Column(section=section):
             if section is not Section.HEADER:
@@ -378,6 +407,8 @@ def _find_times(meant: Interval, negated: bool) -> Times:
 
 
 def _find_head(pattern: like.LikePattern) -> bytes:
-    """Return the bytes with which every matching text begins."""
+    """Return the bytes with which every text that matches a LIKE pattern begins: those before its
+    first wildcard.
+    """
     first = pattern.runs[0]
     return "".join(char or "" for char in (first[: first.index(None)] if None in first else first)).encode()

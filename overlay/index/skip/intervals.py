@@ -29,8 +29,8 @@ Bound = int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """low <= value <= high; None is no bound. Bounds have the column's type; for texts they are
-    keys.
+    """The values with low <= value <= high; None is no bound. Bounds have the column's type; for
+    texts they are keys.
     """
 
     low: Bound
@@ -50,15 +50,18 @@ EMPTY = Interval(1, 0)
 
 
 class Meant(NamedTuple):
-    """The values that satisfy a condition: none outside `possible`, and all within `sure`."""
+    """The values of a column that satisfy a condition, as two intervals: no value outside
+    `possible` does, and every value within `sure` does.
+    """
 
     possible: Interval
     sure: Interval
 
 
 def compare_with(operator: Compare, constant: int | float | bytes, type: str) -> Meant:
-    """Return the values of a column with `value operator constant`. Ask for `<>` as a negated `=`,
-    since it is not one interval.
+    """Return which values of a column satisfy `value operator constant`. `type`: of the column, a
+    number or text; the constant has the same family. The operator must not be `<>`, which is not
+    one interval: ask for `=` and negate it.
     """
     if FAMILIES[type] is Family.TEXT:
         assert isinstance(constant, bytes)
@@ -145,7 +148,7 @@ def _compare_text(operator: Compare, constant: bytes) -> Meant:
 
 
 def begin_with(head: bytes) -> Meant:
-    """Return the texts that begin with `head`."""
+    """Return which texts begin with `head`, as intervals of text keys."""
     if not head:
         return Meant(FULL, FULL)
     if len(head) > KEY_TEXT:
@@ -157,8 +160,9 @@ def begin_with(head: bytes) -> Meant:
 
 
 def is_like(pattern: LikePattern) -> Meant:
-    """Return the texts that a LIKE pattern matches, as far as its beginning tells; exact for `abc`
-    and `abc%`.
+    """Return which texts a LIKE pattern matches, as intervals of text keys. Only the beginning of
+    the pattern, up to its first wildcard, counts. The result is exact for short patterns such as
+    `abc` and `abc%`; for others `sure` is empty.
     """
     if pattern.shape is Shape.EXACT:
         return _compare_text(Compare.EQ, pattern.head)
@@ -170,5 +174,5 @@ def is_like(pattern: LikePattern) -> Meant:
 
 
 def show_key(key: int) -> str:
-    """Return the beginning of the texts with a key, for people."""
+    """Return the text that a key begins with, at most KEY_TEXT bytes, to be shown to people."""
     return key.to_bytes(KEY_TEXT + 1, "big")[:KEY_TEXT].rstrip(b"\0\xff").decode(errors="backslashreplace")

@@ -30,8 +30,8 @@ LIMIT = 2 * bloom.TARGET
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A merged header and those that it replaces: the first has the same key, the others are to be
-    deleted.
+    """A header made of several, and the headers that it replaces in the index topic. It has the key
+    of the first one; the records of the others are to be deleted.
     """
 
     header: Header
@@ -39,8 +39,8 @@ class Merged:
 
 
 def merge(headers: Sequence[Header], index: IndexConfig) -> Iterator[Merged]:
-    """Yield the merged headers of small neighbours. `headers`: of one partition, in offset order,
-    without overlap.
+    """Yield a merged header for each group of small neighbours. Headers that cannot be merged are
+    in no result. `headers`: of one partition, in offset order, without overlap.
     """
     group: list[Header] = []
     whole: Header | None = None
@@ -58,7 +58,8 @@ def merge(headers: Sequence[Header], index: IndexConfig) -> Iterator[Merged]:
 
 
 def join(a: Header, b: Header, index: IndexConfig) -> Header | None:
-    """Return two chunks as one header; None if they may not or should not be merged.
+    """Return one header for two chunks, `a` before `b`; None if they may not or should not be
+    merged.
 
     That is if they are not neighbours, are not about the same properties, are too large together,
     or if the joined filter is too full.
@@ -93,8 +94,8 @@ def _describe(header: Header) -> tuple[object, ...]:
 
 
 def _find_times(a: Header, b: Header) -> list[tuple[int, int]]:
-    """Return the time bounds of the headers that have records; NO_TIME if one of them does not know
-    its times.
+    """Return smallest and largest timestamp (ms) of each of the two headers that has records. If
+    one of these does not know its times, or if neither has records, return one pair of NO_TIME.
     """
     times = [(header.min_time, header.max_time) for header in (a, b) if header.records]
     return times if times and min(times)[0] != NO_TIME else [(NO_TIME, NO_TIME)]

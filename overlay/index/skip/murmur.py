@@ -45,8 +45,9 @@ def _word(buf: Bytes, pos: Int, size: Int) -> np.uint64:
 def _end(
     h1: np.uint64, h2: np.uint64, first: np.uint64, second: np.uint64, left: Int, size: Int
 ) -> tuple[np.uint64, np.uint64]:
-    """Mix in the remaining bytes, at most 15 in two words padded with zeros, of `size` bytes in
-    total. Return the hash.
+    """Finish a hash and return its two words. `h1`, `h2`: its state after the whole blocks of 16
+    bytes. `first`, `second`: the `left` bytes after them (at most 15), padded with zeros. `size`:
+    all bytes.
     """
     if left > 8:
         h2 ^= _rotate(second * _C2, 33) * _C1
@@ -63,7 +64,9 @@ def _end(
 
 @kernel
 def hash128(buf: Bytes, pos: Int, size: Int, seed: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Return the two words of the hash of `size` bytes from `pos`. `seed`: uint64 below 2**32."""
+    """Return the two words of the hash of the `size` bytes buf[pos : pos + size]. `seed`: below
+    2**32.
+    """
     h1, h2 = seed, seed
     left = size
     while left >= 16:

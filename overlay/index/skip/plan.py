@@ -64,8 +64,8 @@ class Span:
 
 
 class Saving(NamedTuple):
-    """What a route reads of the chunks within its bounds, and what it skips. Ranges without a
-    header count no bytes.
+    """How many chunks, and bytes of them, a route reads and skips within its bounds, and how often
+    reading is interrupted (`gaps`). Ranges without a header count no bytes.
     """
 
     read_chunks: int
@@ -77,8 +77,8 @@ class Saving(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """The spans of a partition to read, in order and without overlap. Make a new one when chunks
-    were added.
+    """The ranges of a partition to read, in order and without overlap. It does not follow the
+    index: make a new one when chunks were added. `residual`: as in Span, by range.
     """
 
     first_offset: Ints
@@ -89,8 +89,8 @@ class Route:
     """False if everything is read, because skipping saves nothing or too little."""
 
     def next(self, position: int) -> Span | None:
-        """Return what to read next from `position` on: the rest of the span that holds it, else the
-        next span; None at the end.
+        """Return what to read next from offset `position` on: the rest of the span that holds it,
+        else the next span; None if nothing is left to read.
         """
         at = int(np.searchsorted(self.next_offset, position, side="right"))
         if at == self.next_offset.size:
@@ -109,8 +109,9 @@ class Route:
 
 
 def plan(answers: Answers, chunks: Chunks, start: int = 0, stop: int = OPEN_END, *, exactly: bool = False) -> Route:
-    """Return the route from `start` to `stop` (exclusive) through a partition. `answers` must be
-    those about all of `chunks`.
+    """Return which ranges to read from offset `start` to `stop` (exclusive) of a partition.
+    `answers`: those of all `chunks` about the reader's conditions. Everything is read if skipping
+    saves too little.
 
     `exactly`: read no chunk that is NO, whatever that costs.
     """
@@ -139,8 +140,8 @@ def plan(answers: Answers, chunks: Chunks, start: int = 0, stop: int = OPEN_END,
 
 
 def weigh(chunks: Chunks, first: Ints, after: Ints) -> Ints:
-    """Return the bytes of the chunks that hold first[i] <= offset < after[i]; -1 if some of these
-    offsets have no header.
+    """Return for each range first[i] <= offset < after[i] the bytes in the log of the chunks that
+    it touches; -1 if some of its offsets have no header.
 
     `first` and `after` must not fall from one i to the next.
     """
@@ -159,10 +160,11 @@ def weigh(chunks: Chunks, first: Ints, after: Ints) -> Ints:
 def _find_runs(
     first: Ints, after: Ints, bytes: Ints, levels: Levels, residual: Bytes, start: int, stop: int, asked: np.uint8
 ) -> tuple[Ints, Bytes]:
-    """Cut start..stop into runs of like chunks, and of offsets without a chunk.
+    """Cut start..stop into runs of neighbouring chunks with the same answer and residual, and of
+    offsets without a chunk. `asked`: the residual of the latter.
 
-    Returns rows of first offset, next offset, bytes, whether it is to be read, number of chunks;
-    and the residuals.
+    Return an array with the rows first offset, next offset, bytes, whether the run is to be read,
+    and number of chunks; and the residuals of the runs.
     """
     room = 2 * first.size + 2
     runs = np.empty((5, room), np.int64)
@@ -201,8 +203,11 @@ def _find_runs(
 
 @kernel
 def _join(runs: Ints, residual: Bytes, bridge: int, small: int, most: int) -> tuple[int, Ints, Ints]:
-    """Join runs to spans. Return (how many, rows of first offset, next offset and residual, the
-    numbers of Saving).
+    """Join runs to spans. Gaps between them up to `bridge` bytes are read too; a run up to `small`
+    bytes may get a neighbour's residual; no span gets more than `most` bytes by joining.
+
+    Return how many spans there are; an array with the rows first offset, next offset and residual;
+    and the numbers of Saving.
     """
     size = residual.size
     spans = np.empty((3, size), np.int64)
@@ -240,8 +245,9 @@ def _join(runs: Ints, residual: Bytes, bridge: int, small: int, most: int) -> tu
 def _append(
     spans: Ints, weights: Ints, count: int, first: int, after: int, bytes: int, residual: Int, small: int, most: int
 ) -> int:
-    """Append a run to read: to the last span if they touch and neither is then tested for much
-    more, else as a new span.
+    """Add a run to the last span, or else as a new span, and return how many spans there are. It
+    joins the last span if they touch, have at most `most` bytes together, and only parts of up to
+    `small` bytes get more to be tested for.
     """
     if count and spans[1, count - 1] == first and weights[count - 1] + bytes <= most:
         last = spans[2, count - 1]

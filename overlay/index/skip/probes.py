@@ -35,7 +35,9 @@ from .terms import Term
 
 
 class Answer(enum.IntEnum):
-    """The answer of a chunk header to a probe."""
+    """What a chunk header says of a condition. NO: no record of the chunk satisfies it. ALL: each
+    does. MAYBE: the header cannot tell.
+    """
 
     NO = 0
     MAYBE = 1
@@ -43,7 +45,9 @@ class Answer(enum.IntEnum):
 
 
 class Part(enum.IntFlag):
-    """The parts of a consumer's conditions, which are tested one by one when a record is read."""
+    """The kinds of conditions that a consumer or reader has, as flags: on the subject, on the
+    filter value, the filter expression, and the window of offsets and times.
+    """
 
     SUBJECT = 1
     VALUES = 2
@@ -56,7 +60,9 @@ NO_PART = Part(0)
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Base class of all nodes."""
+    """Base class of all probes: conditions on a record that are asked of a whole chunk by its
+    header, with an Answer as the result.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,9 @@ class Unsure(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Has(Probe):
-    """The condition that a record has put this term into the Bloom filter. Never ALL."""
+    """The condition that a record has put this term into the Bloom filter. A filter answers NO or
+    MAYBE, never ALL.
+    """
 
     term: Term
 
@@ -118,8 +126,8 @@ class ValueIn(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Within(Probe):
-    """The condition that the property has a value in an interval; negated: outside it. NULL
-    satisfies neither.
+    """The condition that the property has a value in an interval; if `negated`, that it has a value
+    outside it. NULL satisfies neither.
     """
 
     name: str
@@ -137,8 +145,8 @@ class Within(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Times(Probe):
-    """The condition since <= timestamp < until, in ms since 1970; negated: the record has another
-    timestamp. None is no bound.
+    """The condition since <= timestamp < until, in ms since 1970; if `negated`, the opposite. None
+    is no bound.
     """
 
     since: int | None
@@ -162,8 +170,8 @@ class Offsets(Probe):
 
 @dataclass(frozen=True, slots=True)
 class SubjectIs(Probe):
-    """The condition that the subject matches one of the patterns. Exact if a header counts
-    subjects, by terms otherwise.
+    """The condition that the subject matches one of the patterns. The answer is exact if a header
+    counts its subjects; otherwise the Bloom filter gives NO or MAYBE.
     """
 
     patterns: tuple[Pattern, ...]
@@ -175,7 +183,7 @@ class SubjectIs(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Any(Probe):
-    """The OR of conditions."""
+    """The OR of conditions. Its answer is the greatest one of theirs, with NO < MAYBE < ALL."""
 
     probes: tuple[Probe, ...]
 
@@ -185,7 +193,7 @@ class Any(Probe):
 
 @dataclass(frozen=True, slots=True)
 class All(Probe):
-    """The AND of conditions."""
+    """The AND of conditions. Its answer is the least one of theirs, with NO < MAYBE < ALL."""
 
     probes: tuple[Probe, ...]
 
@@ -195,7 +203,9 @@ class All(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Alike(Probe):
-    """One condition that each probe asks in another way. The first NO or ALL is the answer."""
+    """One condition that each probe asks in another way. The first NO or ALL is the answer; MAYBE
+    if no probe gives one.
+    """
 
     probes: tuple[Probe, ...]
 
@@ -205,7 +215,9 @@ class Alike(Probe):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """All conditions that a record has to pass, by part."""
+    """All conditions that a record has to satisfy, a probe for each part. Everything means that
+    there is no such condition.
+    """
 
     subject: Probe = Everything()
     values: Probe = Everything()
@@ -213,7 +225,7 @@ class Conditions:
     window: Probe = Everything()
 
     def parts(self) -> Iterator[tuple[Part, Probe]]:
-        """Yield each part with its probe, cheapest answers first."""
+        """Yield each part with its probe, those first that are answered fastest."""
         yield Part.WINDOW, self.window
         yield Part.SUBJECT, self.subject
         yield Part.FILTER, self.filter
@@ -221,7 +233,9 @@ class Conditions:
 
 
 def all_of(probes: Iterable[Probe]) -> Probe:
-    """Return the AND of conditions, simplified."""
+    """Return the AND of conditions, simplified: nested ANDs become one, Nothing makes it Nothing,
+    Everything is left out. It is Everything without conditions.
+    """
     flat = _flatten(All, probes)
     if Nothing() in flat:
         return Nothing()
@@ -230,7 +244,9 @@ def all_of(probes: Iterable[Probe]) -> Probe:
 
 
 def any_of(probes: Iterable[Probe]) -> Probe:
-    """Return the OR of conditions, simplified."""
+    """Return the OR of conditions, simplified: nested ORs become one, Everything makes it
+    Everything, Nothing is left out. It is Nothing without conditions.
+    """
     flat = _flatten(Any, probes)
     if Everything() in flat:
         return Everything()
@@ -253,21 +269,21 @@ def alike(probes: Iterable[Probe]) -> Probe:
 
 
 def implied(probe: Probe) -> Probe:
-    """Return a probe of a condition that follows from the actual one: it can refuse, but never says
-    ALL.
+    """Return a probe that answers NO where `probe` does, and MAYBE where `probe` says ALL. It fits
+    a condition from which that of `probe` follows.
     """
     return all_of((probe, Unsure()))
 
 
 def implying(probe: Probe) -> Probe:
-    """Return a probe of a condition from which the actual one follows: it can say ALL, but never
-    refuses.
+    """Return a probe that answers ALL where `probe` does, and MAYBE where `probe` says NO. It fits
+    a condition that follows from that of `probe`.
     """
     return any_of((probe, Unsure()))
 
 
 def leaves(probe: Probe) -> Iterator[Probe]:
-    """Yield the leaves of a tree, from left to right."""
+    """Yield the probes of a tree that are not made of others, from left to right."""
     if isinstance(probe, All | Any | Alike):
         for each in probe.probes:
             yield from leaves(each)

@@ -38,7 +38,9 @@ from .zones import Bounds, find_bounds, read_bounds, unite
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """A value of records that headers have terms or a zone of."""
+    """A property, or a filter value in a header, of which chunk headers have terms or a zone: where
+    a record has it, and how it is read.
+    """
 
     name: str
     source: Source
@@ -56,7 +58,9 @@ class Indexed:
 
 
 class Extents:
-    """The values of one chunk's records so far, for each property of a stream."""
+    """What one chunk's records have had so far, for each property of a stream: bounds, and whether
+    there was a NULL.
+    """
 
     def __init__(self, properties: Properties) -> None:
         self.words = properties.value_cache.begin()
@@ -67,7 +71,9 @@ class Extents:
 
 
 class Properties:
-    """A reader of a stream's properties for its chunks. Not for two threads at once."""
+    """Reads a stream's indexed properties from records for chunk headers. Not for two threads at
+    once.
+    """
 
     def __init__(self, stream: StreamConfig) -> None:
         self.all = tuple(_list_indexed(stream))
@@ -78,12 +84,13 @@ class Properties:
         self._slots: Ints = np.empty(0, np.int64)
 
     def begin(self) -> Extents:
-        """Return empty extents, for a new chunk."""
+        """Return empty extents, for `add` to fill. A new chunk begins with them."""
         return Extents(self)
 
     def add(self, piece: Addressed, low: int, high: int, extents: Extents, terms: TermSet) -> None:
-        """Take in those of records low:high of a slice that are in the stream. Their terms are
-        added to `terms`.
+        """Read the properties of those of the records low:high of a slice that have a subject in
+        the stream. Their terms are added to `terms`; their bounds and NULLs to `extents`, those of
+        the chunk that the records belong to.
         """
         if not self.all:
             return
@@ -122,7 +129,9 @@ class Properties:
             extents.others[i] = found if known is None else unite(known, found)
 
     def find_zones(self, extents: Extents) -> dict[str, Bounds]:
-        """Return the zones of a chunk, by property name."""
+        """Return the zones of a chunk by property name, from what `add` has written to its extents.
+        Properties without zones are left out.
+        """
         zones = {}
         for i, each in enumerate(self.all):
             if each.wanted.has_zone:
@@ -153,7 +162,9 @@ def _list_indexed(stream: StreamConfig) -> Iterator[Indexed]:
 
 
 def _add_terms(column: pa.Array, seed: int, terms: TermSet) -> None:
-    """Add the values of a column without NULLs, which is not a dictionary."""
+    """Hash the values of a column and add them to `terms`. The column has no NULLs and is not a
+    dictionary.
+    """
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
         _, offsets, data = column.buffers()
         bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)

@@ -119,8 +119,8 @@ class Chunks(Protocol):
     def max_time(self) -> Ints: ...
 
     def might_contain(self, terms: Sequence[Term], among: Flags | None = None) -> Flags:
-        """Return False for chunks that certainly lack one of the terms; this needs a filter with
-        such terms by the current config.
+        """Return for each chunk whether its Bloom filter may contain all of the terms. False is
+        certain. True if the filter is missing, or was not made from the current config.
 
         Results outside `among` are meaningless.
         """
@@ -128,7 +128,9 @@ class Chunks(Protocol):
     def zone(self, name: str) -> Zone | None: ...
 
     def subject_counts(self, patterns: Sequence[Pattern]) -> tuple[Ints, Flags]:
-        """Return how many records have a subject that matches, and whether that is known."""
+        """Return for each chunk how many of its records have a subject that matches one of the
+        patterns, and whether that is known.
+        """
 
 
 @dataclass(slots=True)
@@ -147,7 +149,7 @@ class Answers:
     """The answers of a partition's chunks to some conditions.
 
     `levels`: an Answer per chunk. `residual`: for each chunk the parts that its records must be
-    tested for, as bits of Part. `tallies`: by leaf of the conditions.
+    tested for, as bits of Part. `tallies`: the answers to each probe that is not made of others.
     """
 
     levels: Levels
@@ -157,7 +159,7 @@ class Answers:
     tallies: Mapping[Probe, Tally] = field(default_factory=dict)
 
     def count(self, answer: Answer) -> int:
-        """Return how many chunks have this answer."""
+        """Return how many chunks gave this answer."""
         return int(np.count_nonzero(self.levels == answer))
 
 
@@ -165,7 +167,9 @@ NO, MAYBE, ALL = (np.int8(answer) for answer in Answer)
 
 
 def evaluate(conditions: Conditions, chunks: Chunks) -> Answers:
-    """Return every chunk's answer to the conditions, and what its records must be tested for."""
+    """Ask the headers of all chunks about the conditions, and return each chunk's answer and what
+    its records still have to be tested for. A chunk without a record in the stream answers NO.
+    """
     count = len(chunks)
     asking = _Asking(chunks)
     levels = np.full(count, ALL)
@@ -184,13 +188,17 @@ def evaluate(conditions: Conditions, chunks: Chunks) -> Answers:
 
 @dataclass(slots=True)
 class _Asking:
-    """The evaluation of probes for one partition's chunks, with a tally per leaf."""
+    """The asking of probes about the chunks of one partition. It counts the answers to each probe
+    that has no parts (a leaf) in `tallies`.
+    """
 
     chunks: Chunks
     tallies: dict[Probe, Tally] = field(default_factory=dict)
 
     def ask(self, probe: Probe, among: Flags) -> Levels:
-        """Return an answer per chunk; meaningless outside `among`."""
+        """Return each chunk's answer to a probe; meaningless outside `among`. The answers of leaves
+        are counted in `tallies`.
+        """
         match probe:
             case All(probes=probes):
                 return self.ask_all(probes, among)
@@ -250,7 +258,7 @@ class _Asking:
         return levels
 
     def ask_leaf(self, probe: Probe, among: Flags) -> Levels:
-        """Return the answers to a leaf, one per chunk; meaningless outside `among`."""
+        """Return each chunk's answer to a probe that has no parts; meaningless outside `among`."""
         chunks = self.chunks
         match probe:
             case Nothing():
@@ -278,8 +286,9 @@ class _Asking:
         return np.full(among.size, MAYBE)
 
     def look_for_nulls(self, name: str, null: Term | None, among: Flags, wanted: bool) -> Levels:
-        """Return the answers to "the property is NULL" (`wanted`) or "is not NULL", by zone and by
-        the term for NULL.
+        """Return each chunk's answer to "the property is NULL" if `wanted`, else to "is not NULL":
+        by its zone, or by the term for NULL in its Bloom filter. `null`: that term, None if the
+        property has none.
         """
         without_null = without_value = np.zeros(among.size, np.bool_)
         zone = self.chunks.zone(name)
@@ -294,8 +303,8 @@ class _Asking:
         return _settle(none, every)
 
     def count_subjects(self, patterns: tuple[Pattern, ...], among: Flags) -> Levels:
-        """Return the answers to "the subject matches one of the patterns", by counts, or by Bloom
-        filters where there are none.
+        """Return each chunk's answer to "the subject matches one of the patterns": by its counts of
+        records by subject, or by its Bloom filter if they are not known.
         """
         chunks = self.chunks
         counts, known = chunks.subject_counts(patterns)
@@ -307,8 +316,8 @@ class _Asking:
 
 
 def might_match(chunks: Chunks, patterns: Sequence[Pattern], among: Flags) -> Flags:
-    """Return those of the chunks `among` whose Bloom filter does not rule out every subject of the
-    patterns.
+    """Return `among` (one flag per chunk) without the chunks whose Bloom filters rule out all
+    subjects of the patterns. Nothing is ruled out for too many patterns, or if one is `>`.
     """
     asked = [pattern_terms(pattern) for pattern in patterns]
     if len(asked) > MOST_TERMS or not all(asked):
@@ -336,7 +345,7 @@ _PRICES: dict[type[Probe], int] = {
 
 
 def _can_pass(probe: Probe) -> bool:
-    """Return whether the answer can be ALL."""
+    """Return whether some header could answer ALL to this probe."""
     match probe:
         case All(probes=probes):
             return all(map(_can_pass, probes))
@@ -346,8 +355,9 @@ def _can_pass(probe: Probe) -> bool:
 
 
 def _settle(none: Flags, every: Flags) -> Levels:
-    """Return NO where `none`, ALL where `every`, else MAYBE. A chunk without records is both, and
-    gets NO.
+    """Return an answer per chunk: NO if `none` is set (no record satisfies the condition), ALL if
+    `every` is set (each record does), else MAYBE. A chunk without records has both set, and gets
+    NO.
     """
     levels = MAYBE + every.view(np.int8)
     levels[none] = NO
@@ -396,7 +406,9 @@ _HALF = (1 << 64) - 1
 
 
 def _is_below(values: AnyArray, bound: int | float) -> Flags:
-    """Return values < bound. Whole numbers of any size compare exactly; text keys are two words."""
+    """Return for each item whether it is below `bound`. Whole numbers of any size compare exactly;
+    text keys are two words, [n, 2].
+    """
     if values.ndim == 1:
         return np.asarray(values < bound)
     assert isinstance(bound, int)

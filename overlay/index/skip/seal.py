@@ -37,7 +37,9 @@ _NS_PER_MS = 1_000_000
 
 
 class Sealer:
-    """The maker of chunk headers for one partition from `position` on. Not for two threads at once."""
+    """Makes the chunk headers of one partition, from offset `position` on. Not for two threads at
+    once.
+    """
 
     def __init__(self, contents: Contents, topic: str, partition: int, position: int) -> None:
         self.position = position
@@ -46,12 +48,12 @@ class Sealer:
         self._draft = _Draft(contents, position, SubjectCounts(), TermSet(contents.limit))
 
     def add(self, piece: Addressed | Malformed, batches: Batches, now: int) -> list[Header]:
-        """Take in the next slice and return the headers of the chunks that it fills. `now`: ms
-        since 1970, for `age`.
+        """Add the next slice of decoded records to the growing chunk, and return the headers of the
+        chunks that it fills. Before a batch that cannot be read (Malformed) the growing chunk ends.
 
         `batches`: those of the fetch that the slice is from, as scan.header.split finds them.
-        Slices must be passed in order, without gaps, as soon as they arrive, and must have been
-        decoded with contents.fields.
+        `now`: ms since 1970, for `age`. Slices must be passed in order, without gaps, as soon as
+        they arrive, and must have been decoded with contents.fields.
         """
         if isinstance(piece, Malformed):
             return self._pass_over(piece)
@@ -76,7 +78,10 @@ class Sealer:
         return full
 
     def _find_end(self, ends: Ints, sizes: Ints, row: int, first: int) -> int:
-        """Return the number of the batch that fills the draft; the batch count if none does."""
+        """Return the number of the batch with which the growing chunk is full; the number of
+        batches if none fills it. `ends`, `sizes`: records and bytes up to the end of each batch.
+        The chunk takes the slice's records from `row` on and batches from `first` on.
+        """
         index, draft = self._contents.index, self._draft
         before = int(sizes[first - 1]) if first else 0
         by_records = int(ends.searchsorted(row + index.chunk_records - draft.records))
@@ -84,8 +89,9 @@ class Sealer:
         return max(min(by_records, by_bytes), first)
 
     def age(self, now: int) -> list[Header]:
-        """Return the header of the growing chunk if it has held unwritten records for chunk_age,
-        else nothing. `now`: ms since 1970.
+        """Return the header of the growing chunk if its oldest record that no returned header
+        covers came chunk_age ago or earlier, else nothing. The chunk goes on growing. `now`: ms
+        since 1970.
         """
         since = self._draft.since
         if since is None or now - since < self._contents.index.chunk_age // _NS_PER_MS:
@@ -93,7 +99,8 @@ class Sealer:
         return self.flush()
 
     def flush(self) -> list[Header]:
-        """Return the header of the growing chunk if it has unwritten records, else nothing.
+        """Return the header of the growing chunk if it has records that no returned header covers,
+        else nothing. The chunk goes on growing; its next header replaces this one.
 
         Returns nothing while a batch is partly consumed.
         """
@@ -103,7 +110,9 @@ class Sealer:
         return [self._draft.seal(self._topic, self._partition)]
 
     def _pass_over(self, piece: Malformed) -> list[Header]:
-        """Seal the records before a batch that cannot be read, and begin a new chunk after it."""
+        """End the growing chunk before a batch that cannot be read, and begin a new one after it.
+        Return the header of the ended one if it has records that no returned header covers.
+        """
         sealed = self.flush()
         self.position = max(piece.next_offset, self.position)
         self._draft = self._draft.begin(self.position)
@@ -111,7 +120,7 @@ class Sealer:
 
 
 class _Draft:
-    """The growing chunk. `subject_counts` and `terms` are passed on from chunk to chunk, to reuse
+    """The growing chunk. `subject_counts` and `terms` are handed on from chunk to chunk, to reuse
     their memory.
     """
 
@@ -131,13 +140,17 @@ class _Draft:
         self._extents = contents.properties.begin()
 
     def begin(self, first_offset: int) -> _Draft:
-        """Return the draft of the next chunk."""
+        """Return the draft of the next chunk, from `first_offset` on. It takes over the memory, so
+        this draft must not be used any more.
+        """
         self._subject_counts.clear()
         self._terms.clear()
         return _Draft(self._contents, first_offset, self._subject_counts, self._terms)
 
     def add(self, piece: Addressed, vocabulary: Vocabulary, low: int, high: int, batches: Batches, now: int) -> None:
-        """Take in records low:high of a slice, and the batches that end with them."""
+        """Add records low:high of a slice, and the batches that end with them. `now`: when they
+        arrived, ms since 1970.
+        """
         if high > low:
             self.since = now if self.since is None else self.since
             self.records += high - low
@@ -158,7 +171,7 @@ class _Draft:
         self._epoch, self._crc = int(last["leader_epoch"]), int(last["crc"])
 
     def seal(self, topic: str, partition: int) -> Header:
-        """Return the header of everything taken in so far."""
+        """Return the header of all records and batches added so far. More may be added afterwards."""
         contents = self._contents
         places = contents.config_fingerprint.zones
         self._subject_counts.put(self._terms)
@@ -176,11 +189,11 @@ class _Draft:
 def _measure(
     base: Ints, last: Ints, at: Ints, end: Ints, position: int, after: int, offsets: Ints, ends: Ints, sizes: Ints
 ) -> tuple[int, int, bool]:
-    """Find the batches that end within position .. after - 1: (first, last + 1, whether none is cut
-    at `after`).
+    """Find the batches that end at offsets from `position` to `after` - 1. Return the number of the
+    first one, that after the last one, and whether no batch is cut by `after`.
 
-    For these, write the number of records up to the end of each to `ends`, and the bytes of the log
-    to `sizes`.
+    For these, write to `ends` how many of the slice's records (with `offsets`) there are up to the
+    end of each, and to `sizes` the bytes of the log.
     """
     low = 0
     while low < last.size and last[low] < position:
@@ -197,8 +210,9 @@ def _measure(
 
 @kernel
 def _sum(base: Ints, last: Ints, at: Ints, end: Ints, count: Int32s, position: int) -> tuple[int, bool]:
-    """Return the bytes of some batches, and whether they have a record for each offset from
-    `position` on.
+    """Return the bytes of consecutive batches, and whether no offset is missing from `position` to
+    the end of the last one, as compaction would cause. Control records and aborted ones are not
+    missing. Without batches: (0, True).
     """
     size, has_all = 0, True
     for i in range(base.size):

@@ -20,7 +20,8 @@ _NO_MIN = 1 << 62
 
 
 class SubjectCounts:
-    """A counter of records by subject, for codes of one vocabulary after the other.
+    """Counts the records of a growing chunk by subject, and keeps the bounds of their timestamps.
+    It takes codes of one vocabulary after the other, so subjects may get new codes in between.
 
     Not for two threads at once.
     """
@@ -36,7 +37,7 @@ class SubjectCounts:
         self._earlier: dict[str, int] | None = {}
 
     def clear(self) -> None:
-        """Begin a new chunk, reusing the memory."""
+        """Forget all counts and times, for a new chunk. The memory is reused."""
         self._forget_codes()
         self.addressed = 0
         self._times[:] = _NO_MIN, -1
@@ -47,8 +48,9 @@ class SubjectCounts:
         self._distinct = 0
 
     def add(self, codes: Codes, times: Ints, vocabulary: Vocabulary, terms: TermSet) -> None:
-        """Count records by their codes. If the vocabulary is a new one, first add the terms of the
-        earlier codes to `terms`.
+        """Count records, given by subject code (negative: no subject in the stream) and timestamp
+        (ms). If the vocabulary is a new one, first add the terms of the subjects counted so far to
+        `terms`.
         """
         if vocabulary is not self._vocabulary:
             self.put(terms)
@@ -64,12 +66,12 @@ class SubjectCounts:
         self.addressed += added
 
     def put(self, terms: TermSet) -> None:
-        """Add the terms of the counted subjects to a set."""
+        """Add the terms of the subjects counted under the current vocabulary to `terms`."""
         if self._vocabulary is not None:
             self._vocabulary.put(self._seen[: self._distinct], terms)
 
     def count(self) -> dict[str, int] | None:
-        """Return the records by subject; None for more than MAX_SUBJECTS subjects or
+        """Return the number of records by subject; None for more than MAX_SUBJECTS subjects or
         MAX_SUBJECT_CHARS characters.
         """
         if self._earlier is None or self._distinct > MAX_SUBJECTS:
@@ -93,8 +95,9 @@ class SubjectCounts:
 
 @kernel
 def _tally(codes: Codes, times: Ints, counts: Ints, seen: Int32s, distinct: int, bounds: Ints) -> tuple[int, int]:
-    """Count the records of each code, list codes that are new, widen the time bounds. Return
-    (codes, records with a subject).
+    """Add records to `counts` (by code), codes that are new to `seen` (of which `distinct` items
+    are in use), and timestamps to `bounds` (min, max). Return how many codes `seen` has now, and
+    how many of the records have a subject.
     """
     addressed = 0
     low, high = bounds[0], bounds[1]

@@ -30,7 +30,9 @@ Given = TypeVarTuple("Given")
 
 
 class TermSet:
-    """A set of distinct terms, at most `limit`. Not for two threads at once."""
+    """A set of distinct terms, as hashes. Once it has `limit` terms or more, further ones may be
+    left out. Not for two threads at once.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -44,7 +46,7 @@ class TermSet:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more terms are added."""
+        """Whether `limit` is reached. From then on terms may be left out."""
         return self.count >= self._limit
 
     @property
@@ -69,7 +71,9 @@ class TermSet:
         self.fill(_add_hashes, len(hashes), hashes)
 
     def add_slices(self, buf: Bytes, at: Ints, size: Ints, seed: int) -> None:
-        """Hash and add the bytes buf[at[i] : at[i] + size[i]]; skip those with a size below 0."""
+        """Hash the bytes buf[at[i] : at[i] + size[i]] and add the hashes; skip those with a size
+        below 0. `seed`: of the hash.
+        """
         self.fill(_add_slices, at.size, buf, at, size, np.uint64(seed))
 
     def fill(
@@ -100,8 +104,8 @@ class TermSet:
 
 
 class TermNumbers:
-    """Int32s for terms, dense from 0. Subjects share most of their terms, and numbers are compared
-    faster than hashes.
+    """A numbering of distinct terms, from 0 on. Subjects share most of their terms, and numbers are
+    compared faster than hashes.
     """
 
     def __init__(self) -> None:
@@ -111,7 +115,7 @@ class TermNumbers:
         self._marks = np.zeros(_START // 2, np.bool_)
 
     def number(self, hashes: Hashes) -> Int32s:
-        """Return the number of each term. A new term gets the next number."""
+        """Return the number of each term, one per hash. A term that is new gets the next number."""
         needed = self.count + len(hashes)
         if 2 * needed > self._table.size:
             size = 1 << (2 * needed).bit_length()
@@ -124,7 +128,9 @@ class TermNumbers:
         return numbers
 
     def put(self, groups: Int32s, starts: Ints, numbers: Int32s, terms: TermSet) -> None:
-        """Put the terms numbers[starts[g] : starts[g + 1]] of all g of `groups` into a set."""
+        """Add the terms with the numbers numbers[starts[g] : starts[g + 1]], for all g of `groups`,
+        to the set `terms`.
+        """
         picked = np.empty(self.count + 1, np.int32)  # one more, for what is written and not kept
         count = _pick(groups, starts, numbers, self._marks, picked)
         terms.fill(_add_numbers, count, picked[:count], self._hashes)
@@ -132,14 +138,15 @@ class TermNumbers:
 
 @kernel(inline="always")
 def find_room(table: Int32s, count: int) -> int:
-    """Return how many terms a table takes before it must grow."""
+    """Return how many more terms a table takes before it must grow. `count`: how many it has."""
     return table.size // 2 - count
 
 
 @kernel(inline="always")
 def insert(table: Int32s, hashes: Hashes, count: int, h1: np.uint64, h2: np.uint64) -> tuple[int, int]:
-    """Find or insert a term. Return (1 + its number, how many terms there are). The caller has made
-    sure of room.
+    """Find the term with the hash (h1, h2), or add it. `count`: how many terms the table has.
+    Return (1 + the term's number, how many terms there are now). The table must have room for one
+    more.
     """
     mask = np.uintp(table.size - 1)
     slot = np.uintp(h1) & mask
@@ -156,7 +163,9 @@ def insert(table: Int32s, hashes: Hashes, count: int, h1: np.uint64, h2: np.uint
 
 @kernel
 def _number(hashes: Hashes, table: Int32s, known: Hashes, count: int, out: Int32s) -> int:
-    """Number terms with a table that has room for them. Return how many terms there are."""
+    """Write the number of each term to `out`; new terms are added to the table, which must have
+    room for them. Return how many terms there are now.
+    """
     for row in range(hashes.shape[0]):
         number, count = insert(table, known, count, hashes[row, 0], hashes[row, 1])
         out[row] = number - 1
@@ -165,7 +174,9 @@ def _number(hashes: Hashes, table: Int32s, known: Hashes, count: int, out: Int32
 
 @kernel
 def _pick(groups: Int32s, starts: Ints, numbers: Int32s, marks: Flags, picked: Int32s) -> int:
-    """List the numbers of all groups, each once. `marks` are clear before and after."""
+    """Write the numbers of all groups to `picked`, each once, and return how many there are.
+    `marks` (one flag per number) are all clear before and after.
+    """
     count = 0
     for group in groups:
         for i in range(starts[group], starts[group + 1]):

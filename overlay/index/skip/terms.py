@@ -54,8 +54,9 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A term by its hash. `text` is for people. `property` is the name under `index.terms`, empty
-    for subjects and filter values.
+    """A statement about a record that a Bloom filter can be asked for, as its hash. `text`: the
+    statement, for people. `property` is the name under `index.terms`, empty for subjects and filter
+    values.
     """
 
     h1: int
@@ -92,7 +93,9 @@ def _prefix_term(tokens: tuple[str, ...]) -> Term:
 
 
 def pattern_terms(pattern: Pattern) -> list[Term]:
-    """Return the terms that every subject of the pattern adds; none for `>`."""
+    """Return the terms that every record with a subject of the pattern adds to a filter; none for
+    `>`.
+    """
     tokens = pattern.tokens
     if pattern.is_literal:
         return [value_term(pattern.text.encode())]
@@ -107,7 +110,9 @@ def pattern_terms(pattern: Pattern) -> list[Term]:
 
 
 def seed_of(family: str, name: str) -> int:
-    """Return the seed of a property's terms. `family`: "value", or "null" for the term of NULL."""
+    """Return the seed that the terms of a property are hashed with. `family`: "value", or "null"
+    for the term that says that it is NULL.
+    """
     return mmh3.hash(f"{family}:{name}".encode(), _NAMED, signed=False)
 
 
@@ -162,8 +167,8 @@ def as_hashes(*terms: Term) -> Hashes:
 
 
 def hash_subjects(texts: Texts, first: int) -> tuple[Hashes, Ints]:
-    """Return the terms of the subjects from number `first` on, subject by subject, and how many
-    each subject has.
+    """Return the terms of the subjects from number `first` on: their hashes subject by subject, and
+    how many each subject has.
     """
     counts = np.empty(texts.bounds.size - 1 - first, np.int64)
     _count_terms(texts.text, texts.bounds, first, counts)
@@ -173,7 +178,9 @@ def hash_subjects(texts: Texts, first: int) -> tuple[Hashes, Ints]:
 
 
 def hash_texts(texts: Texts, first: int) -> tuple[Hashes, Ints]:
-    """Return terms as `hash_subjects`, for texts that are terms only as a whole: filter values."""
+    """Return one term for each text from number `first` on, in the form of `hash_subjects`: the
+    hashes, and a count of 1 for each. For filter values, which are terms only as a whole.
+    """
     counts = np.ones(texts.bounds.size - 1 - first, np.int64)
     hashes = np.empty((counts.size, 2), np.uint64)
     _hash_wholes(texts.text, texts.bounds, first, hashes)
@@ -216,8 +223,8 @@ def _hash_wholes(text: Bytes, bounds: Ints, first: Int, out: Hashes) -> None:
 
 @kernel
 def _hash_subjects(text: Bytes, bounds: Ints, first: Int, out: Words) -> None:
-    """Hash the terms in this order: whole, then per token the token and the prefix that ends with
-    it, then the count.
+    """Write the terms of the subjects from number `first` on to `out`. Order of a subject's terms:
+    whole, then per token the token and the prefix that ends with it, then the count.
     """
     digits = np.empty(20, np.uint8)
     put = 0

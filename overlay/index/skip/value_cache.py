@@ -86,8 +86,8 @@ class Wanted(NamedTuple):
 
 
 class ValueCache:
-    """The value cache of some properties, shared by the chunks of a stream. Not for two threads at
-    once.
+    """The reader of some properties for the chunks of a stream. It keeps what it computed for
+    recent values of all chunks. Not for two threads at once.
     """
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
@@ -101,10 +101,11 @@ class ValueCache:
         self._chunks = 0
 
     def begin(self) -> Words:
-        """Begin a chunk. Return its words, [properties, 8]: the bounds as zones.widen has them, and
-        flags.
+        """Begin a new chunk, to which no value has been added yet. Return its words, [properties,
+        8], for `take` to fill: the bounds as zones.widen has them, and flags.
 
-        The flags at HAS_NULL and HAS_LEFT say whether there was a NULL, and a value that is LEFT.
+        The flags at HAS_NULL and HAS_LEFT say whether there was a NULL, and a value that was not
+        read here (LEFT).
         """
         self._chunks += 1
         words = np.zeros((len(self._about), 8), np.uint64)
@@ -112,10 +113,11 @@ class ValueCache:
         return words
 
     def take(self, records: Records, rows: slice, codes: Codes, slots: Ints, words: Words, terms: TermSet) -> None:
-        """Take in the values of the records that have a code >= 0. `codes`: of these records.
+        """Read the properties of those of the records `rows` that have a code >= 0. Their terms are
+        added to `terms` (unless it is full), and `words` (see `begin`) get their bounds and flags.
 
-        `slots`: the row of each property among the fields of the records, -1 for one that is always
-        LEFT.
+        `codes`: subject codes, one per record of `rows`. `slots`: the row of each property among
+        the fields of the records, -1 for one that is always LEFT.
         """
         self._about[:, _SLOT] = slots
         arrays = (
@@ -133,8 +135,9 @@ def _take(
     buf: Bytes, at: Ints, size: Ints, codes: Codes, about: Ints, seeds: Words, places: UInt16s, lines: Words,
     words: Words, row: int, table: Int32s, hashes: Hashes, count: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Take in values, property by property, as a kernel of TermSet.fill. Without a table no terms
-    are added.
+    """Read values, property by property, as a kernel of TermSet.fill: `row` counts on from property
+    to property. Without a table (size 0) no terms are added. Return the row to continue at, and the
+    number of terms.
     """
     keys, rows = np.empty((_BLOCK, 5), np.uint64), np.empty(_BLOCK, np.int64)
     records = codes.size
@@ -159,7 +162,9 @@ def _take_block(
     buf: Bytes, at: Ints, size: Ints, codes: Codes, this: Ints, seed: np.uint64, places: UInt16s, lines: Words,
     words: Words, first: int, last: int, keys: Words, rows: Ints, table: Int32s, hashes: Hashes, count: int,
 ) -> int:  # fmt: skip
-    """Add one property of records first:last to the chunk's terms, null flags and zones.
+    """Read one property of the records first:last. Add the values to the table of terms and to
+    `words`: bounds, HAS_NULL and HAS_LEFT. `this`: the property's settings, by column (_SLOT to
+    _HAS_ZONE).
 
     The hash set `table` must have room for their terms. Return how many terms it has then: `count`
     and the new ones.
@@ -205,8 +210,10 @@ def _list_values(
     buf: Bytes, at: Ints, size: Ints, codes: Codes, least: int, first: int, last: int, words: Words, keys: Words,
     rows: Ints,
 ) -> int:  # fmt: skip
-    """List the records that have a value, with the value's words and its place in the hash table.
-    Return how many.
+    """List those of the records first:last that have a subject and a value: their numbers in
+    `rows`; in `keys` the four words of the value (zeros if it is long) and its place in the hash
+    table. For a value shorter than `least` bytes HAS_NULL is set in `words`. Return how many are
+    listed.
     """
     count = 0
     for i in range(first, last):
@@ -235,8 +242,9 @@ def _list_values(
 
 @kernel
 def _sift(values: int, places: UInt16s, lines: Words, words: Words, keys: Words, rows: Ints) -> int:
-    """Keep the records whose value is new to the chunk, and list the value's line, 0 for a long
-    value. Return how many.
+    """Keep those of the listed records whose value is new to the chunk: their numbers in `rows`,
+    and in keys[:, 0] where the value's line begins in `lines`, 0 for a long value. Return how many
+    are kept.
     """
     touched = np.uint64(0)
     for i in range(values):
@@ -261,7 +269,9 @@ def _sift(values: int, places: UInt16s, lines: Words, words: Words, keys: Words,
 def _find(
     a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, place: np.uint64, places: UInt16s, lines: Words
 ) -> np.uint64:
-    """Return the line of a value. A value without one gets a new line."""
+    """Return where the line of a value begins in `lines`. A value without a line gets a new one. a
+    to d: the words of the value. `place`: where the search in the hash table `places` begins.
+    """
     while places[place]:
         line = np.uintp(places[place]) * _LINE
         # one branch instead of four, since it nearly always goes the same way
@@ -287,7 +297,9 @@ def _touch_terms(fresh: int, keys: Words, lines: Words, table: Int32s) -> None:
 
 @kernel(forceinline=True)
 def _load(buf: Bytes, pos: Int, size: Int) -> tuple[np.uint64, np.uint64]:
-    """Return up to 16 bytes as two little-endian words, padded with zeros."""
+    """Return the bytes buf[pos : pos + size], at most 16, as two little-endian words, padded with
+    zeros.
+    """
     if pos + 16 <= buf.size:
         first, second = load(buf, pos), load(buf, pos + 8)
         return first & _MASKS[min(size, 8)], second & _MASKS[max(size - 8, 0)]
@@ -312,7 +324,10 @@ def _read(
     buf: Bytes, pos: Int, size: Int, type: Int, is_json: bool, has_terms: bool, seed: np.uint64, lines: Words,
     line: np.uint64,
 ) -> Int:  # fmt: skip
-    """Read a value and fill in its line. Return what it is: _NULL, _READ or _LEFT."""
+    """Read the value buf[pos : pos + size], and write its term's hash and its number into its line.
+    Return _NULL if it is not readable as its type, _LEFT if it has to be read elsewhere, else
+    _READ.
+    """
     if type <= _BINARY:  # texts
         if is_json:
             if size < 2 or buf[np.uintp(pos)] != 0x22 or buf[np.uintp(pos + size - 1)] != 0x22:
@@ -339,7 +354,9 @@ def _read(
 
 @kernel
 def _read_number(buf: Bytes, pos: Int, end: Int, type: Int, is_json: bool) -> tuple[Int, np.uint64]:
-    """Return (state, the 64 bits of the number that pos:end spells)."""
+    """Return (state, 64 bits of the number that buf[pos:end] spells). The state is GOOD, HARD if
+    the number has to be read elsewhere, or another one if this is no such number.
+    """
     if type == _LONG:
         number, state = read_long(buf, pos, end, is_json)
         return state, np.uint64(number)

@@ -91,8 +91,8 @@ def unite(a: Bounds, b: Bounds) -> Bounds:
 
 
 def read_bounds(words: Words, type: str, has_null: bool) -> Bounds:
-    """Return bounds from words that `widen` has filled, [5]: smallest and largest value, two words
-    each, and whether there is one.
+    """Return as a zone the bounds that `widen` has written to `words`, [5]: smallest and largest
+    value, two words each, and whether there is one.
     """
     if not words[_HAS_VALUE]:
         return Bounds(type, None, None, has_null)
@@ -130,8 +130,8 @@ def _is_less(a: np.uint64, a_low: np.uint64, b: np.uint64, b_low: np.uint64, ord
 
 @kernel
 def make_key(first: np.uint64, second: np.uint64, size: Int) -> tuple[np.uint64, np.uint64]:
-    """Return the key of a text of `size` bytes as (high, low). Its first KEY_TEXT bytes are given
-    as little-endian words.
+    """Return the key of a text of `size` bytes as two words (high, low). `first`, `second`: its
+    first KEY_TEXT bytes as little-endian words, padded with zeros.
     """
     return _turn(first), _turn(second) | np.uint64(min(size, KEY_TEXT + 1))
 

@@ -73,7 +73,9 @@ def pass_rest(buf: Bytes, pos: Int, end: Int, depth: Int) -> Int:
 
 @kernel(forceinline=True)
 def pass_string(buf: Bytes, pos: Int, end: Int) -> Int:
-    """Return the position after the closing quote, or MALFORMED."""
+    """Return the position after the closing quote of the string whose content begins at pos, or
+    MALFORMED if it does not end before `end`.
+    """
     while True:
         pos = find_quote(buf, pos, end)
         if pos >= end:

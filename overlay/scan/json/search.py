@@ -54,8 +54,9 @@ _OTHER = -9
 
 
 def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, paths: Paths, low: int, high: int) -> None:
-    """Write where each path's text is for the records low:high. `at` and `size` are [fields,
-    records].
+    """Write where the JSON text of each path begins (`at`) and how many bytes it has (`size`), for
+    the records low:high. Both are [fields, records]; row `value_slot` has the place of the record's
+    value, and is read. For a path without a text, the size is MISSING, MALFORMED or UNDECODED.
     """
     # Made here, since a kernel may borrow only arrays of its caller (scan/borrow.py); and anew per call,
     # since two threads may extract.
@@ -69,8 +70,8 @@ def _extract(
     buf: Bytes, at: Ints, size: Ints, value_slot: Int, text: Bytes, nodes: Ints, met: Ints, frames: Ints,
     templates: Ints, low: Int, high: Int,
 ) -> None:  # fmt: skip
-    """Extract as `extract`. `met`: for each node the last record in which its key was met,
-    initially -1. `frames`: see _search.
+    """Do what `extract` describes. `met`: for each node of the tree the last record in which its
+    key was found, initially -1. `frames`: room for `_search`.
     """
     buf, at, size, text, nodes, met, frames, templates = (
         borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes), borrow(met), borrow(frames),
@@ -92,8 +93,8 @@ def _extract(
 
 @kernel
 def _judge(buf: Bytes, begin: Int, pos: Int, end: Int) -> Int:
-    """Return the answer to every path of a value begin:end that is not an object; its first
-    character is at pos.
+    """Return the size to write for every path of a value begin:end that is not an object:
+    UNDECODED, MISSING or MALFORMED. Its first character that is not blank is at pos.
     """
     if recognise(buf, begin, end) != Encoding.JSON:
         return UNDECODED
@@ -102,7 +103,7 @@ def _judge(buf: Bytes, begin: Int, pos: Int, end: Int) -> Int:
 
 @kernel
 def _settle(nodes: Ints, node: Int, row: Int, size: Ints, answer: Int) -> None:
-    """Give all paths through the node the same answer."""
+    """Write `answer` as the size of each path of record `row` that ends at the node or below it."""
     for n in range(node, nodes[node, AFTER]):
         if nodes[n, SLOT] >= 0:
             size[nodes[n, SLOT], row] = answer
@@ -110,7 +111,9 @@ def _settle(nodes: Ints, node: Int, row: Int, size: Ints, answer: Int) -> None:
 
 @kernel
 def _settle_unmet(nodes: Ints, node: Int, row: Int, size: Ints, met: Ints, answer: Int) -> None:
-    """Give the same answer to all paths through the node's children whose keys were not met."""
+    """Write `answer` as the size of each path that leads through a child of the node whose key was
+    not found in this record's object.
+    """
     child = node + 1
     while child < nodes[node, AFTER]:
         if met[child] != row:
@@ -123,10 +126,10 @@ def _search(
     buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, row: Int, at: Ints, size: Ints, met: Ints, frames: Ints,
     templates: Ints,
 ) -> None:  # fmt: skip
-    """Answer all paths of one document, whose opening `{` ends at pos.
+    """Write place and size of all paths for one document, whose opening `{` ends at pos.
 
     frames[:, d]: the node whose object is being read at depth d, where the object begins, how many
-    of the node's children are still to be met, and whether the next member is the first.
+    of the node's children are still to be found, and whether the next member is the first.
     """
     depth: Int = 0
     turn: Int = 0
@@ -160,10 +163,11 @@ def _search(
 def _answer(
     buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, child: Int, row: Int, at: Ints, size: Ints, needed: Bool
 ) -> Int:
-    """Answer the paths that end at a member, whose value at pos is not entered. Return the position
-    after it, or MALFORMED.
+    """Write place and size for the paths that end at a member, whose value at pos is not searched
+    further. Return the position after the value, or MALFORMED.
 
-    The value is passed only if a path asks for it, or if the position after it is `needed`.
+    If no path asks for the value and the position after it is not `needed`, the value is not read,
+    and pos itself is returned.
     """
     if nodes[child, CHILDREN] > 0:
         _settle(nodes, child, row, size, MISSING if pos < end else MALFORMED)
@@ -182,10 +186,12 @@ def _leave(
     buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, row: Int, at: Ints, size: Ints, met: Ints, frames: Ints,
     depth: Int, why: Int,
 ) -> tuple[Int, Int]:  # fmt: skip
-    """Leave objects until one is reached that may answer more: (its depth, position), or depth -1
-    if there is none.
+    """Leave the object at `depth`, and outer ones, up to one that has children of its node still to
+    find. Return (its depth, the position in it), or depth -1 if there is none. Writes place and
+    size of each object left that a path asks for, and the sizes of the paths in them that were not
+    found.
 
-    `why`: _CLOSED with pos after the `}`, MALFORMED, or any node if all children were met and pos
+    `why`: _CLOSED with pos after the `}`, MALFORMED, or any node if all children were found and pos
     is still inside.
     """
     awaited = _find_awaited(nodes, frames, depth)
@@ -218,8 +224,8 @@ def _leave(
 
 @kernel
 def _find_awaited(nodes: Ints, frames: Ints, depth: Int) -> Int:
-    """Return the least depth of an object whose end some path still has to know; depth + 1 if there
-    is none.
+    """Return the least depth of an object whose end has to be found, because a path asks for the
+    object itself or the object around it is read on; depth + 1 if there is none.
     """
     at = 0
     while at < depth and frames[2, at] == 0 and nodes[frames[0, at + 1], SLOT] < 0:
@@ -232,10 +238,12 @@ def _seek(
     buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, node: Int, is_first: Bool, row: Int, met: Ints,
     templates: Ints, turn: Int,
 ) -> tuple[Int, Int, Int]:  # fmt: skip
-    """Find the next member that a path wants: (its node, position of its value, turn).
+    """Find the next member that a path wants. Return (its node, the position of its value, the new
+    turn).
 
-    pos is after the object's `{` or after a value; `turn` counts the members of the document.
-    Returns _CLOSED and the position after `}` at the object's end, or MALFORMED twice.
+    pos is after the object's `{` or after a value; `turn` counts the members of the document that
+    were read. At the object's end the first two are _CLOSED and the position after `}`; both are
+    MALFORMED if the text is.
     """
     while True:
         known = recall(buf, pos, end, templates, turn, node, is_first)
@@ -259,8 +267,8 @@ def _seek(
 
 @kernel
 def _read_key(buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, node: Int, is_first: Bool) -> tuple[Int, Int]:
-    """Read the next member's key: (the node's child that it names or _OTHER, position of the
-    member's value).
+    """Read the next member's key. Return (the node's child that it names, or _OTHER if no path
+    wants it; the position of the member's value).
 
     Returns (_CLOSED, position after `}`) if there is no other member, or (MALFORMED, MALFORMED).
     """
@@ -291,7 +299,9 @@ def _read_key(buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, node: In
 
 @kernel(forceinline=True)
 def _match(buf: Bytes, key: Int, end: Int, text: Bytes, nodes: Ints, node: Int, is_plain: Bool) -> Int:
-    """Return the child of the node that the key key:end names, or _OTHER."""
+    """Return the child of the node that the key key:end names, or _OTHER. `is_plain`: the key has
+    no escapes.
+    """
     length = end - key
     if is_plain:
         bit = np.uint64(digest(np.int64(buf[np.uintp(key)]), length))

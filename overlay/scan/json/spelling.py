@@ -39,10 +39,11 @@ def is_key(buf: Bytes, pos: Int, end: Int, text: Bytes, first: Int, last: Int) -
 
 @kernel
 def unescape(buf: Bytes, pos: Int, end: Int, out: Bytes, at: Int) -> Int:
-    """Write the meaning of the string pos:end to `out` from `at` on. Return the position after it,
-    or WRONG.
+    """Write the string pos:end to `out` from `at` on, with its escapes undone. Return the position
+    after it in `out`, or WRONG for an escape that JSON does not have or a quote without a
+    backslash.
 
-    It is never longer than its spelling. A quote without a backslash is WRONG too.
+    What is written is never longer than the string's spelling.
     """
     while True:
         stop = find_quote(buf, pos, end)
@@ -61,8 +62,8 @@ def unescape(buf: Bytes, pos: Int, end: Int, out: Bytes, at: Int) -> Int:
 
 @kernel
 def read_escape(buf: Bytes, pos: Int, end: Int, out: Bytes, at: Int) -> tuple[Int, Int]:
-    """Write the character after a backslash to `out` as UTF-8. Return (bytes or WRONG, next
-    position).
+    """Write the character that the escape at pos spells to `out` as UTF-8; pos is after the
+    backslash. Return (how many bytes were written, or WRONG; the position after the escape).
     """
     byte = buf[np.uintp(pos)] if pos < end else np.uint8(0)
     if byte == 0x75:  # u
@@ -99,7 +100,9 @@ def _read_unit(buf: Bytes, pos: Int, end: Int) -> Int:
 
 @kernel
 def _write(code: Int, out: Bytes, at: Int) -> Int:
-    """Write a code point as UTF-8. Return how many bytes; WRONG stays WRONG."""
+    """Write a code point as UTF-8 to `out`. Return how many bytes it has. If `code` is WRONG, write
+    nothing and return WRONG.
+    """
     if code < 0:
         return np.int64(WRONG)
     if code < 0x80:

@@ -31,15 +31,18 @@ _COLUMNS: Final = 4
 
 
 def make_templates() -> Ints:
-    """Return an array without templates, [TURNS, columns]. Use it for one buffer, one tree of paths
-    and one thread.
+    """Return an array [TURNS, columns] in which no template is stored yet. Use it for one buffer,
+    one tree of paths and one thread.
     """
     return np.zeros((TURNS, _COLUMNS), np.int64)
 
 
 @kernel(forceinline=True)
 def recall(buf: Bytes, pos: Int, end: Int, templates: Ints, turn: Int, node: Int, is_first: Bool) -> Int:
-    """How many bytes at pos are those of the turn's template, with a value's first character behind them; 0 for none."""
+    """Return how many bytes at pos equal the template of this turn (the turn-th member read in the
+    document) and are followed by the first character of a value. 0 if they differ, or if there is
+    no template for this node and place in its object.
+    """
     row = np.uintp(turn)
     if turn >= TURNS or templates[row, NODE] != _place(node, is_first):
         return np.int64(0)
@@ -51,7 +54,9 @@ def recall(buf: Bytes, pos: Int, end: Int, templates: Ints, turn: Int, node: Int
 
 @kernel(forceinline=True)
 def remember(templates: Ints, turn: Int, node: Int, is_first: Bool, at: Int, size: Int, child: Int) -> None:
-    """Keep what was read at a turn as its template."""
+    """Store the bytes at:at+size, which were read at this turn, as its template; `child` is what
+    their key means. Does nothing for turns from TURNS on.
+    """
     if turn < TURNS:
         templates[turn, NODE] = _place(node, is_first)
         templates[turn, AT] = at

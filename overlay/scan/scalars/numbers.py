@@ -35,8 +35,8 @@ _FAR = 1 << 40  # an exponent beyond which digits no longer matter
 
 @kernel
 def measure(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[Int, Int, Int, Int]:
-    """Check the grammar: (where the digits begin, where fraction digits begin, where they end,
-    exponent).
+    """Check that pos:end is a number. Return (where its digits begin, where the fraction's digits
+    begin, where the digits end, the exponent).
 
     The first is -1 if the text is no number. Without a fraction the second is the third plus 1, as
     if a point were there.

@@ -89,33 +89,38 @@ class CommitUnit:
 
     @property
     def owned(self) -> list[tuple[ConsumerId, OutputBatch]]:
-        """Its transactional output batches, each with its consumer."""
+        """The unit's output batches that are written in a transaction, each with its consumer.
+        Batches of at-least-once consumers are left out."""
         return [(consumer, outgoing) for consumer, outgoing in self.batches if outgoing.batch.is_transactional]
 
     @property
     def transactional(self) -> list[OutputBatch]:
-        """These batches, and those of the ledgers and the chunk indexes."""
+        """All batches that are written in the transaction: those of `owned`, the ledger entries and
+        the chunk headers, in this order."""
         return [*(outgoing for _, outgoing in self.owned), *self.ledger, *self.index]
 
     @property
     def is_light(self) -> bool:
-        """Whether it has nothing for the transaction but positions."""
+        """Whether the unit has nothing for the transaction but positions, and nothing to call after
+        it."""
         return not (self.transactional or self.machines or self.is_checkpoint or self.on_commit)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether readers or clients wait for its commit; positions alone can wait."""
+        """Whether the unit has deliveries, ledger entries or answers, so that readers or clients
+        wait for its commit. Other units can wait for the next transaction."""
         return bool(self.owned or self.ledger or self.answers)
 
     @property
     def size(self) -> int:
-        """Bytes of its batches and answers."""
+        """Bytes of all its batches and answers."""
         outgoing = (*(each for _, each in self.batches), *self.ledger, *self.index)
         return sum(each.batch.size for each in outgoing) + sum(answer.size for answer in self.answers)
 
 
 class _Queued:
-    """A unit on its way. Its batches are let go of once they are with Kafka."""
+    """A unit in the commit queue or in a transaction. Its batches are dropped from memory once
+    Kafka has them."""
 
     def __init__(self, unit: CommitUnit) -> None:
         self.unit = unit
@@ -127,7 +132,8 @@ class _Queued:
         """Whether its transactional batches are in the open transaction."""
 
     def let_go(self) -> int:
-        """Free the batches. Return how many bytes were held."""
+        """Drop the unit's batches from memory. Return how many bytes they and the answers had; 0 if
+        they were dropped before."""
         self.unit = replace(self.unit, batches=(), ledger=(), index=())
         held, self.size = self.size, 0
         return held
@@ -135,8 +141,8 @@ class _Queued:
 
 @dataclass(slots=True)
 class Commits:
-    """Commits units in the order in which they were put. Good for one session; unusable after an
-    error."""
+    """Commits units in the order in which they were put, several in one transaction where that is
+    cheaper. Good for one session; unusable after an error."""
 
     transactions: Transactions
     state: ShardState
@@ -165,18 +171,21 @@ class Commits:
 
     @property
     def wants_all(self) -> bool:
-        """Whether the next unit should contain the whole state of all machines. Without it the
-        state's log only grows."""
+        """Whether the next unit should contain the whole state of all machines (the consumers with
+        acks). Only then can older state records be deleted."""
         return self.has_machines and self.since_all >= TELL_ALL_EVERY
 
     async def open(self, everything: Delta, opening: Sequence[OutputBatch] = ()) -> None:
-        """Write the initial positions, and the first entries of ledgers, before anything is
-        delivered."""
+        """Commit the first transaction of the session, before anything is delivered. `everything`:
+        the positions of all cursors and consumers. `opening`: batches for index topics, such as the
+        first entries of ledgers."""
         await self.transactions.begin()
         await self._record(everything, opening)
 
     async def put(self, unit: CommitUnit) -> None:
-        """Queue a unit, and wait while too much is waiting to be sent."""
+        """Queue a unit. Wait while more than QUEUE_BYTES or QUEUE_ROUNDS are queued, but not for
+        its commit. A unit whose batches are all sent outside of transactions is queued without
+        waiting."""
         if unit.is_checkpoint:
             self.since_all = 0
         queued = _Queued(unit)
@@ -192,12 +201,14 @@ class Commits:
             await self._drained.wait()
 
     def end(self) -> None:
-        """Have `run` return once all queued units are committed."""
+        """Have `run` return once all queued units are committed; does not wait for it. No unit may
+        be put afterwards."""
         self._queue.put_nowait(None)
 
     async def run(self) -> None:
-        """Commit what is put, until `end`. Write an empty record every PROOF_S if there is nothing
-        to commit."""
+        """Commit the units that are put, until `end` was called and all are committed. Write an
+        empty record every PROOF_S if there is nothing to commit. Raises the error of the first
+        transaction that fails."""
         pending: list[_Queued] = []
         written = monotonic()
         while not self._ended or pending:
@@ -215,10 +226,11 @@ class Commits:
                 written = monotonic()
 
     async def _gather(self, pending: list[_Queued], fresh: Iterable[_Queued]) -> None:
-        """Add fresh units to those that are to be committed.
+        """Add the units `fresh` to `pending`, which is to be committed.
 
-        A light unit is finished here; only its positions remain to be written, and are merged with
-        those of the unit before it if that is light as well.
+        A light unit (positions only) is finished here: its plain sends are awaited, and it is
+        counted. Only its positions remain to be written, and are merged with those of the unit
+        before it if that is light as well.
         """
         for each in fresh:
             if each.unit.is_light:
@@ -231,8 +243,8 @@ class Commits:
             pending.append(each)
 
     async def _take_queued(self) -> list[_Queued]:
-        """Return all queued units, or wait for one. Return nothing if none arrives within
-        LAZY_S."""
+        """Wait up to LAZY_S for a unit. Return it and all others that are queued then; empty if
+        none has arrived."""
         first = await self._next(LAZY_S)
         taken = [first] if first else []
         while not self._queue.empty() and not self._ended:
@@ -256,8 +268,12 @@ class Commits:
         return None
 
     async def _commit(self, queued: list[_Queued]) -> bool:
-        """Commit these units in one transaction, with those that arrive during a backlog. Return
-        whether there still is a backlog."""
+        """Commit these units in one transaction. Return whether the last one tells of a backlog
+        (much more is waiting to be read).
+
+        While it does, the transaction stays open for up to BULK_S, and units that arrive are added
+        to `queued` and committed with it.
+        """
         if self.partitions > PARTITIONS:
             return await self._commit_in_parts(queued)
         began = monotonic()
@@ -284,8 +300,8 @@ class Commits:
         return last.unit.backlog
 
     async def _commit_in_parts(self, queued: Sequence[_Queued]) -> bool:
-        """Commit units one after the other, each in as many transactions as its partitions need.
-        Return whether there is a backlog."""
+        """Commit units one after the other, each in several transactions of at most PARTITIONS
+        output partitions. Return whether the last unit tells of a backlog."""
         for each in queued:
             unit = each.unit
             await self._settle_plain(unit)
@@ -309,26 +325,29 @@ class Commits:
         return queued[-1].unit.backlog
 
     async def _send(self, queued: _Queued) -> None:
-        """Send a unit's batches in the open transaction."""
+        """Send a unit's transactional batches in the open transaction, wait until Kafka has them,
+        and drop them from memory. Waits for the unit's plain sends first."""
         await self._settle_plain(queued.unit)
         queued.offsets = await self.transactions.send(queued.unit.transactional)
         queued.is_sent = True
         self._release(queued)
 
     def _finish(self, queued: _Queued) -> None:
-        """Announce that a unit's records are readable: run its callback and count it."""
+        """Do what follows the commit of a unit: call its `on_commit`, drop its batches, and pass
+        its counts to `on_counts`."""
         if queued.unit.on_commit is not None:
             queued.unit.on_commit(queued.offsets)
         self._release(queued)
         self.on_counts(queued.unit.counts)
 
     def _release(self, queued: _Queued) -> None:
-        """Free the batches of a unit, which Kafka has now."""
+        """Drop a unit's batches from memory once Kafka has them, and wake a waiting `put`."""
         self._queued -= queued.let_go()
         self._drained.set()
 
     async def _settle_plain(self, unit: CommitUnit) -> None:
-        """Wait until a unit's plain sends have ended. Raises their error."""
+        """Wait until a unit's batches that are sent outside of transactions have been sent; return
+        at once if it has none. Raises the error of sending them."""
         if unit.plain is not None:
             await unit.plain
 
@@ -339,12 +358,13 @@ class Commits:
         machines: Sequence[Record] = (),
         is_checkpoint: bool = False,
     ) -> list[int]:
-        """Write a delta or, every CHECKPOINT_EVERY records, a checkpoint, and commit. Return the
-        offsets of `batches`.
+        """Apply a delta to the state and commit the open transaction with it, `batches` and the
+        machine records. Return the offsets of `batches`.
 
-        Records below a checkpoint are deleted if the same transaction holds the state of all
-        machines, or if none runs. The records of machines that are not served now are then written
-        again, since they contain unacked messages.
+        With `is_checkpoint`, and every CHECKPOINT_EVERY records, the whole state is written instead
+        of the delta. Records below such a checkpoint are deleted if the same transaction holds the
+        state of all machines, or if none runs. The records of machines that are not served now are
+        then written again, since they contain unacked messages.
         """
         self.state.apply(delta)
         checkpoint = is_checkpoint or self._written % CHECKPOINT_EVERY == 0
@@ -370,8 +390,8 @@ class Commits:
 
 
 def _join_machines(units: Sequence[CommitUnit]) -> tuple[list[Record], bool]:
-    """Return the machine records of units that are committed together, and whether they hold the
-    state of all machines."""
+    """Return the machine records to write for units that are committed together, and whether they
+    hold the state of all machines. Records that a later unit makes obsolete are left out."""
     machines: dict[ConsumerId, list[Record]] = {}
     is_checkpoint = False
     for unit in units:

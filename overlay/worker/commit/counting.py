@@ -22,8 +22,8 @@ PROGRESS_S = 5.0
 
 @dataclass(slots=True)
 class Counting:
-    """Counts round results. `reaches`: how far the indexes kept here reach; updated as chunks are
-    sealed."""
+    """Counts the results of rounds in the metrics. `reaches`: how far the chunk indexes that are
+    made here reach; updated as chunks are sealed."""
 
     metrics: Metrics
     reaches: Mapping[StreamPartition, Reach]
@@ -33,7 +33,8 @@ class Counting:
     _told: float = field(default_factory=monotonic)
 
     def take(self, result: RoundResult) -> None:
-        """Count the result of a round."""
+        """Count the result of a round in the metrics, and move `reaches`. Log corrupt batches that
+        were skipped, and records that cannot be delivered because they have no sequence."""
         for stream, records in result.counts.decoded.items():
             self.metrics.records_decoded.labels(stream).inc(records)
         for (stream, reason), records in result.unaddressed.items():
@@ -54,7 +55,8 @@ class Counting:
             self._note(corruption)
 
     def tell_progress(self, cursors: Cursors, now: float) -> None:
-        """Log every PROGRESS_S how far behind the catching-up cursors are. `now`: monotonic seconds."""
+        """Log, at most every PROGRESS_S, how far each cursor is behind the end of its partition.
+        `now`: monotonic seconds."""
         if now - self._told < PROGRESS_S:
             return
         self._told = now
@@ -64,7 +66,7 @@ class Counting:
                 log.info("catching up", stream=stream, partition=f"{topic}-{partition}", left=left, consumers=names)
 
     def _note(self, corruption: Corruption) -> None:
-        """Count and log a corrupt batch, once."""
+        """Count a corrupt batch, unless it was counted before, and log it if it was skipped."""
         (topic, partition), bad = corruption.source, corruption.malformed
         batch = (corruption.stream, corruption.source), bad.base_offset
         if batch in self._corrupt:

@@ -32,10 +32,12 @@ def split(
     cursors: Mapping[tuple[str, TopicPartition], LogPosition],
     limit: int,
 ) -> Iterator[tuple[list[OutputBatch], Delta]]:
-    """Yield the transactions that together write `batches` and `delta`, in order, as batches and
-    delta.
+    """Yield transactions that together write `batches` and `delta`, at least one. Each has all
+    batches of its consumers, and at most `limit` output partitions unless a single consumer has
+    more.
 
-    `cursors`: the positions that the state has before them.
+    The last has all of `delta`; those before it record only the new states of their consumers, with
+    positions of their own. `cursors`: the positions that the state has before them.
     """
     by_consumer: dict[ConsumerId, list[OutputBatch]] = {}
     for consumer, outgoing in batches:
@@ -49,8 +51,9 @@ def split(
 
 
 def _group(by_consumer: Mapping[ConsumerId, Sequence[OutputBatch]], limit: int) -> list[list[ConsumerId]]:
-    """Return consecutive consumers in groups that stay within the limit of partitions. Return one
-    empty group if there are no consumers."""
+    """Return the consumers, in order, in groups with at most `limit` distinct output partitions
+    each. A consumer with more is a group by itself. Return one empty group if there are no
+    consumers."""
     groups: list[list[ConsumerId]] = [[]]
     partitions: set[tuple[str, int]] = set()
     for consumer, batches in by_consumer.items():
@@ -66,7 +69,8 @@ def _group(by_consumer: Mapping[ConsumerId, Sequence[OutputBatch]], limit: int) 
 def _detach(
     consumer: ConsumerId, state: ConsumerState, cursors: Mapping[tuple[str, TopicPartition], LogPosition]
 ) -> ConsumerState:
-    """Return the consumer's new state with every position its own, so that it does not depend on a
-    stream position that has not moved yet."""
+    """Return a consumer's new state with a position of its own in every partition of its stream: as
+    in `state` if it has one there, else the stream's. So it does not depend on a stream position
+    that has not moved yet. `cursors`: the streams' positions after the round."""
     leaning = {source: log_position for (stream, source), log_position in cursors.items() if stream == consumer[0]}
     return replace(state, own={**leaning, **state.own})

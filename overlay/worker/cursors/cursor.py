@@ -26,11 +26,9 @@ from .table import State
 
 @dataclass(slots=True, eq=False)
 class Cursor:
-    """One reading position in one partition, and the consumers that share it. Changed by `Cursors`
-    alone.
-
-    Everything before `log_position` has been given to the members; `members`: these consumers.
-    """
+    """One reading position in one partition, and the consumers that share it (`members`).
+    Everything before `log_position` has been given to these consumers. Changed by `Cursors`
+    alone."""
 
     log_position: LogPosition
     members: set[ConsumerId] = field(default_factory=set)
@@ -82,7 +80,8 @@ class Cursor:
 
     @property
     def need(self) -> LogPosition:
-        """Where more data is needed: the end of what was taken, or its own position."""
+        """The log position to fetch from next: the end of the data taken for the cursor, or its own
+        position if none of that is left."""
         if self.fetched is None or self.fetched.next_offset <= self.position:
             return self.log_position
         return self.fetched.log_position
@@ -90,22 +89,26 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One cursor's part in a round: read to the offset `stop`, exclusive."""
+    """One cursor's part in a round: it reads from its position to the offset `stop`, exclusive, as
+    far as data is fetched."""
 
     cursor: Cursor
     stop: int
 
 
 def find_tail(cursors: Sequence[Cursor]) -> Cursor | None:
-    """Return the foremost cursor, whose position the state records for the stream. Cursors with a
-    snapshot do not count; None if there is no other."""
+    """Return the cursor with the highest position, which the state records as the stream's
+    position. Cursors that deliver last messages only do not count; None if there is no other."""
     return max((cursor for cursor in cursors if not cursor.is_alone), key=lambda cursor: cursor.position, default=None)
 
 
 def plan_round(cursors: Sequence[Cursor], fetched_to: Mapping[Cursor, int]) -> list[Turn]:
-    """Return the turns of one partition's cursors in a round.
+    """Return which cursors of one partition read in a round, and up to where: up to the position of
+    the next cursor that they can join. A cursor that another one is going to reach sits the round
+    out.
 
-    `fetched_to`: the offset at which the fetched data ends, for the cursors that have some.
+    `fetched_to`: the offset at which the fetched data ends, for the cursors that have some. Others
+    have no turn.
     """
     turns: list[Turn] = []
     held: set[Cursor] = set()

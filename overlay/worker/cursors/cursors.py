@@ -45,7 +45,8 @@ from .table import TRANSITIONS, Move, State
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A request to fetch for a cursor: from `log_position` on in the cursor's partition."""
+    """What is to be fetched for a cursor: its partition from `log_position` on. `is_urgent`:
+    whether other cursors wait for this data."""
 
     log_position: LogPosition
     route: SkipRoute | None
@@ -53,14 +54,16 @@ class Wish:
     is_urgent: bool
 
     def find_size(self, position: int) -> int | None:
-        """Return the bytes that are worth fetching at once from `position` on, None if unknown."""
+        """Return how many bytes to fetch from `position` on before a part that the cursor skips;
+        None if that is unknown."""
         return None if self.route is None else self.route.find_size(position)
 
 
 class Moved(NamedTuple):
-    """What the state must record anew: partitions in which a cursor has moved, and consumers.
+    """What the state must record anew: partitions in which a cursor has moved, and consumers whose
+    positions or sequences have changed.
 
-    `halted`: partitions that a corrupt batch has stopped.
+    `halted`: partitions that a corrupt batch has stopped in this call.
     """
 
     partitions: set[StreamPartition]
@@ -69,10 +72,11 @@ class Moved(NamedTuple):
 
 
 class Cursors:
-    """The cursors of a session's consumers, indexes and ledgers.
+    """The reading positions (cursors) of a session's consumers, indexes and ledgers. Consumers at
+    the same position of a partition share a cursor.
 
-    `readers`: all consumers; `ledgers`: by stream with a ledger, whose cursors advance in cursor
-    groups; `routes`: what cursors may skip.
+    `readers`: all consumers; `ledgers`: by stream with a ledger (several partitions), whose cursors
+    advance in cursor groups, by sequence; `routes`: what cursors may skip.
     """
 
     def __init__(
@@ -106,15 +110,16 @@ class Cursors:
                 yield partition, cursor
 
     def partitions(self) -> Iterator[tuple[StreamPartition, list[Cursor]]]:
-        """Yield the cursors of each partition."""
+        """Yield each partition with all its cursors."""
         yield from self._cursors.items()
 
     def of(self, partition: StreamPartition) -> list[Cursor]:
-        """Return the cursors of a partition."""
+        """Return the cursors of a partition; empty if it has none."""
         return self._cursors.get(partition, [])
 
     def members_of(self, consumer: ConsumerId) -> Iterator[tuple[TopicPartition, Cursor]]:
-        """Yield the cursors that a consumer is on, with their partitions."""
+        """Yield each partition of the consumer's stream with the cursor that the consumer is on.
+        Yields nothing for a parked consumer."""
         for (stream, source), cursors in self._cursors.items():
             if stream == consumer[0]:
                 for cursor in cursors:
@@ -130,12 +135,13 @@ class Cursors:
         return self._standings[consumer]
 
     def is_alone(self, consumer: ConsumerId) -> bool:
-        """Return whether the consumer is still being given last messages in any partition."""
+        """Return whether the consumer is still being given only the last messages of subjects
+        (last_per_subject) in any partition, or waits for them."""
         return any(cursor.is_alone for _, cursor in self.members_of(consumer))
 
     def is_at_end(self, consumer: ConsumerId) -> bool:
-        """Return whether a consumer has read all committed records, as far as the last responses
-        tell."""
+        """Return whether a consumer has read up to the last stable offset of each of its
+        partitions, as far as fetch responses have told. False for a parked consumer."""
         cursors = [cursor for _, cursor in self.members_of(consumer)]
         return bool(cursors) and all(cursor.position >= cursor.stable_end >= 0 for cursor in cursors)
 
@@ -151,8 +157,9 @@ class Cursors:
     ) -> None:
         """Add a consumer to the cursor at its position in each partition, or to a new cursor.
 
-        `log_positions`: where it begins in each partition. `careful`: whether the consumer must not
-        be told of sequences before they are committed; matters in a stream with a ledger only.
+        `state`: the consumer as the state has it. `log_positions`: where it begins in each
+        partition. `careful`: whether the consumer must not be told of sequences before they are
+        committed; matters in a stream with a ledger only.
         """
         self._standings[consumer] = Standing(
             state.sequence,
@@ -166,14 +173,15 @@ class Cursors:
         self._join_up(consumer, state.snapshot, log_positions, careful)
 
     def enlist_ledger(self, stream: str, heads: Mapping[TopicPartition, LogPosition]) -> None:
-        """Start numbering the stream's records at these positions. Call before adding consumers."""
+        """Start numbering the stream's records at these positions, with a new cursor in each
+        partition. Call before adding consumers."""
         cursor_group = self._make_cursor_group()
         for source, log_position in heads.items():
             self._add((stream, source), Cursor(log_position, sequenced=True, cursor_group=cursor_group))
 
     def enlist_index(self, partition: StreamPartition, log_position: LogPosition) -> None:
-        """Make the chunk index of a partition from `log_position` on, by the cursor that is there
-        or a new one."""
+        """Have the chunk index of a partition made from `log_position` on: by a cursor at exactly
+        that position, or by a new cursor."""
         ordered = partition[0] in self._ledgers
         here = next(
             (
@@ -189,7 +197,9 @@ class Cursors:
         here.indexed = True
 
     def begin(self, now: int) -> None:
-        """Plan what the cursors may skip, and join those that have met. `now`: ms since 1970."""
+        """Plan what each cursor may skip, move it past that, and join cursors that are now at the
+        same position. Call once, after all consumers, indexes and ledgers were added. `now`: ms
+        since 1970."""
         for partition, cursor in self.all():
             self._plan(partition, cursor, now)
         self._settle(set(self._cursors), now)
@@ -198,8 +208,7 @@ class Cursors:
 
     def park(self, consumers: Collection[ConsumerId]) -> Moved:
         """Take consumers off their cursors, and keep their positions for `resume`. Return what the
-        state must record. A cursor without consumers ends unless an index or ledger is made from
-        it."""
+        state must record. A cursor that no consumer, index or ledger needs any more ends."""
         if not consumers:
             return Moved(set(), set())
         for consumer in consumers:
@@ -269,10 +278,13 @@ class Cursors:
                 cursor.waits = True
 
     def find(self, consumer: ConsumerId, offsets: Mapping[TopicPartition, Ints], now: int) -> None:
-        """Start the cursors of a consumer that wait for the search of its last messages.
+        """Start the cursors of a consumer whose last messages have been searched. Only its cursors
+        that wait for that change.
 
         `offsets`: by partition, the offsets of the last messages, ascending. The cursors deliver
-        only these up to the end of the consumer's snapshot. `now`: ms since 1970."""
+        only these up to the end of the consumer's snapshot, and everything from there on. `now`: ms
+        since 1970.
+        """
         for source, cursor in self.members_of(consumer):
             if cursor.is_searching:
                 cursor.only = offsets[source]
@@ -298,7 +310,8 @@ class Cursors:
     # rounds
 
     def take_round(self, looks: Mapping[Cursor, Look], now: float) -> Round:
-        """Return the tasks of the next round. `looks`: what is there for the cursors. `now`:
+        """Return the tasks of the next round; there may be none. Their data counts as taken from
+        the fetcher. `looks`: by cursor, the data that is ready and the last stable offset. `now`:
         monotonic seconds.
 
         Raises SourceUnavailable if data begins behind its cursor's position.
@@ -315,7 +328,8 @@ class Cursors:
         return made
 
     def advance(self, owners: Owners, result: RoundResult, now: int) -> Moved:
-        """Move the cursors to where a round has brought them, and join those that have met. `now`:
+        """Move the cursors to where a round has brought them, and join those that are now at the
+        same position. Return what the state must record. `owners`: the cursor of each task. `now`:
         ms since 1970.
 
         Raises SourceUnavailable if a corrupt batch stops the head of a ledger: what it cannot read
@@ -347,30 +361,33 @@ class Cursors:
         return Moved(moved, changed, halted)
 
     def rest(self, given_out: Mapping[str, int], now: float) -> float:
-        """Have the next ledger entries of busy streams wait, so that they get larger. Return the
-        longest pause in seconds.
+        """Have the next ledger entries of streams with many new records wait, so that they get
+        larger. Return the longest pause in seconds, 0 if none has to wait.
 
-        `given_out`: by stream, the sequence that comes next. `now`: monotonic seconds.
+        `given_out`: by stream that was given sequences, the one that comes next. `now`: monotonic
+        seconds.
         """
         return self._intake.rest(given_out, now)
 
     def take_wishes(self) -> Iterator[tuple[StreamPartition, Cursor, Wish | None]]:
-        """Yield what is to be fetched next for the cursors for which that may have changed; None
-        for a cursor that is halted."""
+        """Yield each cursor for which the data to fetch next may have changed since the last call,
+        with its partition and that wish; None as the wish of a halted cursor."""
         stirred, self._stirred = self._stirred, {}
         for cursor, partition in stirred.items():
             if cursor.state is not State.ENDED:
                 yield partition, cursor, self._find_wish(partition, cursor)
 
     def take_gone(self) -> list[Cursor]:
-        """Return the cursors that have ended since the last call."""
+        """Return the cursors that have ended since the last call: they were joined to another one,
+        or their last consumer has left. The list is empty if there are none; no cursor is returned
+        twice."""
         gone, self._gone = self._gone, []
         return gone
 
     # what others tell
 
     def note_ends(self, looks: Mapping[Cursor, Look]) -> None:
-        """Note the last stable offsets of the cursors' partitions."""
+        """Set the last stable offsets of the cursors' partitions, -1 for an unknown one."""
         for cursor, look in looks.items():
             cursor.stable_end = look.stable_end
 
@@ -380,7 +397,7 @@ class Cursors:
         self._committed.update(given_out)
 
     def note_sequence(self, consumer: ConsumerId, sequence: int) -> None:
-        """Note the last consumer sequence that a machine has given out."""
+        """Set the last consumer sequence that a consumer's machine has given out."""
         self._standings[consumer].sequence = sequence
 
     def note_heard(self, consumer: ConsumerId, heard: Mapping[TopicPartition, int]) -> None:
@@ -401,14 +418,16 @@ class Cursors:
     # what the state records
 
     def delta(self, partitions: Iterable[StreamPartition], consumers: Iterable[ConsumerId]) -> Delta:
-        """Return what the state records: the tails of these partitions, and these consumers."""
+        """Return what the state has to record: for each of these partitions the position of its
+        foremost cursor, and for each of these consumers its whole state."""
         tails = {partition: find_tail(self._cursors[partition]) for partition in partitions}
         positions = {partition: tail.log_position for partition, tail in tails.items() if tail is not None}
         return Delta(positions, {consumer: self.state_of(consumer) for consumer in sorted(consumers)})
 
     def everything(self) -> Delta:
-        """Return all positions as a delta. A session begins with it, so that the state has a
-        position for each partition before it records a consumer that has none of its own."""
+        """Return the positions of all partitions and the states of all consumers as a delta. A
+        session begins with it, so that the state has a position for each partition before it
+        records a consumer that has none of its own."""
         return self.delta(self._cursors, self._standings)
 
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
@@ -438,7 +457,8 @@ class Cursors:
         return {**own, **standing.left, **(standing.parked or {}), **holds}
 
     def _find_position(self, consumer: ConsumerId, source: TopicPartition) -> int:
-        """Return a consumer's position in a partition, 0 if it has none."""
+        """Return the offset of a consumer's cursor in a partition, or where it was parked; 0 if it
+        has none."""
         if (parked := self._standings[consumer].parked) is not None:
             return parked[source].position
         cursors = self.of((consumer[0], source))
@@ -447,7 +467,8 @@ class Cursors:
     # rounds, inside
 
     def _keeps_rest(self, partition: StreamPartition, cursor: Cursor, progress: Progress) -> bool:
-        """Return whether the rest of a cursor's data is kept for the next round. If not, drop it."""
+        """Return whether data is left of a cursor's fetch for the next round, because the task had
+        to stop before its end. If not, drop the fetch. Only streams with a ledger keep data."""
         fetched = cursor.fetched
         if fetched is None:
             return False
@@ -463,8 +484,8 @@ class Cursors:
     # meeting
 
     def _settle(self, partitions: set[StreamPartition], now: int) -> set[ConsumerId]:
-        """Join cursors that have met. Return the consumers whose positions the state must record
-        differently from now on."""
+        """Join cursors of these partitions that are at the same position. Return the consumers
+        whose positions the state must record anew."""
         ordered = {stream for stream, _ in partitions} & self._ledgers.keys()
         for stream in ordered:
             self._align(stream)
@@ -482,7 +503,9 @@ class Cursors:
         return changed
 
     def _join(self, partition: StreamPartition) -> bool:
-        """Join the cursors of a partition that have met. Return whether there were any."""
+        """Join the cursors of a partition that are at the same position and in the same group.
+        Return whether any were joined. A cursor that has delivered all its last messages becomes an
+        ordinary one first."""
         met: dict[tuple[int, int], Cursor] = {}
         cursors = self._cursors[partition]
         spent: list[Cursor] = []
@@ -545,7 +568,9 @@ class Cursors:
         log_positions: Mapping[TopicPartition, LogPosition],
         careful: bool,
     ) -> None:
-        """Put a consumer on the cursor at its position in each partition, or on a new one."""
+        """Put a consumer on the cursor at its position in each partition, or on a new one. Below
+        the end of its snapshot it gets a new one, which waits for the search of its last
+        messages."""
         stream = consumer[0]
         cursor_group = (
             self._find_cursor_group(stream, snapshot, log_positions, careful) if stream in self._ledgers else 0
@@ -570,7 +595,8 @@ class Cursors:
         log_positions: Mapping[TopicPartition, LogPosition],
         careful: bool,
     ) -> int:
-        """Return the number of the cursor group at exactly these positions, or a new number.
+        """Return the number of the cursor group that is at exactly these positions and has the same
+        `careful`. Return a new number if there is none.
 
         A consumer with a snapshot ahead always gets a group of its own.
         """
@@ -605,10 +631,11 @@ class Cursors:
             cursor.log_position = log_position
 
     def _plan(self, partition: StreamPartition, cursor: Cursor, now: int) -> None:
-        """Plan what a cursor may skip, and move it to the first part that it has to read.
+        """Plan anew what a cursor may skip, and move it to the first part that it has to read.
+        `now`: ms since 1970.
 
-        A cursor that an index is made from skips nothing, and neither does one whose last messages
-        are not found yet.
+        A cursor that an index is made from skips nothing, and neither does one that is halted or
+        whose last messages are not found yet.
         """
         self._stirred[cursor] = partition
         cursor.route = None
@@ -623,23 +650,24 @@ class Cursors:
             self._skip(partition, cursor)
 
     def _skip(self, partition: StreamPartition, cursor: Cursor) -> None:
-        """Move a cursor over what none of its consumers wants, up to the next cursor at most."""
+        """Move a cursor past what its route lets it skip at its position, but not past the next
+        cursor that it can join."""
         if cursor.route is not None:
             reached = cursor.route.find_next(cursor.position, self._find_ahead(partition, cursor))
             if reached > cursor.position:
                 self._move(cursor, Move.SKIP, cursor.route.find_log_position(reached))
 
     def _find_ahead(self, partition: StreamPartition, cursor: Cursor) -> int:
-        """Return the position of the next cursor that this one can join, NO_STOP if there is
-        none."""
+        """Return the position of the next cursor of the partition that this one can join, NO_STOP
+        if there is none."""
         if cursor.is_alone:
             return NO_STOP
         others = (t.position for t in self._cursors[partition] if not t.is_alone and t.position > cursor.position)
         return min(others, default=NO_STOP)
 
     def _find_wish(self, partition: StreamPartition, cursor: Cursor) -> Wish | None:
-        """Return what is to be fetched for a cursor next: what follows the data taken for it, past
-        what it may skip there."""
+        """Return what is to be fetched next for a cursor: what follows the data taken for it, past
+        what it may skip there. None if it is halted."""
         if cursor.is_halted:
             return None
         need = cursor.need
@@ -651,7 +679,8 @@ class Cursors:
 
 
 def _finish_snapshot(cursor: Cursor) -> None:
-    """Turn a cursor into an ordinary one once all its last messages are delivered."""
+    """If a cursor of last messages has reached the end of its snapshot, have it deliver everything
+    from there on."""
     if cursor.is_alone and not cursor.is_searching and cursor.position >= cursor.snapshot_end:
         cursor.only, cursor.snapshot_end = None, NO_STOP
 
@@ -670,7 +699,8 @@ def _find_at(cursors: Iterable[Cursor], log_position: LogPosition, cursor_group:
 
 
 def _find_corruption(partition: StreamPartition, result: RoundResult) -> CorruptBatch:
-    """Return what stops a partition in a round."""
+    """Return the corrupt batch that has stopped a partition in a round, as an error to be raised or
+    shown. There must be one."""
     bad = next(
         corruption.malformed
         for corruption in result.corruptions

@@ -17,10 +17,11 @@ from .skip_route import Routes
 
 
 def open_cursors(assignment: Assignment, state: ShardState, indexed: Mapping[StreamPartition, LogPosition]) -> Cursors:
-    """Return the cursors of the assignment's consumers, ledgers and indexes.
+    """Return a session's cursors. Consumers at one position of a partition share a cursor. They
+    begin where the state says, or at the partition's log start if it has no position.
 
-    `indexed`: where indexing goes on. A consumer without a position in a partition begins at the
-    start of its log.
+    With a ledger, a consumer with a machine steps back to one sequence in all partitions. Ledgers
+    begin at `assignment.heads`, indexes at `indexed`.
     """
     routes = Routes(assignment.streams, assignment.indexes, assignment.readers)
     cursors = Cursors(assignment.readers, assignment.ledgers, routes)

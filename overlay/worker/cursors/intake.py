@@ -32,8 +32,8 @@ Owners = list[tuple[StreamPartition, Cursor]]
 
 
 class Look(NamedTuple):
-    """What is there for a cursor: the fetched data, if any, and its partition's last stable offset,
-    -1 if that is unknown."""
+    """What a fetcher has for a cursor: the fetched data, None if there is none, and its partition's
+    last stable offset, -1 if that is unknown."""
 
     fetched: Fetched | None
     stable_end: int
@@ -44,7 +44,7 @@ NOTHING = Look(None, -1)
 
 @dataclass(slots=True)
 class Round:
-    """The tasks of a round."""
+    """The work of one round: its tasks, in the order in which they run, and what they take."""
 
     tasks: list[Task] = field(default_factory=list)
     owners: Owners = field(default_factory=list)
@@ -56,7 +56,11 @@ class Round:
 
 
 class Intake:
-    """Makes the tasks of rounds. `readers`: all consumers; `ledgers`: by stream."""
+    """Decides what a round processes. `take_round` returns tasks, each of which gives a range of one
+    partition's fetched offsets to some consumers. `readers`: all served consumers. `ledgers`: by
+    stream with a ledger; of these streams, records are taken only as far as the order by sequence
+    allows.
+    """
 
     def __init__(self, readers: Mapping[ConsumerId, Reader], ledgers: Mapping[str, Ledger]) -> None:
         self._readers, self._ledgers = readers, ledgers
@@ -72,10 +76,11 @@ class Intake:
         committed: Mapping[str, int],
         now: float,
     ) -> Round:
-        """Return the next round. `committed`: by stream with a ledger, the first sequence that is not
-        committed yet. `now`: monotonic seconds.
+        """Return the next round, which may have no tasks. Changes no cursor.
 
-        Raises SourceUnavailable if data begins behind its cursor's position.
+        `looks`: by cursor, the data that is ready. `committed`: by stream with a ledger, the first
+        sequence that is not committed yet. `now`: monotonic seconds. Raises SourceUnavailable if
+        data begins behind its cursor's position.
         """
         making = _Making(self._readers, cursors, standings, looks, Round())
         size = 0
@@ -98,7 +103,9 @@ class Intake:
         return making.made
 
     def rest(self, given_out: Mapping[str, int], now: float) -> float:
-        """Have the next ledger entries of busy streams wait, as `Cursors.rest` says."""
+        """Let the ledgers of streams with many new records pause before their next entry. Return
+        the longest pause in seconds, 0 for none. `given_out`: by stream, the sequence that comes
+        next. `now`: monotonic seconds."""
         pauses = {stream: self._linger.find_pause(stream, after, now) for stream, after in given_out.items()}
         self._resting.update((stream, now + pause) for stream, pause in pauses.items())
         return max(pauses.values(), default=0.0)
@@ -106,7 +113,7 @@ class Intake:
 
 @dataclass(frozen=True, slots=True)
 class _Making:
-    """A round that is being made."""
+    """The collection of a round's tasks, in `made`."""
 
     readers: Mapping[ConsumerId, Reader]
     cursors: Mapping[StreamPartition, Sequence[Cursor]]
@@ -124,8 +131,8 @@ class _Making:
     def take_stream(self, stream: str, ledger: Ledger, committed: int, *, is_resting: bool) -> None:
         """Add the tasks of a stream with a ledger, in the order in which they have to run.
 
-        `committed`: the first sequence that is not committed yet. `is_resting`: whether the head
-        waits for more data.
+        `committed`: the first sequence that is not committed yet. `is_resting`: whether the cursors
+        whose records get sequences next pause, so that more records share a ledger entry.
         """
         cursors = {source: some for (name, source), some in self.cursors.items() if name == stream}
         every = [cursor for some in cursors.values() for cursor in some]
@@ -142,8 +149,8 @@ class _Making:
             self._add_task(partition, cursor, fetched, step.start, step.stop)
 
     def _find_reach(self, cursors: Iterable[Cursor]) -> dict[Cursor, int]:
-        """Return the offset at which the data that is there ends, for the cursors that have some and
-        are not halted."""
+        """Return by cursor the offset below which its fetched data tells everything. Cursors
+        without data, or halted ones, are left out."""
         reach: dict[Cursor, int] = {}
         for cursor in cursors:
             ready = cursor.fetched or self.looks.get(cursor, NOTHING).fetched
@@ -152,7 +159,8 @@ class _Making:
         return reach
 
     def _take(self, partition: StreamPartition, cursor: Cursor) -> Fetched:
-        """Take the fetched data of a cursor."""
+        """Return the fetched data of a cursor, and record it as taken. Raises SourceUnavailable if
+        it begins behind the cursor's position."""
         fetched = self.looks[cursor].fetched
         assert fetched is not None
         if fetched.position > cursor.position:
@@ -165,7 +173,8 @@ class _Making:
         return fetched
 
     def _add_task(self, partition: StreamPartition, cursor: Cursor, fetched: Fetched, start: int, stop: int) -> None:
-        """Add the task that processes the offsets from `start` to `stop` for a cursor."""
+        """Add the task that gives a cursor's consumers the offsets from `start` to `stop`,
+        exclusive, of `fetched`."""
         stream, source = partition
         readers = tuple(self.readers[consumer] for consumer in sorted(cursor.members))
         floors = {consumer: self.standings[consumer].floor.get(source, 0) for consumer in cursor.members}
@@ -178,11 +187,11 @@ class _Making:
         self.made.owners.append((partition, cursor))
 
     def _find_others(self, partition: StreamPartition, cursor: Cursor) -> dict[TopicPartition, tuple[int, int]]:
-        """Return where the cursor's group is in the other partitions of its stream, with the last
-        stable offsets there.
+        """Return, for each other partition of the stream, where the cursor's group is there and the
+        last stable offset.
 
-        Each entry is (position, last stable offset), with -1 for an unknown offset. Empty for a
-        cursor that is in no group or has no members.
+        An unknown last stable offset is -1. A partition without a cursor of the group has (0, -1).
+        Empty for a cursor that is in no group or has no members.
         """
         stream, source = partition
         if not cursor.cursor_group or not cursor.members:

@@ -39,8 +39,8 @@ meanwhile."""
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A cursor's part in a round: the offsets from `start` to `stop`, exclusive. A cursor may have
-    several in one round."""
+    """One cursor's reading of the offsets from `start` to `stop`, exclusive, in a round. A cursor
+    may have several steps in one round."""
 
     source: TopicPartition
     cursor: Cursor
@@ -63,7 +63,8 @@ class Plan:
 def plan_steps(
     cursors: Mapping[TopicPartition, Sequence[Cursor]], fetched_to: Mapping[Cursor, int], ledger: Ledger, committed: int
 ) -> Plan:
-    """Return what a round works on in a stream with a ledger.
+    """Return which offsets a round reads in a stream with a ledger, so that consumers are given
+    records by rising sequence.
 
     `cursors`: by partition; `fetched_to`: the offset at which the fetched data ends, for the
     cursors that have some; `committed`: the first sequence that is not committed yet.
@@ -103,7 +104,7 @@ def plan_steps(
 
 @dataclass(frozen=True, slots=True)
 class _CursorGroup:
-    """Cursors of several partitions that advance together by sequence."""
+    """Cursors of one stream, one in each partition, that advance together by sequence."""
 
     number: int
     cursors: dict[TopicPartition, Cursor]
@@ -114,7 +115,8 @@ class _CursorGroup:
 
     @property
     def places(self) -> dict[TopicPartition, int]:
-        """The position in each partition, but for those that are left out."""
+        """The offset of the group's cursor in each partition. Partitions that a corrupt batch has
+        stopped are left out, unless the group waits for them."""
         return {
             source: cursor.position for source, cursor in self.cursors.items() if self.waits or not cursor.is_halted
         }
@@ -126,7 +128,8 @@ class _CursorGroup:
 
     @property
     def is_alone(self) -> bool:
-        """Whether any of its cursors delivers last messages only."""
+        """Whether any of its cursors delivers only the last messages of subjects. Then the group
+        joins no other."""
         return any(cursor.is_alone for cursor in self.cursors.values())
 
     @property
@@ -139,7 +142,8 @@ class _CursorGroup:
         return is_alike and not self.is_alone and not other.is_alone
 
     def find_place(self, ledger: Ledger) -> int:
-        """The sequence that comes next."""
+        """Return the sequence of the first record that the group has not read; the ledger's next
+        sequence if it has read all that have one."""
         return min((ledger.sequence_from(*place) for place in self.places.items()), default=ledger.next_sequence)
 
     def advance(self, fetched_to: Mapping[Cursor, int], ledger: Ledger, goal: int) -> tuple[list[Step], set[Cursor]]:
@@ -166,8 +170,8 @@ class _CursorGroup:
     def _list_stops(
         self, at: Mapping[TopicPartition, int], ledger: Ledger, goal: int
     ) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield the offset up to which each partition is read, one run after the other, until
-        everything below the sequence `goal` is read."""
+        """Yield, in the order of sequences, a partition and the offset (exclusive) up to which it
+        is to be read next, until everything below the sequence `goal` is read."""
         sequence = self.find_place(ledger)
         while sequence < goal and (run := ledger.locate(sequence)) is not None and run.first_sequence < goal:
             sequence = run.next_sequence
@@ -175,14 +179,15 @@ class _CursorGroup:
         yield from _find_ends(at, ledger, goal).items()
 
     def reaches(self, steps: Sequence[Step], goal: int, ledger: Ledger) -> bool:
-        """Whether some steps lead to the sequence `goal`."""
+        """Return whether the group has read everything below the sequence `goal` after these
+        steps."""
         at = self.places | {step.source: step.stop for step in steps}
         ends = _find_ends(at, ledger, goal)
         return all(position >= ends.get(source, 0) for source, position in at.items())
 
 
 def _find_ends(at: Mapping[TopicPartition, int], ledger: Ledger, goal: int) -> dict[TopicPartition, int]:
-    """Return the offset from which on each partition has sequences from `goal` on.
+    """Return for each partition the first offset whose sequence is at least `goal`.
 
     Return nothing if the positions in `at` are at the end of the ledger in every partition. Between
     a partition's last run and this offset there may be offsets whose runs the ledger has lost.
@@ -193,7 +198,7 @@ def _find_ends(at: Mapping[TopicPartition, int], ledger: Ledger, goal: int) -> d
 
 
 def _find_cursor_groups(cursors: Mapping[TopicPartition, Sequence[Cursor]]) -> list[_CursorGroup]:
-    """Return all cursor groups but the head."""
+    """Return all cursor groups, without the cursors whose records get sequences next (the head)."""
     found: dict[int, dict[TopicPartition, Cursor]] = defaultdict(dict)
     for source, some in cursors.items():
         for cursor in some:

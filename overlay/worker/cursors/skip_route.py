@@ -35,19 +35,20 @@ fetch of its own costs more."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SkipRoute:
-    """The skip route of one cursor, and the chunks it was planned from; None for a route to single
-    offsets."""
+    """The offset ranges that one cursor has to read; it skips what is in between. `chunks`: those
+    it was planned from; None for a route to single offsets."""
 
     route: Route
     chunks: Chunks | None = None
 
     def find_next(self, position: int, end: int) -> int:
-        """Return the next offset to read from `position` on, `end` at the latest."""
+        """Return the first offset from `position` on that has to be read, but at most `end`; never
+        less than `position`."""
         return max(position, min(self.route.next_needed(position), end))
 
     def find_size(self, position: int) -> int | None:
-        """Return the bytes from `position` to where the next skipped part begins, None if
-        unknown."""
+        """Return the bytes from `position` to where the next skipped part begins. None if that is
+        unknown, or if nothing more is skipped."""
         span = self.route.next(position)
         if self.chunks is None or span is None or span.next_offset == OPEN_END:
             return None
@@ -55,8 +56,8 @@ class SkipRoute:
         return size if size >= 0 else None
 
     def find_log_position(self, position: int) -> LogPosition:
-        """Return the log position at an offset that was reached by skipping, with epoch and
-        checksum if a chunk ends there."""
+        """Return the log position of an offset that was reached by skipping. It has the epoch and
+        checksum of the batch before it if a chunk ends there, else neither."""
         if self.chunks is not None:
             row = int(np.searchsorted(self.chunks.next_offset, position))
             if row < len(self.chunks) and self.chunks.next_offset[row] == position:
@@ -67,8 +68,9 @@ class SkipRoute:
 def plan_route(
     readers: Sequence[Reader], stream: StreamConfig, chunks: Chunks, position: int, now: int
 ) -> SkipRoute | None:
-    """Return the skip route of some consumers from `position` on, None if it would skip nothing or
-    too little. `now`: ms since 1970, for UTC() in filters."""
+    """Return what a cursor with these consumers may skip from `position` on, by the headers of
+    `chunks`. None if there is nothing to skip, or too little. `now`: ms since 1970, for UTC() in
+    filters."""
     if not readers or not len(chunks):
         return None
     answers = [
@@ -82,7 +84,8 @@ def plan_route(
 
 
 def plan_visits(offsets: Ints, end: int) -> SkipRoute:
-    """Return the route to some offsets, ascending, and to everything from `end` on."""
+    """Return the route that reads these offsets (ascending; those from `end` on are ignored) and
+    everything from `end` on. Up to NEAR offsets between two of them are read as well."""
     wanted = np.append(offsets[offsets < end], end)
     first = np.flatnonzero(np.diff(wanted, prepend=-NEAR - 1) > NEAR)
     last = np.append(first[1:], wanted.size) - 1
@@ -94,7 +97,7 @@ def plan_visits(offsets: Ints, end: int) -> SkipRoute:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Plans the skip routes of a session's cursors.
+    """Plans what the cursors of a session may skip.
 
     `streams`, `indexes`: by stream; `readers`: of all consumers.
     """
@@ -106,7 +109,8 @@ class Routes:
     def plan(
         self, partition: StreamPartition, members: Collection[ConsumerId], position: int, now: int
     ) -> SkipRoute | None:
-        """Return the skip route of consumers from `position` on, None if it would skip nothing or too little.
+        """Return what a cursor with the consumers `members` may skip from `position` on. None if
+        its stream has no index, or if there is nothing to skip, or too little.
 
         `now`: ms since 1970, for UTC() in filters.
         """

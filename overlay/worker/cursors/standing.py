@@ -10,7 +10,7 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 
 @dataclass(slots=True)
 class Standing:
-    """What the state records of one consumer besides its positions in source topics."""
+    """What is known of one consumer besides the cursors that it is on."""
 
     sequence: int = 0
     """The last consumer sequence given out."""

@@ -25,7 +25,7 @@ import enum
 
 
 class State(enum.Enum):
-    """What a cursor does."""
+    """What a cursor (a reading position in a partition) does."""
 
     SEARCHING = "searching"
     """Waits until its last messages are found (worker/last_messages.py)."""
@@ -37,7 +37,7 @@ class State(enum.Enum):
 
 
 class Move(enum.Enum):
-    """What happens to a cursor."""
+    """What happens to a cursor; TRANSITIONS says which state follows."""
 
     FIND = "find"
     """Its last messages are found."""

@@ -12,13 +12,15 @@ from overlay.worker.assignment import Assignment
 
 @dataclass(slots=True)
 class Following:
-    """Reads the index topics of streams whose ledger another shard keeps."""
+    """Reads the index topics of the streams whose sequences another shard gives out, so that this
+    session learns the sequences once they are committed."""
 
     assignment: Assignment
     _partition_fetches: dict[str, PartitionFetch] = field(default_factory=dict)
 
     async def open(self, fetcher: Fetcher) -> None:
-        """Begin to fetch from these index topics."""
+        """Begin to fetch from these index topics, behind what was read when the session was
+        opened."""
         for stream in self.assignment.ledgers.keys() - self.assignment.heads.keys():
             topic, position = self.assignment.ledger_topics[stream], self.assignment.indexes[stream].position
             partition_fetch = self._partition_fetches[stream] = await fetcher.open(topic, 0, position)
@@ -26,7 +28,8 @@ class Following:
             partition_fetch.urgent = True
 
     def read(self) -> None:
-        """Add what was fetched to the indexes and ledgers.
+        """Add what was fetched since the last call to the streams' indexes and ledgers; does not
+        wait for more.
 
         Raises SourceUnavailable if a topic is not the log that was read, or cannot be read.
         """

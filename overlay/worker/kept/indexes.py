@@ -42,8 +42,8 @@ async def open_indexes(
     state: ShardState,
     delta: Delta,
 ) -> dict[StreamPartition, LogPosition]:
-    """Open the indexes of the assignment's streams. Return where indexing goes on in each partition
-    of the streams kept here.
+    """Open the indexes of the assignment's streams. Return the log position from which indexing
+    goes on in each partition of the streams whose index is kept here.
 
     `keeps`: the streams whose index this shard keeps, each with the reason if it is left out for
     now, else "".
@@ -101,8 +101,8 @@ async def _open_ledger(
     state: ShardState,
     delta: Delta,
 ) -> bool:
-    """Open the ledger of a stream, or stop the stream. Return whether the ledger is open. Raises
-    SourceUnavailable."""
+    """Open the ledger of a stream, or stop the stream in the assignment, with the reason. Return
+    whether the ledger is open. Raises SourceUnavailable."""
     stream = opening.stream
     if why := ledgers.find_trouble(opening, state, assignment) or assignment.unindexed.get(stream, ""):
         assignment.stop(stream, why)
@@ -118,10 +118,12 @@ async def _open_ledger(
 async def _ensure_topics(
     admin: Admin, service: ServiceConfig, topics: Mapping[str, str], ours: Container[str], assignment: Assignment
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """Return the facts of the index topics, and for each topic that is missing or refuses records,
-    the reason.
+    """Return the facts of the index topics that exist, and by topic the reason why it cannot be
+    used: it is missing, may not be read or created, or accepts no records now. Then it may be in
+    both.
 
-    Missing topics of the streams in `ours` are created first.
+    `topics`: the index topic of each stream. Missing topics of the streams in `ours` are created
+    first.
     """
     refused: dict[str, str] = {}
     present = await admin.find_topics(topics.values(), denied=refused)
@@ -141,8 +143,8 @@ async def _ensure_topics(
 async def create_topics(
     admin: Admin, service: ServiceConfig, configs: Mapping[str, Mapping[str, str]]
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """Create index topics with these properties. Return their facts, and the reason for each that
-    could not be created."""
+    """Create index topics with these properties, and wait until Kafka knows them. Return their
+    facts, and by topic the reason why it could not be created."""
     refused = await admin.create_topics(
         new_topic(topic, 1, service.topics.replication, config) for topic, config in configs.items()
     )
@@ -159,7 +161,8 @@ async def _open(
     *,
     whole: bool,
 ) -> tuple[Index, dict[TopicPartition, LogPosition]]:
-    """Read an index. Return it with the log position in each partition at which indexing goes on.
+    """Read an index from its topic and drop the chunks whose records the log no longer has as they
+    were. Return the index, and the log position in each partition from which indexing goes on.
 
     `whole`: wait for records that are not committed yet, instead of reading without them.
 

@@ -53,8 +53,9 @@ _GIVE_UP = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """A ledger as it was read from its topic. `identity`: Kafka's id of the topic; `is_kept`:
-    whether this shard gives the stream's sequences out."""
+    """A stream's ledger (which offsets have which sequences) as it was read from its topic, to be
+    added to the assignment. `identity`: Kafka's id of the topic; `is_kept`: whether this shard
+    gives the stream's sequences out."""
 
     stream: str
     topic: str
@@ -64,16 +65,18 @@ class Opening:
 
 
 def explain_refusal(stream: str, topic: str, reason: str, known: Mapping[str, str]) -> str:
-    """Return why a stream of several partitions has to stop if its index topic cannot be used.
-    `known`: ids of the ledger topics in the state, by stream."""
+    """Return the message for a stream of several partitions that has to stop because its index
+    topic cannot be used. `reason`: why not. `known`: ids of the ledger topics in the state, by
+    stream."""
     if stream in known:
         return f"the ledger of stream {stream} is not to be had: {reason}. {_GIVE_UP.format(stream=stream)}"
     return f"stream {stream} has no ledger yet: {reason}. The worker that keeps the stream's index makes it"
 
 
 def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) -> str:
-    """Return why it is unknown which sequences were given out, and what to do; empty if it is
-    known."""
+    """Return why a stream has to stop, and what to do: it is unknown which sequences were given
+    out, since the ledger's topic was replaced, holds no entry, or holds one that cannot be read.
+    Empty if all is known."""
     stream, topic = opening.stream, opening.topic
     known, give_up = state.topics.get((stream, topic)), _GIVE_UP.format(stream=stream)
     if known is not None and known != opening.identity:
@@ -93,8 +96,8 @@ def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) ->
 
 
 def _has_delivered(stream: str, state: ShardState, assignment: Assignment) -> bool:
-    """Return whether a consumer of the stream was given something, or has a position behind the
-    log's start."""
+    """Return whether a consumer of the stream was given something, or the state has a position
+    behind a log's start."""
     if any(known.sequence for (name, _), known in state.consumers.items() if name == stream):
         return True
     own = [place for (name, _), known in state.consumers.items() if name == stream for place in known.own.items()]
@@ -117,8 +120,9 @@ async def find_outdated(client: AIOKafkaClient, admin: Admin, opening: Opening, 
 async def open_ledger(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment, delta: Delta
 ) -> None:
-    """Add a ledger to the assignment and, if it is kept here, the positions at which it goes on.
-    Raises SourceUnavailable."""
+    """Add a ledger to the assignment. If its sequences are given out here, also give sequences to
+    the records that have none yet, and add to the assignment's `heads` where that goes on. Raises
+    SourceUnavailable."""
     stream, ledger = opening.stream, opening.index.ledger
     ledger.drop({source: assignment.starts[source] for source in assignment.sources[stream].partitions})
     if opening.is_kept:
@@ -136,12 +140,12 @@ async def follow_starts(
     tell: Callable[[Mapping[str, int]], None],
     every_s: float = TRIM_EVERY_S,
 ) -> None:
-    """Drop what the logs have lost from the ledgers, and report the lowest sequences; runs until
-    cancelled.
+    """Every `every_s` seconds, drop entries from the ledgers whose records retention has deleted,
+    and report the lowest sequences. Runs until cancelled.
 
-    Raises SourceUnavailable when it has taken a batch that stopped a partition: the next session reads what lies behind.
-
-    `tell` is called with the lowest stream sequence that is left, by stream: at once, and whenever it was looked at.
+    `tell` is called with the lowest stream sequence that is left, by stream: at once, and after
+    each look at a stream. Raises SourceUnavailable when retention has deleted a corrupt batch that
+    stopped a partition: the next session reads what lies behind.
     """
     tell({stream: find_low(assignment, stream, assignment.starts) for stream in assignment.sources})
     while True:
@@ -163,8 +167,8 @@ async def follow_starts(
 
 
 def find_low(assignment: Assignment, stream: str, starts: Mapping[TopicPartition, int]) -> int:
-    """Return the lowest sequence that the logs of a stream may still have, 0 if unknown. `starts`:
-    the starts of the logs."""
+    """Return the lowest stream sequence that the logs of a stream may still have, 0 if unknown.
+    `starts`: the start of each partition's log."""
     if (ledger := assignment.ledgers.get(stream)) is not None:
         return ledger.first_sequence
     sources = assignment.sources[stream].partitions
@@ -174,10 +178,10 @@ def find_low(assignment: Assignment, stream: str, starts: Mapping[TopicPartition
 def _find_lows(
     stream: str, bounds: Mapping[TopicPartition, tuple[int, int]], cursors: Cursors
 ) -> Iterator[tuple[TopicPartition, int]]:
-    """Yield the offset of each partition below which the ledger is not needed.
+    """Yield each partition with the offset below which the ledger is not needed any more.
 
-    That is the log's start, or the lowest position of a cursor: fetched records may be older than
-    the log's start and still need their sequences.
+    That is the log's start, or the lowest position of a cursor if that is lower: fetched records
+    may be older than the log's start and still need their sequences.
     """
     for source, (first, _) in bounds.items():
         yield source, min([first, *(cursor.position for cursor in cursors.of((stream, source)))])
@@ -186,8 +190,9 @@ def _find_lows(
 async def _catch_up(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment
 ) -> Mapping[TopicPartition, LogPosition]:
-    """Append to the ledger what must be recorded before the first record is read, and queue it in
-    `assignment.opening`. Return the log position in each partition at which sequences go on."""
+    """Append to the ledger what must be recorded before the first record is read, and add it to
+    `assignment.opening`, which the session commits first. Return the log position in each partition
+    from which records get sequences next."""
     # three kinds of entries: restarts of truncated partitions, sequences for records that have none
     # yet, and restarts that repeat the positions of all other partitions
     ledger, sources = opening.index.ledger, assignment.sources[opening.stream].partitions
@@ -211,8 +216,8 @@ async def _catch_up(
 async def _find_cuts(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment
 ) -> dict[TopicPartition, LogPosition]:
-    """Return the log positions at which partitions restart because their log is not the one that
-    got sequences."""
+    """Compare each partition's log with the one that got sequences. Return the log position from
+    which sequences are given out anew in each partition whose log differs; empty if none does."""
     index, cut = opening.index, dict[TopicPartition, LogPosition]()
     sources = assignment.sources[opening.stream].partitions
     bounds = await admin.find_bounds(sources, committed=False)
@@ -232,8 +237,8 @@ async def _find_cuts(
 async def find_ends(
     client: AIOKafkaClient, admin: Admin, sources: tuple[TopicPartition, ...]
 ) -> dict[TopicPartition, LogPosition]:
-    """Return the committed end of each partition, with epoch and checksum of the batch before it.
-    Raises SourceUnavailable."""
+    """Return the last stable offset of each partition as a log position, with epoch and checksum of
+    the batch before it. Raises SourceUnavailable."""
     ends = {}
     try:
         for source, (first, end) in (await admin.find_bounds(sources)).items():

@@ -42,8 +42,9 @@ LEAST_PART = 0.01
 async def merge_small(
     client: AIOKafkaClient, admin: Admin, topic: str, index: Index, resumes: Mapping[TopicPartition, LogPosition]
 ) -> list[OutputBatch]:
-    """Merge the small chunks of an index kept here, in memory. Return what is to be written to the
-    index topic.
+    """Merge the small chunks of an index kept here, in memory. Return the records that replace
+    their headers, as batches for the index topic, which the caller has to write; empty if nothing
+    is merged.
 
     `resumes`: where indexing goes on, by partition. Raises SourceUnavailable.
     """
@@ -70,8 +71,8 @@ async def merge_small(
 
 
 def find_small(chunks: Chunks, config: IndexConfig, stop: int) -> Ints:
-    """Return the first offsets of chunks that would fit into one with a neighbour and end at or
-    before `stop`, int64, ascending."""
+    """Return the first offsets (int64, ascending) of the chunks that would fit into one chunk with
+    the chunk right before or after it. Chunks that end behind `stop` do not count."""
     first, after = chunks.first_offset, chunks.next_offset
     fits = (first[1:] == after[:-1]) & (after[1:] <= stop)
     fits &= chunks.records[1:] + chunks.records[:-1] <= config.chunk_records
@@ -86,8 +87,9 @@ def find_small(chunks: Chunks, config: IndexConfig, stop: int) -> Ints:
 async def _read_headers(
     client: AIOKafkaClient, admin: Admin, topic: str, index: Index, wanted: set[tuple[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], Header]:
-    """Return the current headers of the wanted chunks, by partition and first offset; nothing if
-    the topic cannot be read."""
+    """Read the index topic and return the current headers of the wanted chunks, by partition and
+    first offset. A header that cannot be read is left out; return nothing if the topic cannot be
+    read."""
     first, _ = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     headers = dict[tuple[TopicPartition, int], Header]()
     try:
@@ -106,7 +108,8 @@ async def _read_headers(
 
 
 def _write(merged: list[Merged]) -> Iterator[Record]:
-    """Yield the records of merged headers, and the tombstones of the headers they replace."""
+    """Yield a record for each merged header, and a tombstone for each other header that it
+    replaces."""
     for one in merged:
         yield Record(*encode(one.header))
         for header in one.replaced[1:]:

@@ -23,9 +23,11 @@ EVERY_S = 300.0
 async def follow_retention(
     admin: Admin, assignment: Assignment, told: dict[str, str], every_s: float = EVERY_S
 ) -> None:
-    """Let the index topics that are kept here outlive the records, as long as a session runs: it does not return.
+    """Every `every_s` seconds, raise the retention of the index topics that are kept here if their
+    records would be deleted before those of the stream's topics. Runs until cancelled.
 
-    `told`: by topic, why it could not be altered when that was logged last. It is logged again when the reason is another one.
+    `told`: by topic, the refusal by Kafka that was logged last; updated here. A refusal is logged
+    again when the reason is another one.
     """
     while True:
         for stream, topic in assignment.index_topics.items():
@@ -37,7 +39,9 @@ async def follow_retention(
 
 
 async def _extend(admin: Admin, assignment: Assignment, stream: str, topic: str, told: dict[str, str]) -> None:
-    """Raise the retention of one index topic if that is too short. Raises OverlayError."""
+    """Raise the retention of one index topic if it is shorter than its stream's topics need. A
+    refusal by Kafka is logged if it differs from the one in `told`, by topic. Raises OverlayError
+    if the topics cannot be looked up."""
     names = assignment.streams[stream].topic_names
     found = await admin.find_topics([topic, *names])
     if topic not in found or not all(name in found for name in names):

@@ -34,8 +34,8 @@ default max.message.bytes."""
 
 
 class Sealed(NamedTuple):
-    """A chunk whose header was written. A chunk that has grown is written again with the same first
-    offset."""
+    """A chunk (some thousand consecutive records) whose header was made, with its offsets. A chunk
+    that has grown is written again with the same first offset."""
 
     stream: str
     source: TopicPartition
@@ -45,22 +45,23 @@ class Sealed(NamedTuple):
 
 @dataclass(slots=True)
 class Reach:
-    """How far the index of a partition reaches: the number of chunks, and the offset up to which
-    they go."""
+    """How far the chunk index of a partition reaches: the number of chunks, and the offset below
+    which they cover the log."""
 
     chunks: int
     position: int
     _first_offset: int = -1
 
     def add(self, sealed: Sealed) -> None:
-        """Count one more header. The headers of a partition come in order."""
+        """Take in one more header; one with the first offset of the last replaces it. The headers
+        of a partition come in order."""
         self.chunks += sealed.first_offset != self._first_offset
         self._first_offset, self.position = sealed.first_offset, sealed.next_offset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seal:
-    """The indexing of one fetch: `add` divides the fetch's slices into chunks.
+    """The indexing of one fetch: `add` divides the fetch's decoded slices into chunks.
 
     `headers`: the list that headers of complete chunks are appended to. It belongs to the stream.
     """
@@ -72,12 +73,13 @@ class Seal:
     headers: list[Header]
 
     def add(self, piece: Addressed | Malformed, now: int) -> None:
-        """Add the next slice to the chunks. `now`: ms since 1970."""
+        """Add the next decoded slice, or unreadable batch, of the fetch to the chunks. `now`: ms
+        since 1970."""
         self.headers.extend(self.sealer.add(piece, self.batches, now))
 
 
 class Indexing:
-    """The sealers of a pipeline's streams. `topics`: by stream, its index topic. Not
+    """Makes the chunk headers of a pipeline's streams. `topics`: by stream, its index topic. Not
     thread-safe."""
 
     def __init__(self, streams: Mapping[str, StreamConfig], topics: Mapping[str, str]) -> None:
@@ -87,8 +89,8 @@ class Indexing:
         self._headers: dict[str, list[Header]] = {name: [] for name in streams}
 
     def open(self, stream: str, source: TopicPartition, position: int, batches: Batches) -> Seal:
-        """Begin to seal a fetch from `position` on. If the last fetch did not end there, a new
-        chunk begins."""
+        """Return the object that takes the slices of a fetch from `position` on. If the partition's
+        last fetch did not end there, a new chunk begins. `batches`: the fetch's batch headers."""
         key, contents = (stream, source), self._contents[stream]
         sealer = self._sealers.get(key)
         if sealer is None or sealer.position != position:
@@ -98,10 +100,10 @@ class Indexing:
         return Seal(sealer, batches, contents.fields, self._headers[stream])
 
     def finish(self, now: int, *, last: bool = False) -> tuple[list[Sealed], list[OutputBatch]]:
-        """Return the headers that are due, also as batches for the index topics. `now`: ms since
-        1970.
+        """Return the chunks that are full or old enough and not written yet, and their headers as
+        batches for the index topics. Call once a round. `now`: ms since 1970.
 
-        `last`: no more records follow, so chunks that are still growing are due as well.
+        `last`: no more records follow, so all growing chunks are returned as well.
         """
         for (stream, _), sealer in self._sealers.items():
             self._headers[stream].extend(sealer.flush() if last else sealer.age(now))
@@ -122,8 +124,8 @@ class Indexing:
 
 
 def pack(topic: str, records: Iterable[Record], now: int) -> list[OutputBatch]:
-    """Return records of an index topic as batches of about BATCH_BYTES each. `now`: ms since
-    1970."""
+    """Return records of an index topic as batches for its partition 0, of about BATCH_BYTES each.
+    `now`: their timestamp, ms since 1970."""
     packs: list[list[Record]] = []
     room = 0
     for record in records:

@@ -48,7 +48,8 @@ CONTROL = 1 << 5
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a consumer has ahead of it in one partition: `count` records below the offset `end`."""
+    """What a consumer has ahead of it in one partition: `count` matching records below the offset
+    `end`. `is_exact`: whether that is exactly known."""
 
     count: int
     is_exact: bool
@@ -97,11 +98,16 @@ class PendingEstimate:
     were told 0."""
 
     def begin_round(self) -> None:
-        """Forget the offsets that the last round reached."""
+        """Forget how far the tasks of the last round came. Call before the tasks of the next
+        one."""
         self._reached.clear()
 
     def open(self, task: Task) -> View:
-        """Return the view of one task; its slices are then passed to it in order."""
+        """Return the object that counts what is ahead of a task's readers. The task's slices are to
+        be passed to it in order.
+
+        If no chunk header covers anything ahead, what was counted for these readers is forgotten.
+        """
         place = task.stream, task.source
         chunks = self._find_chunks(*place, task.position)
         if chunks is None and (passed := self._backlogs.get(place)):
@@ -111,8 +117,8 @@ class PendingEstimate:
         return View(self, task, chunks, self._backlogs.setdefault(place, {}))
 
     def publish(self) -> None:
-        """Have `find` return what the last round has counted. Call after the cursors were moved by
-        that round."""
+        """Make what the last round has counted visible to `find`. Call after the cursors were moved
+        by that round."""
         for key, sight in self._news.items():
             if sight is None:
                 self._sights.pop(key, None)
@@ -121,12 +127,13 @@ class PendingEstimate:
         self._news.clear()
 
     def find(self, consumer: ConsumerId, source: TopicPartition) -> Sight | None:
-        """Return what a consumer that is behind had ahead of it when it last wanted something, None
-        if unknown."""
+        """Return what a consumer had ahead of it in a partition when a slice last had records for
+        it; None if unknown. As of the last `publish`."""
         return self._sights.get((consumer, source))
 
     def settle(self, is_done: Callable[[ConsumerId], bool]) -> dict[ConsumerId, int]:
-        """Return a count of 0 for the machines whose consumers have reached the end of the log.
+        """Return a count of 0 for each consumer that has reached the end of the log and whose
+        machine was last told that records lie ahead. Each is returned once.
 
         Needed for consumers that skipped to the end: no task has told their machines. `is_done`:
         whether a consumer is at the end.
@@ -143,22 +150,23 @@ class PendingEstimate:
         return chunks if chunks is not None and len(chunks) and int(chunks.next_offset[-1]) > position else None
 
     def _make_backlog(self, place: StreamPartition, reader: Reader, position: int, chunks: Chunks) -> Backlog:
-        """Return a new count of the records ahead of `position` that match the reader's
-        subjects."""
+        """Return a new count of the records from `position` on that match the reader's subjects, by
+        the headers of `chunks`."""
         subjects = narrow(reader.subjects, reader.values)
         backlog = Backlog(simplify(self.streams[place[0]], subjects) if subjects else (), position)
         backlog.learn(chunks)
         return backlog
 
     def _look(self, backlog: Backlog, source: TopicPartition, end: int) -> Sight:
-        """Return what a backlog counts below `end`."""
+        """Return what a backlog counts below the offset `end`, and whether that is exact; in a
+        compacted topic only 0 is."""
         ahead = backlog.pending_at(end)
         is_exact = ahead.is_whole and ahead.is_exact and (not ahead.count or source[0] not in self.compacted)
         return Sight(ahead.count, is_exact, end)
 
     def _list_behind(self, task: Task) -> list[_Behind]:
-        """Return the other partitions of the stream that the readers of a task have not read to the
-        end."""
+        """Return the other partitions of the task's stream that its readers have not read to the
+        end, or whose end is unknown."""
         behind = []
         for source, (position, end) in task.others.items():
             position = max(position, self._reached.get((task.stream, task.cursor_group, source), 0))
@@ -167,7 +175,8 @@ class PendingEstimate:
         return behind
 
     def _look_aside(self, stream: str, reader: Reader, behind: Iterable[_Behind]) -> Sight:
-        """Return what a consumer has ahead of it in the partitions `behind`, together."""
+        """Return how many matching records a reader has ahead of it in all partitions of `behind`
+        together. `end` of the result means nothing."""
         count, is_exact = 0, True
         for source, position, end, chunks in behind:
             if chunks is None:
@@ -188,7 +197,7 @@ class PendingEstimate:
 
 @dataclass(slots=True)
 class View:
-    """What lies ahead of the readers of one task, kept up to date from slice to slice."""
+    """Counts what lies ahead of the readers of one task while its slices are processed."""
 
     _pending_estimate: PendingEstimate
     _task: Task
@@ -201,10 +210,11 @@ class View:
         self._position = self._task.position
 
     def pass_by(self, records: Records, wanted: Mapping[int, Ints]) -> Mapping[int, Sight]:
-        """Return what the readers have ahead of them behind a slice; a reader without an entry has
-        no known number.
+        """Move on to the end of a slice. Return, by reader number, what the reader has ahead of it
+        after the slice, in all partitions; a reader without an entry has no known number.
 
-        `wanted`: by reader, the rows of its subjects, before its filter.
+        `wanted`: by reader number, the rows of the slice that match its subjects, before its
+        filter.
         """
         position = self._find_reach(records.next_offset)
         fetched, only = self._task.fetched, self._task.only
@@ -235,8 +245,9 @@ class View:
         return found
 
     def close(self, position: int) -> dict[ConsumerId, int]:
-        """Note that the task has reached `position`. Return how much lies ahead of each consumer
-        whose machine was told another number."""
+        """Record that the task has reached the offset `position`. Return, for the consumers whose
+        machines were told another number, how many records lie ahead of them now; machines have to
+        be told."""
         told = self._pending_estimate._told
         self._pending_estimate._reached[self._task.stream, self._task.cursor_group, self._task.source] = position
         self._position = max(self._position, position)
@@ -245,8 +256,8 @@ class View:
         return self.tell({consumer: count for consumer, count in now.items() if count != told[consumer]})
 
     def tell(self, beyond: Mapping[ConsumerId, int]) -> dict[ConsumerId, int]:
-        """Return which numbers of `beyond` machines have to be told, and note them. A 0 is left out
-        if the machine knows it already."""
+        """Return the entries of `beyond` that machines have to be told, and record them as told. An
+        entry of 0 is left out if the machine knows it already."""
         told = self._pending_estimate._told
         news = {consumer: count for consumer, count in beyond.items() if count or consumer in told}
         for consumer, count in news.items():
@@ -257,7 +268,8 @@ class View:
         return news
 
     def _look_again(self, reader: Reader) -> int:
-        """Return how many records lie ahead of a reader in all partitions, an estimate."""
+        """Return how many matching records lie ahead of a reader in all partitions, an estimate.
+        Partitions without an index count as 0."""
         count = 0
         if self._chunks is not None:
             count = self._catch_up(reader, self._chunks).pending_at(self._task.fetched.stable_end).count
@@ -265,8 +277,8 @@ class View:
         return count + self._pending_estimate._look_aside(self._task.stream, reader, behind).count
 
     def _catch_up(self, reader: Reader, chunks: Chunks) -> Backlog:
-        """Return the reader's backlog, moved to the view's position. The reader has wanted nothing
-        in between."""
+        """Return the reader's backlog (the count of records ahead of it), moved to the view's
+        position. The caller knows that no record in between matched the reader's subjects."""
         place, backlog = (self._task.stream, self._task.source), self._backlogs.get(reader.id)
         floor = self._task.floors.get(reader.id, 0)
         # start anew below the log's start, since retention took records unread, and beyond the
@@ -281,8 +293,8 @@ class View:
         return backlog
 
     def _look_past_snapshot(self, reader: Reader, offset: int, only: Ints) -> Sight:
-        """Return what is left of the last messages behind an offset, plus what came after the
-        snapshot was taken."""
+        """Return how many messages a reader of last messages has ahead: those of `only` after
+        `offset`, and the matching records after its snapshot."""
         count, end = int(only.size - np.searchsorted(only, offset, side="right")), self._task.fetched.stable_end
         if end <= self._task.stop:
             return Sight(count, True, end)
@@ -295,8 +307,8 @@ class View:
         return Sight(count + sight.count, sight.is_exact, end)
 
     def _find_reach(self, position: int) -> int:
-        """Return where a slice up to `position` really ends: control batches may follow that hold
-        no records."""
+        """Return the offset at which a slice that ends at `position` really ends. If only control
+        batches follow up to the end of the log, which have no records, that is behind them."""
         fetched = self._task.fetched
         if position >= fetched.next_offset or fetched.next_offset < fetched.stable_end:
             return position

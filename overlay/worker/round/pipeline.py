@@ -41,14 +41,15 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Screen:
-    """Subject matcher and filters of a task's readers, kept from round to round."""
+    """The subject matcher and the filters of one set of readers, kept from round to round."""
 
     audience: Audience
     masks: Masks
 
 
 class Pipeline:
-    """Turns the fetched data of a round into batches and offers. Not thread-safe."""
+    """Turns the fetched data of a round into output batches, and into offers for consumers with
+    machines. Without IO. Not thread-safe."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Pipeline:
         ledgers: Mapping[str, Ledger] = MappingProxyType({}),
         pending_estimate: PendingEstimate | None = None,
     ) -> None:
-        """Begin after the consumer sequences given out so far.
+        """Make a pipeline whose consumers go on after the consumer sequences in `sequences`.
 
         `index_topics`: by stream whose index is made here, its index topic. `ledgers`: of the
         streams that have one. `pending_estimate`: None leaves num_pending unknown.
@@ -73,8 +74,9 @@ class Pipeline:
         self._indexing = Indexing({name: streams[name] for name in index_topics}, index_topics)
 
     def run(self, tasks: Sequence[Task], now: int) -> RoundResult:
-        """Process one round. Without tasks, only seal the chunks that are old enough. `now`: ms
-        since 1970, also written on output records."""
+        """Process the tasks in order, and return the round's batches, offers and progress. Without
+        tasks, only make the chunk headers that are due. `now`: ms since 1970, also written on
+        output records."""
         gathered = Gathering()
         if self._pending_estimate is not None:
             self._pending_estimate.begin_round()
@@ -89,13 +91,14 @@ class Pipeline:
         return gathered.finish(sequences, ledger, given_out, index, sealed)
 
     def close(self, now: int) -> RoundResult:
-        """Seal all chunks, even small ones. A later pipeline goes on with chunks that are not
-        full."""
+        """Return the headers of all chunks that are still growing, even small ones; the rest of the
+        result is empty. A later pipeline goes on with chunks that are not full."""
         sealed, index = self._indexing.finish(now, last=True)
         return RoundResult(index=index, sealed=sealed)
 
     def _run_task(self, task: Task, now: int, gathered: Gathering) -> Progress:
-        """Process a task, and return how far it has come."""
+        """Process a task, and add its results to `gathered`. Return how far it has come. `now`: ms
+        since 1970."""
         topic, partition = task.source
         screen = self._screen(task)
         at, stopped = LogPosition(task.position), False
@@ -135,8 +138,8 @@ class Pipeline:
     def _deal(
         self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, gathered: Gathering
     ) -> None:
-        """Match a slice, and add its records to the output batches and offers of the readers that
-        want them."""
+        """Match a decoded slice, and add its records to the output batches of the readers that want
+        them, or to the offers of readers with machines. `now`: ms since 1970."""
         self._count(task, piece, gathered)
         wanted = _narrow(task, piece, screen.audience.select(piece.codes))
         sights = view.pass_by(piece.records, wanted) if view is not None else {}
@@ -175,8 +178,9 @@ class Pipeline:
             gathered.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
 
     def _offer(self, task: Task, piece: Addressed, wanted: Mapping[int, Ints], gathered: Gathering) -> None:
-        """Keep the rows that machines want, once for all of them, and offer each machine its
-        own."""
+        """Copy the rows that machines want out of the slice, once for all of them, and add an offer
+        for each reader. `wanted`: rows by reader number. Rows without a stream sequence are counted
+        and left out."""
         rows = distinct(np.concatenate(list(wanted.values())))
         sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
         gathered.unsequenced[task.stream] += int((sequences == 0).sum())
@@ -193,7 +197,7 @@ class Pipeline:
 
     @staticmethod
     def _count(task: Task, piece: Addressed, gathered: Gathering) -> None:
-        """Count the records of a slice."""
+        """Count a slice's records: decoded, indexed, and without a subject."""
         gathered.decoded[task.stream] += len(piece.records)
         if task.indexed:
             gathered.indexed[task.stream] += len(piece.records)
@@ -201,7 +205,8 @@ class Pipeline:
             gathered.unaddressed[task.stream, reason] += count
 
     def _screen(self, task: Task) -> _Screen:
-        """Return the screen for exactly these readers."""
+        """Return the subject matcher and filters for exactly the task's readers, made at the first
+        call for them."""
         dictionary = self._addressing[task.stream].dictionary(*task.source)
         key = (dictionary, *(reader.id for reader in task.readers))
         if key not in self._screens:
@@ -217,10 +222,11 @@ class Pipeline:
 
 
 def _stay(task: Task, done: Sequence[Progress]) -> Progress | None:
-    """Return the progress of a task that is not processed, since a corrupt batch is in its way; None for any other.
+    """Return the progress of a task that must not be processed, since a corrupt batch is in its
+    way; None if the task is to be processed. `done`: the progress of the tasks before it.
 
-    `done`: the progress of the tasks before it. An earlier part of its fetch has stopped; or one of
-    its cursor group has, and its readers need the order of sequences.
+    The corrupt batch is in an earlier part of the task's fetch. Or it is in another partition of
+    its cursor group, and the task has readers with machines, which need the order of sequences.
     """
     before = next(
         (each for each in done if (each.stopped or each.is_put_off) and each.task.fetched is task.fetched), None
@@ -235,15 +241,16 @@ def _stay(task: Task, done: Sequence[Progress]) -> Progress | None:
 
 
 def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Return both sets of fields as one, sorted."""
+    """Return the fields of both, each once, sorted by their text; `first` as it is if `second` is
+    empty."""
     return first if not second else tuple(sorted({*first, *second}, key=str))
 
 
 def _sort_out(
     task: Task, reader: Reader, piece: Addressed, rows: Ints, sequences: Ints, now: int, gathered: Gathering
 ) -> tuple[Ints, Ints]:
-    """Write dead letters for the rows that the output can never take. Return the other rows and
-    their stream sequences.
+    """Add dead letters to `gathered` for the rows that the output can never take. Return the other
+    rows and their stream sequences. `now`: ms since 1970.
 
     Comes before consumer sequences are given out, so that dead letters leave no hole in them.
     """
@@ -273,8 +280,8 @@ def _count_pending(rows: Ints, wanted: Ints, sight: Sight | None) -> Ints | None
 
 
 def _narrow(task: Task, piece: Addressed, selection: Selection) -> dict[int, Ints]:
-    """Return the rows that each reader may be given, by its subjects, its snapshot and its
-    floor."""
+    """Return, by reader number, the rows of a slice that match its subjects and that its cursor and
+    floor let it have (before its filter). Readers without rows are left out."""
     wanted = {i: selection.of(i) for i in selection.wanting()}
     for i, rows in wanted.items():
         if task.only is not None:

@@ -68,10 +68,10 @@ class Reading(Protocol):
 
 @dataclass(slots=True)
 class Sequencing:
-    """Gives sequences out, and looks them up. Not thread-safe.
+    """Gives stream sequences to records, and looks them up. Not thread-safe.
 
-    `ledgers`: of the streams that have one; `topics`: by stream whose ledger is kept here, its
-    index topic.
+    `ledgers`: of the streams that have one; `topics`: by stream whose sequences are given out here,
+    its index topic.
     """
 
     ledgers: Mapping[str, Ledger]
@@ -80,8 +80,8 @@ class Sequencing:
     """By stream, when idle partitions were last written again, ms since 1970."""
 
     def give_out(self, readings: Iterable[Reading], now: int) -> tuple[list[OutputBatch], dict[str, int]]:
-        """Give sequences to what was read. Return the ledger entries as batches, and the next
-        sequence of each stream read. `now`: ms since 1970.
+        """Give sequences to what was read with `sequenced`. Return the ledger entries as batches,
+        which have to be committed, and the next sequence of each stream read. `now`: ms since 1970.
 
         Ledgers whose partitions are idle are renewed in time, since retention may take their last
         entry.
@@ -103,13 +103,14 @@ class Sequencing:
         return rounds, {stream: self.ledgers[stream].next_sequence for stream in taken}
 
     def _allocate(self, stream: str, parts: Parts, now: int) -> LedgerEntry | None:
-        """Return the entry that gives sequences to `parts`, None if there are no records in
-        them."""
+        """Return the entry that gives sequences to `parts`: of each partition the first offset and
+        the log position up to which it was read. None if all of these have sequences."""
         return allocate(self.ledgers[stream].standing, parts)
 
     def _renew(self, stream: str, parts: Parts, now: int) -> LedgerEntry | None:
-        """Return an entry that repeats the positions of idle partitions, None if it is not time yet
-        or none is idle."""
+        """Return an entry that repeats the positions of the partitions that are not in `parts`.
+        None if the last one is less than RENEW_MS ago, or no partition is idle. `now`: ms since
+        1970."""
         if now - self._renewed.setdefault(stream, now) < RENEW_MS:
             return None
         self._renewed[stream] = now
@@ -118,10 +119,11 @@ class Sequencing:
         return restart(standing, idle) if idle else None
 
     def find_sequences(self, stream: str, source: TopicPartition, offsets: Ints) -> Ints:
-        """Return the stream sequence of each offset, int64.
+        """Return the stream sequence of each offset, int64: offset + 1 in a stream without a
+        ledger.
 
-        0 if the ledger has lost it. Such a record is delivered all the same to consumers without a
-        machine.
+        0 if the ledger has none for it. Such a record is delivered all the same to consumers
+        without a machine.
         """
         ledger = self.ledgers.get(stream)
         return offsets + 1 if ledger is None else ledger.sequence_of(source, offsets)
@@ -135,7 +137,7 @@ class Linger:
     _last: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def find_pause(self, stream: str, next_sequence: int, now: float) -> float:
-        """Return the seconds that the next entry of a stream has to wait.
+        """Return the seconds that the next entry of a stream has to wait, 0 if it need not.
 
         `next_sequence`: the one after the entry made at `now`, monotonic seconds.
         """
@@ -146,13 +148,14 @@ class Linger:
 
 
 def write_round(topic: str, stream: str, round: LedgerEntry, now: int) -> OutputBatch:
-    """Return a ledger entry as a batch for the index topic. `now`: ms since 1970."""
+    """Return a ledger entry as a batch for partition 0 of the index topic. `now`: its timestamp, ms
+    since 1970."""
     return OutputBatch(topic, 0, encode_records([Record(*encode(stream, round))], now))
 
 
 def find_log_position(fetched: Fetched, position: int) -> LogPosition:
-    """Return the log position at an offset up to which a fetch was read, without epoch and checksum
-    if no batch ends there."""
+    """Return the log position of the offset `position` of a fetch. It has the epoch and checksum of
+    the batch that ends right before it; neither if none does."""
     if position == fetched.next_offset:
         return fetched.log_position
     ending = fetched.batches[fetched.batches["last_offset"] == position - 1]
@@ -162,7 +165,8 @@ def find_log_position(fetched: Fetched, position: int) -> LogPosition:
 
 
 def cut(fetched: Fetched, start: int, stop: int) -> Bytes:
-    """Return the bytes of a fetch that hold the offsets from `start` to `stop`.
+    """Return the bytes of a fetch without the batches that lie entirely below offset `start`, or at
+    and above `stop`.
 
     So the checksums of a batch are not computed again for every part of a fetch. If a transaction
     was aborted, all bytes are returned: the marker that ends it may lie before the part, and

@@ -22,7 +22,7 @@ from .indexing import Sealed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """A consumer as the pipeline sees it."""
+    """A consumer as the pipeline sees it: what it wants, and where its records go."""
 
     id: ConsumerId
     subjects: tuple[Pattern, ...]
@@ -42,13 +42,14 @@ class Reader:
 
     @property
     def takes_all(self) -> bool:
-        """Whether the consumer wants every record of its subjects."""
+        """Whether the consumer wants every record of its subjects, since it has no filter."""
         return self.filter is None and self.values is None
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One cursor's part in a round: the offsets from `position` to `stop` of a fetch."""
+    """One cursor's part in a round: the offsets from `position` to `stop` (exclusive) of fetched
+    data, for the consumers `readers`."""
 
     stream: str
     source: TopicPartition
@@ -73,7 +74,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """A batch that could not be read, and whether it was skipped."""
+    """A batch that could not be read. `skipped`: whether the stream goes on behind it, else its
+    partition stops there."""
 
     stream: str
     source: TopicPartition
@@ -83,10 +85,11 @@ class Corruption:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one task came. `log_position` is where its consumers now stand; `stopped` when a corrupt batch is in the way.
+    """How far one task came. `log_position`: up to there its consumers were given everything.
+    `stopped`: a corrupt batch is there, and the partition does not go on.
 
-    `is_put_off`: a corrupt batch is in the way in another partition of the cursor group, and consumers with machines
-    wait there.
+    `is_put_off`: the task was not processed, since a corrupt batch has stopped another partition of
+    its cursor group, and consumers with machines wait for that.
     """
 
     task: Task
@@ -97,7 +100,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is counted once it is committed."""
+    """What is to be counted in the metrics once a round or step is committed."""
 
     delivered: Mapping[ConsumerId, int] = field(default_factory=dict)
     """Messages by consumer."""
@@ -115,7 +118,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What the pipeline made of a round. Never changed after it was made."""
+    """What the pipeline made of a round: batches, offers, and how far each task came. Never changed
+    after it was made."""
 
     progress: Sequence[Progress] = ()
     """One for each task, in their order."""
@@ -149,7 +153,8 @@ class RoundResult:
 
 
 class Gathering:
-    """What the pipeline gathers while it works on a round; `finish` makes the result."""
+    """The lists and counters that the pipeline fills while it works on a round; `finish` makes the
+    result of them."""
 
     def __init__(self) -> None:
         self.progress: list[Progress] = []
@@ -169,7 +174,7 @@ class Gathering:
         self.nulls: Counter[tuple[ConsumerId, str]] = Counter()
 
     def note(self, consumer: ConsumerId, tally: Tally) -> None:
-        """Count the filter results of a slice for a consumer."""
+        """Add the filter results of a slice for a consumer to the counters."""
         for result in ("true", "false", "unknown"):
             if records := getattr(tally, result):
                 self.results[consumer, result] += records
@@ -184,7 +189,8 @@ class Gathering:
         index: Sequence[OutputBatch],
         sealed: Sequence[Sealed],
     ) -> RoundResult:
-        """Return the result of the round, with what it gives out and seals."""
+        """Return the result of the round: what was gathered, and these values, as RoundResult
+        describes them."""
         counts = Counts(self.delivered, self.dead_letters, self.newest, self.oldest, self.decoded, self.indexed)
         return RoundResult(
             self.progress,
