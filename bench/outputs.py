@@ -30,6 +30,14 @@ def delete_topic(bootstrap: str, name: str) -> None:
     client.delete_topics([name])[name].result(_DEADLINE_S)
 
 
+def check_output(side: str, bootstrap: str, topic: str, expected: int) -> None:
+    """Count what a side has committed to its output topic, and delete the topic. Raises WrongAnswer."""
+    found = count_committed(bootstrap, topic)
+    if found != expected:
+        raise WrongAnswer(f"{side}: {found} records committed to {topic}, the data set says {expected}")
+    delete_topic(bootstrap, topic)
+
+
 def _connect(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
 

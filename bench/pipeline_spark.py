@@ -1,141 +1,126 @@
-"""The case `pipeline/33%` of `python -m bench spark`: a filter as a Spark job, beside the same job over Spark's Kafka source.
+"""The cases `pipeline/...` of `python -m bench spark`: filters as a Spark job, beside the same over Spark's Kafka source.
 
-Both sides are a streaming query with Trigger.AvailableNow that takes the whole topic in one batch, numbers the matching
-records, gives them the headers of a delivery, and writes them to an output topic, with a checkpoint. The clock runs from
-the start of the query to its end. What has come out is counted off the clock.
+- pipeline/33%, pipeline/0.1%: one consumer, with the filter of that selectivity.
+- pipeline/10: ten consumers with an output topic each. Their filters are the ten subject patterns that match nearest to
+  5 % of the flights; some records pass several of them.
 
-- overlay: `spark.pipeline`, exactly once: scan tasks filter in the executors' Python, and a write task sends the
-  deliveries in a transaction. The lease, the look at the service's state and the journal are part of its time.
-- native: Spark's Kafka source with includeHeaders and its Kafka sink, at least once, with full LZ4 batches. There a
-  user has to test headers himself; the predicate looks at the last header of each name, as the overlay does, and the
-  subject is put together from them.
+Every query has Trigger.AvailableNow and takes the whole topic in one batch, numbers the matching records, gives them the
+headers of a delivery, and writes them to their output topics, with a checkpoint. The clock runs from the start of a query
+to its end. The rate is records of the source topic per second, however many consumers there are. What has come out of
+each output topic is counted off the clock.
 
-Both run once on 2,000 records first, in the session that is given.
+- overlay: `spark.pipeline`, exactly once: one job for all consumers. Scan tasks filter in the executors' Python, and a
+  write task for each output sends the deliveries in a transaction. The leases, the look at the service's state and the
+  journal are part of its time.
+- native: a query for each filter, at least once (peers/native_pipeline.py). For ten consumers a user with two cores
+  would have to run ten queries; they run one after the other, and the time is the sum of theirs.
+- one-consumer (pipeline/10): the overlay's job with one of the ten consumers. The ratio says which part of its rate is
+  left with ten times the consumers.
+
+All sides of a case run once on 2,000 records first, in the session that is given.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from bench.cases import measure_case, warm_up
 from bench.dataset import SELECTIVITIES, Dataset
-from bench.figures import Case
-from bench.peers.native_delivery import NEEDED, make_records
-from bench.peers.native_sequences import BatchEnds, add_marks, number_rows
-from bench.peers.native_spark import await_end, choose, last_header, read_all
+from bench.figures import OVERLAY, Case
+from bench.outputs import check_output, make_topic
+from bench.patterns import choose_patterns
+from bench.peers.native_pipeline import NativeJobs
+from bench.peers.native_spark import await_end
 from bench.progress import Progress
-from bench.push import push
-from bench.service import CONSUMER, STREAM, write_config
+from bench.service import CONSUMER, write_consumers
 from bench.settings import Settings
-from bench.sides import Delivery, Tally, Work
-from overlay.config import ConsumerConfig, load
-from spark.connection import for_sink
-from spark.envelope import name_headers
+from bench.sides import Contender, Tally, Work
+from overlay.config import load
 from spark.pipeline import start_pipeline
 
-CASE, CODEC, GOAL = "pipeline/33%", "lz4", {"native": 6.0}
-FIELDS = ("origin", "dest", "carrier")
+CODEC = "lz4"
+SINGLE = {"pipeline/33%": SELECTIVITIES["33%"], "pipeline/0.1%": SELECTIVITIES["0.1%"]}
+"""The filter of each case with one consumer."""
+SEVERAL, CONSUMERS, SHARE = "pipeline/10", 10, 0.05
+CASES = (*SINGLE, SEVERAL)
+ONE_CONSUMER = "one-consumer"
+GOALS: Mapping[str, Mapping[str, float]] = {
+    "pipeline/33%": {"native": 6.0},
+    "pipeline/0.1%": {"native": 12.0},
+    SEVERAL: {"native": 20.0, ONE_CONSUMER: 0.6},
+}
 
 
-def measure_pipeline(spark: SparkSession, dataset: Dataset, settings: Settings, progress: Progress) -> Case:
-    """The case, over the topic that `dataset.publish("lz4")` has filled. Raises WrongAnswer."""
-    sides: list[Delivery] = [side for side in (OverlayJob(spark), NativeJob(spark)) if settings.wants_side(side.name)]
+class Side(Contender, Protocol):
+    """A way to run filters of one topic. `most`: how many of them it runs, None for all."""
 
-    def run(side: Delivery, work: Work) -> Tally:
-        return push(side, dataset, work)
+    most: int | None
 
-    warm_up(sides, run, dataset.plan_warm_up(CODEC), progress)
-    work = dataset.plan(CODEC, SELECTIVITIES["33%"])
-    return measure_case("spark", CASE, sides, run, work, GOAL, settings.rounds, progress)
+    def run(self, works: Sequence[Work], out_topics: Sequence[str]) -> Tally:
+        """Write what each filter lets through to its output topic. Raises PeerUnavailable."""
+        ...
+
+
+def measure_pipelines(spark: SparkSession, dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
+    """The cases, over the topics that `dataset.publish("lz4")` has filled. Raises WrongAnswer."""
+
+    def run(side: Side, works: Sequence[Work]) -> Tally:
+        return deliver(side, dataset, works)
+
+    for case in CASES:
+        if not settings.wants(case):
+            continue
+        several = case == SEVERAL
+        patterns = choose_patterns(dataset.subjects, CONSUMERS, SHARE) if several else (SINGLE[case],)
+        sides: list[Side] = [OverlayJob(spark), NativeJobs(spark)]
+        if several:
+            sides.append(OverlayJob(spark, ONE_CONSUMER, most=1))
+        sides = [side for side in sides if settings.wants_side(side.name)]
+        first = dataset.plan_warm_up(CODEC)
+        warm_up(sides, run, [replace(first, pattern=pattern) for pattern in patterns], progress)
+        works = [dataset.plan(CODEC, pattern) for pattern in patterns]
+        yield measure_case("spark", case, sides, run, works, GOALS[case], settings.rounds, progress)
+
+
+def deliver(side: Side, dataset: Dataset, works: Sequence[Work]) -> Tally:
+    """Run one side into topics of its own and check what has come out of each. Raises WrongAnswer."""
+    works = works[: side.most]
+    out_topics = [make_topic(work.bootstrap, f"out-{side.name}") for work in works]
+    tally = side.run(works, out_topics)
+    for work, out_topic in zip(works, out_topics, strict=True):
+        check_output(side.name, work.bootstrap, out_topic, dataset.count(work.pattern, work.records))
+    return tally
 
 
 class OverlayJob:
-    """`spark.pipeline` on a fresh config folder and checkpoint."""
+    """`spark.pipeline` on a fresh config folder and checkpoint: one job, whatever the number of consumers."""
 
-    name = "overlay"
     warm = True
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession, name: str = OVERLAY, most: int | None = None) -> None:
+        self._spark, self.name, self.most = spark, name, most
 
-    def run(self, work: Work, out_topic: str, expected: int) -> Tally:
+    def run(self, works: Sequence[Work], out_topics: Sequence[str]) -> Tally:
         folder = Path(tempfile.mkdtemp(prefix="bench-pipeline-"))
+        given = zip(works, out_topics, strict=True)
+        consumers = {f"{CONSUMER}-{number}": each for number, each in enumerate(given)}
         try:
-            write_config(folder, work, out_topic, "exactly_once")
+            write_consumers(folder, consumers, "exactly_once", "spark")
             began = time.perf_counter()
-            with start_pipeline(self._spark, load(folder), CONSUMER, str(folder / "checkpoint")) as query:
+            with start_pipeline(self._spark, load(folder), list(consumers), str(folder / "checkpoint")) as query:
                 await_end(query)
                 ended = time.perf_counter()
-            return Tally(work.records, expected, ended - began)
+            return Tally(works[0].records, None, ended - began)
         finally:
             shutil.rmtree(folder)
 
     def close(self) -> None:
         """Nothing is kept between runs."""
-
-
-class NativeJob:
-    """The same over Spark's Kafka source."""
-
-    name = "native"
-    warm = True
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def run(self, work: Work, out_topic: str, expected: int) -> Tally:
-        folder = Path(tempfile.mkdtemp(prefix="bench-pipeline-"))
-        try:
-            began = time.perf_counter()
-            source = self._spark.readStream.format("kafka").options(**read_all(work.bootstrap, work.topic)).load()
-            job = _Job(self._spark, work, out_topic, BatchEnds(self._spark, str(folder / "sequences")))
-            writer = make_delivered(source, work).writeStream.foreachBatch(job.deliver)
-            query = writer.option("checkpointLocation", str(folder / "query")).trigger(availableNow=True).start()
-            try:
-                await_end(query)
-            finally:
-                query.stop()
-            return Tally(work.records, expected, time.perf_counter() - began)
-        finally:
-            shutil.rmtree(folder)
-
-    def close(self) -> None:
-        """Nothing is kept between runs."""
-
-
-def make_delivered(source: DataFrame, work: Work) -> DataFrame:
-    """The matching records with the columns that a delivery is made from."""
-    subject = F.concat_ws(".", F.lit("flights"), *(last_header(name) for name in FIELDS))
-    return choose(source, work.list_wanted()).select(
-        subject.alias("subject"),
-        (F.col("offset") + 1).alias("sequence"),
-        *("timestamp", "key", "value"),
-        name_headers(F.col("headers")).alias("headers"),
-        "partition",
-    )
-
-
-class _Job:
-    """What the pipeline does with a batch, without its owner's checks and figures."""
-
-    def __init__(self, spark: SparkSession, work: Work, out_topic: str, sequences: BatchEnds) -> None:
-        self._bootstrap, self._sequences = work.bootstrap, sequences
-        text = {"stream": STREAM, "durable_name": CONSUMER, "deliver_subject": out_topic}
-        self._consumer = ConsumerConfig.model_validate_json(json.dumps(text))
-
-    def deliver(self, batch: DataFrame, number: int) -> None:
-        marked = add_marks(batch.select(*NEEDED)).persist()
-        try:
-            numbered, last = number_rows(marked, self._sequences.find_base(number))
-            self._sequences.keep(number, last)
-            records = make_records(numbered.coalesce(1), self._consumer, 1)
-            records.write.format("kafka").options(**for_sink({"bootstrap.servers": self._bootstrap})).save()
-        finally:
-            marked.unpersist()

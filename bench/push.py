@@ -20,10 +20,9 @@ from collections.abc import Iterator
 from bench import latency
 from bench.cases import measure_cases
 from bench.dataset import Dataset
-from bench.errors import WrongAnswer
 from bench.figures import Case
 from bench.ours_push import OverlayPush
-from bench.outputs import count_committed, delete_topic, make_topic
+from bench.outputs import check_output, make_topic
 from bench.peers.confluent_push import ConfluentPush
 from bench.progress import Progress
 from bench.settings import Settings
@@ -50,8 +49,5 @@ def push(side: Delivery, dataset: Dataset, work: Work) -> Tally:
     out_topic = make_topic(work.bootstrap, f"out-{side.name}")
     tally = side.run(work, out_topic, expected)
     dataset.check(side.name, work, tally)
-    found = count_committed(work.bootstrap, out_topic)
-    if found != expected:
-        raise WrongAnswer(f"{side.name}: {found} records committed to {out_topic}, the data set says {expected}")
-    delete_topic(work.bootstrap, out_topic)
+    check_output(side.name, work.bootstrap, out_topic, expected)
     return tally

@@ -26,24 +26,37 @@ STOP_S = 30.0
 
 
 def write_config(folder: Path, work: Work, out_topic: str, delivery: str) -> str:
-    """Write a config folder; returns the URL that its service will answer at."""
+    """Write a config folder of one consumer, CONSUMER; returns the URL that its service will answer at."""
+    return write_consumers(folder, {CONSUMER: (work, out_topic)}, delivery)
+
+
+def write_consumers(
+    folder: Path, consumers: Mapping[str, tuple[Work, str]], delivery: str, engine: str = "service"
+) -> str:
+    """The same for several consumers: by name, the work of each, all of one topic, and its output topic.
+
+    `engine`: who delivers them, `service` or `spark`.
+    """
+    some, _ = next(iter(consumers.values()))
     files: dict[str, object] = {
         "streams/flights.yaml": {
             "name": STREAM,
-            "topics": [work.topic],
+            "topics": [some.topic],
             "subject": {"template": TEMPLATE},
             "subjects": [pattern.text for pattern in STREAM_SUBJECTS],
-        },
-        "consumers/bench.yaml": {
+        }
+    }
+    for name, (work, out_topic) in consumers.items():
+        files[f"consumers/{name}.yaml"] = {
             "stream": STREAM,
-            "durable_name": CONSUMER,
+            "durable_name": name,
             "deliver_subject": out_topic,
             "filter_subject": work.pattern,
             "ack_policy": "none",
             "delivery": delivery,
-        },
-    }
-    return write_files(folder, work.bootstrap, files)
+            "engine": engine,
+        }
+    return write_files(folder, some.bootstrap, files)
 
 
 def write_files(folder: Path, bootstrap: str, files: Mapping[str, object]) -> str:

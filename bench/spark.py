@@ -8,7 +8,7 @@ flights (lz4, one partition) are repeated three times as often as `--scale` says
 - match-all: everything, with all columns: each one is summed up, so that none is left unread.
 - skip: one of 60 subjects that come in runs, over the records of the skip bench (a million for each point of `--scale`), whose
   index the service has made.
-- pipeline/33%: see pipeline_spark.py.
+- pipeline/33%, pipeline/0.1%, pipeline/10: see pipeline_spark.py.
 - streaming/1%, streaming/memory: see streaming_spark.py.
 - index: how fast `spark.index` indexes the flights. The peer `one-core` is the same with local[1]; each runs in a process of
   its own, which indexes a small topic first.
@@ -44,8 +44,8 @@ from bench.figures import Case
 from bench.indexed import index_meters
 from bench.meters import Meters, list_questions
 from bench.peers.native_spark import Asked, NativeQuery, add_up
-from bench.pipeline_spark import CASE as PIPELINE
-from bench.pipeline_spark import measure_pipeline
+from bench.pipeline_spark import CASES as PIPELINES
+from bench.pipeline_spark import measure_pipelines
 from bench.progress import Progress
 from bench.service import STREAM, write_config
 from bench.settings import Settings
@@ -63,7 +63,7 @@ DEADLINE_S = 300
 WHOLE, SKIP, INDEX = "match-all", "skip", "index"
 QUESTIONS = {"33%": "33%", "0.1%": "0.1%", WHOLE: "100%"}
 """To the flights: the selectivity of each."""
-IN_ONE_SESSION = (*QUESTIONS, SKIP, PIPELINE, STREAMING, MEMORY_CASE)
+IN_ONE_SESSION = (*QUESTIONS, SKIP, *PIPELINES, STREAMING, MEMORY_CASE)
 GOALS: Mapping[str, Mapping[str, float]] = {
     "33%": {"native": 5.0},
     "0.1%": {"native": 8.0},
@@ -115,8 +115,7 @@ def _measure_session(dataset: Dataset, settings: Settings, progress: Progress) -
     try:
         spark.sparkContext.setLogLevel("ERROR")
         yield from _measure_questions(spark, dataset, settings, progress)
-        if settings.wants(PIPELINE):
-            yield measure_pipeline(spark, dataset, settings, progress)
+        yield from measure_pipelines(spark, dataset, settings, progress)
         if settings.wants(STREAMING, MEMORY_CASE):
             asked = ask_flights(dataset, PATTERN, whole=False)
             yield from measure_streaming(spark, asked, settings, progress)

@@ -5,14 +5,13 @@ after each batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import start_http_server
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from overlay.config.consumer import ConsumerConfig
 from overlay.errors import OverlayError
 from overlay.metrics import Metrics
 
@@ -28,11 +27,11 @@ class Figures(StreamingQueryListener):
     `note` adds what a batch delivered, which Spark does not know.
     """
 
-    def __init__(self, consumers: Sequence[ConsumerConfig]) -> None:
-        """`consumers`: those of the job, all of one stream."""
+    def __init__(self, stream: str) -> None:
+        """`stream`: of the job's consumers."""
         self.metrics = Metrics()
-        self._consumers = {config.id[1]: config.id for config in consumers}
-        self._stream = consumers[0].stream
+        self._stream = stream
+        self._consumers: set[str] = set()
         self.query = ""
         """The run id of the query to count; other queries of the session are ignored."""
 
@@ -51,9 +50,12 @@ class Figures(StreamingQueryListener):
             thread.join()
 
     def note(self, records: Mapping[str, int]) -> None:
-        """Count the records delivered to each consumer, by name."""
+        """Count the records that a batch delivered to each of its consumers, by name."""
         for name, count in records.items():
-            self.metrics.records_delivered.labels(*self._consumers[name]).inc(count)
+            self.metrics.records_delivered.labels(self._stream, name).inc(count)
+        for name in self._consumers - records.keys():
+            self.metrics.consumer_lag_records.remove(self._stream, name)
+        self._consumers = set(records)
 
     def onQueryStarted(self, event: Any) -> None:
         """Do nothing: the code that starts the query sets `query`."""
@@ -70,8 +72,8 @@ class Figures(StreamingQueryListener):
         )
         if any(source.startOffset for source in progress.sources):
             self.metrics.records_fetched.labels(self._stream).inc(max(0, ends - starts))
-        for consumer in self._consumers.values():
-            self.metrics.consumer_lag_records.labels(*consumer).set(max(0, latest - ends))
+        for name in self._consumers:
+            self.metrics.consumer_lag_records.labels(self._stream, name).set(max(0, latest - ends))
 
     def onQueryIdle(self, event: Any) -> None:
         """Do nothing."""
@@ -81,7 +83,8 @@ class Figures(StreamingQueryListener):
 
 
 def count_offsets(text: str | None) -> int:
-    """Return the sum of the offsets of all partitions; 0 for any other text.
+    """Return the sum of the offsets of all partitions in Spark's text of a source's position; 0 if
+    there is no text, or another one.
 
     Texts beside the offsets are ids of topics.
     """

@@ -1,4 +1,4 @@
-"""Ownership of a consumer: it is run by one pipeline or by the service, never by both.
+"""Leases and claims: a consumer is run by one pipeline or by the service, never by both.
 
 Among pipelines Kafka's group protocol decides. A pipeline joins the group
 `<prefix>.spark.<stream>.<consumer>` on the output topic; nothing is read or committed through it.
@@ -6,11 +6,10 @@ It begins when it has been assigned all partitions, that is, when it is alone. I
 as it is assigned any. A later pipeline gets at most a share, and is refused. If a driver was
 killed, its membership ends after the session timeout, and a new pipeline waits for that.
 
-The service keeps what it knows of a consumer in its state topic, from the time it first serves the
-consumer until `overlay consumer rm`. A consumer in the state topic belongs to the service, whether
-the service runs or not, and a pipeline refuses it. The service in turn does not begin with a
-consumer whose group has members (overlay/state/leases.py). If both begin at the same moment, both
-may succeed. So a pipeline checks again from batch to batch, and stops.
+The lease only keeps two owners from beginning at all: a driver that is cut off from Kafka loses it
+without noticing. The lock is the entry that the consumer has in the service's state
+(overlay/state/handover.py): a job writes its name and a claim into it before its first batch, and
+looks from batch to batch whether they are still there.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -33,7 +31,7 @@ from overlay.kafka.admin import Admin, connect
 from overlay.kafka.connection import for_confluent
 from overlay.kafka.groups import Group
 from overlay.kafka.own_topics import lease_group
-from overlay.state.amend import read_states
+from overlay.state.handover import find_lost
 
 from .output import Output
 
@@ -137,49 +135,35 @@ class Lease:
             self._held.clear()
 
 
-class ServiceWatch:
-    """A periodic check whether the service has taken over the consumer."""
+class ClaimWatch:
+    """A periodic check whether the consumers of a job are still the job's.
 
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._me = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:4]}"
+    `claims`: by name, the claim under which the service's state names the job as their owner.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], prefix: str, stream: str, job: str) -> None:
+        self._kafka, self._prefix, self._stream, self._job = kafka, prefix, stream, job
+        self.claims: dict[str, str] = {}
         self._next_look = 0.0
 
-    def check(self) -> None:
-        """Raise NotOwner if the consumer is the service's.
+    def check(self, names: Collection[str], *, now: bool = False) -> None:
+        """Raise NotOwner if the service or another job has taken one of these consumers.
 
-        Looks it up every LOOK_S seconds. Raises SourceUnavailable.
+        Looks it up every LOOK_S seconds, or with `now` at once. Raises SourceUnavailable.
         """
-        if time.monotonic() < self._next_look:
+        if not now and time.monotonic() < self._next_look:
             return
-        stream, name = self._output.consumer.id
-        if any((stream, name) in state.consumers for state in run_apart(self._read())):
+        if lost := sorted(run_apart(self._find_lost()) & set(names)):
             raise NotOwner(
-                f"consumer {name!r} of stream {stream!r} is the service's: its position stands in the topic"
-                f" {self._output.prefix}.state. To run it here, take its file out of the service's folder and say"
-                f" `overlay consumer rm {stream} {name}`"
+                f"consumers {', '.join(lost)} of stream {self._stream!r} are not the job's any more: the service or another job"
+                " has taken them over, or `overlay consumer rm` has dropped them. Start the job again; it goes on with the"
+                " consumers whose files say `engine: spark`"
             )
         self._next_look = time.monotonic() + LOOK_S
 
-    async def _read(self) -> list[Any]:
-        async with connect(self._output.kafka) as (admin, client):
-            return list(await read_states(client, admin, self._output.prefix))
-
-
-@contextmanager
-def own(output: Output, patience_s: float = PATIENCE_S) -> Iterator[tuple[Lease, ServiceWatch]]:
-    """Own a consumer within the block.
-
-    Raises NotOwner at its beginning; the lease and the watch report a later loss.
-    """
-    watch = ServiceWatch(output)
-    watch.check()
-    lease = Lease(output)
-    try:
-        lease.take(patience_s)
-        yield lease, watch
-    finally:
-        lease.release()
+    async def _find_lost(self) -> set[str]:
+        async with connect(self._kafka) as (admin, client):
+            return await find_lost(client, admin, self._prefix, self._stream, self._job, self.claims)
 
 
 def run_apart(work: Coroutine[Any, Any, T]) -> T:

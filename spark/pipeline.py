@@ -1,9 +1,8 @@
-"""Consumers run as a Spark job: `python -m spark.pipeline --config DIR --consumer NAME
---checkpoint DIR --once`.
+"""Consumers run as Spark jobs: `python -m spark.pipeline --config DIR --checkpoint DIR`.
 
-The job takes the same consumer files and writes the same records as the service, exactly once, for
-consumers that need more than one machine: job/job.py says how. Anything in a file that Spark cannot
-do is refused.
+A job takes the same consumer files as the service and writes the same records, exactly once, for
+consumers that need more than one machine: job/job.py says how. It runs the consumers whose files say
+`engine: spark`, one job and one scan for each stream, and follows the folder while it runs.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,58 +20,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, load
-from overlay.config.consumer import AckPolicy, Interest, ReplayPolicy
+from overlay.config import Loaded, load
 from overlay.errors import OverlayError
 
 from .figures import Figures
-from .job.start import Chosen, ensure_outputs, start_job
-from .lease import PATIENCE_S, own, run_apart
-from .output import Config, find_output
+from .job.folder import NotForSpark, choose_consumers, list_streams
+from .job.start import start_job
+from .lease import PATIENCE_S
+from .output import Config
 from .session import overlay_session
 
 LOOK_S = 1
-_STARTS = tuple(policy for policy in DeliverPolicy if policy is not DeliverPolicy.LAST_PER_SUBJECT)
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
-
-
-class NotForSpark(OverlayError):
-    """A consumer file asks for something that a Spark job cannot do. The author of the file acts."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A test whether a consumer file asks for something that a job cannot do, and what to write
-    instead.
-    """
-
-    field: str
-    asks: Callable[[ConsumerConfig], bool]
-    instead: str
-
-
-_TABLE = (
-    _Row("ack_policy", lambda c: c.ack_policy is not AckPolicy.NONE, "acks are the service's. Write ack_policy: none"),
-    _Row(
-        "deliver_policy",
-        lambda c: c.deliver_policy not in _STARTS,
-        f"has to be one of {', '.join(_STARTS)}",
-    ),
-    _Row("replay_policy", lambda c: c.replay_policy is ReplayPolicy.ORIGINAL, "write instant"),
-    _Row("interest", lambda c: c.interest is Interest.ALWAYS, "has no meaning without acks. Leave it out"),
-    *(
-        _Row(name, lambda c, name=name: bool(getattr(c, name)), "is the service's. Leave it out")  # type: ignore[misc]
-        for name in ("rate_limit_bps", "flow_control", "idle_heartbeat", "pause_until", "dead_letter")
-    ),
-)
-
-
-def check_consumer(consumer: ConsumerConfig) -> None:
-    """Raise NotForSpark, with a line for each thing that a job cannot do."""
-    stream, name = consumer.id
-    refused = [f"{row.field}: {row.instead}" for row in _TABLE if row.asks(consumer)]
-    if refused:
-        raise NotForSpark(f"consumer {name!r} of stream {stream!r} cannot run in Spark:\n" + "\n".join(refused))
 
 
 @contextmanager
@@ -92,32 +50,27 @@ def start_pipeline(
 ) -> Iterator[StreamingQuery]:
     """Run consumers of one stream as a query, which is stopped at the end of the block.
 
-    `names`: of the consumers. `job`: the name under which the job keeps its state, by default the
-    stream's. `once`: process what exists now, and end the query. `checkpoint`: a folder that all of
-    Spark can reach. `metrics_port`: serve /metrics there, None for not at all. `options`: more
-    options of format("overlay"), such as maxRecordsPerTrigger. `patience_s`: seconds to wait for
-    another pipeline's lease. Raises UnknownConsumer, NotForSpark, NotOwner, TopicNotFound and what
-    `format("overlay")` raises at planning. Later errors come out of the query.
+    `names`: of the consumers; empty for all of the stream whose files say `engine: spark`. While the
+    query runs, it follows the config folder: the next batch takes up what has changed. `job`: the name
+    under which the job keeps its state, by default the stream's. `once`: process what exists now, and
+    end the query. `checkpoint`: a folder that all of Spark can reach. `metrics_port`: serve /metrics
+    there, None for not at all. `options`: more options of format("overlay"), such as
+    maxRecordsPerTrigger. `patience_s`: seconds to wait for another pipeline's lease. Raises
+    UnknownConsumer, NotForSpark, NotOwner, TopicNotFound and what `format("overlay")` raises at
+    planning. Later errors come out of the query.
     """
     loaded = config if isinstance(config, Loaded) else load(Path(config))
-    chosen = choose_consumers(loaded, [names] if isinstance(names, str) else names, stream)
-    chosen.outputs[0].check_topics(*chosen.outputs[0].stream.topic_names)
-    figures = Figures(chosen.configs)
+    wanted = (names,) if isinstance(names, str) else tuple(names)
+    chosen = choose_consumers(loaded, wanted, stream)
+    chosen.outputs[0].check_topics(*chosen.stream.topic_names)
+    figures = Figures(chosen.stream.name)
     with ExitStack() as stack:
         if metrics_port is not None:
             stack.enter_context(figures.serve(metrics_port))
-        run_apart(ensure_outputs(chosen))
-        held = [stack.enter_context(own(output, patience_s)) for output in chosen.outputs]
-
-        def check_owner() -> None:
-            for lease, watch in held:
-                lease.check()
-                watch.check()
-
         query = stack.enter_context(
             start_job(
-                spark, chosen, job or chosen.stream, checkpoint,
-                once=once, options=options, check_owner=check_owner, note=figures.note,
+                spark, chosen, wanted, job or chosen.stream.name, checkpoint,
+                once=once, options=options, patience_s=patience_s, note=figures.note,
             )
         )  # fmt: skip
         figures.query = str(query.runId)
@@ -126,27 +79,16 @@ def start_pipeline(
         yield query
 
 
-def choose_consumers(loaded: Loaded, names: Sequence[str], stream: str = "") -> Chosen:
-    """Return the consumers that a job runs. Raises UnknownConsumer, NotForSpark."""
-    outputs = [find_output(loaded, name, stream) for name in sorted(set(names))]
-    if len({output.stream.name for output in outputs}) != 1:
-        raise NotForSpark("a job runs consumers of one stream. Start a job for each stream")
-    for output in outputs:
-        check_consumer(output.consumer)
-    return Chosen(loaded, tuple(outputs))
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--config", "folder", required=True, type=click.Path(path_type=Path), help="Config folder.")
 @click.option(
     "--consumer",
     "consumers",
-    required=True,
     multiple=True,
-    help="Name of a consumer with ack_policy none. May be repeated.",
+    help="Name of a consumer; may be repeated. All with `engine: spark` if left out.",
 )
 @click.option("--job", default="", help="Name under which the job keeps its state: the stream's, if not given.")
-@click.option("--stream", default="", help="Its stream, where several have a consumer of that name.")
+@click.option("--stream", default="", help="Only this stream; by default a job for each that has such consumers.")
 @click.option("--checkpoint", required=True, help="Folder for the position, in any file system that Spark knows.")
 @click.option("--once/--continuous", default=True, help="End with what is there now (the default), or go on.")
 @click.option("--master", default=None, help="Spark's master; spark-submit's, else local[*].")
@@ -163,27 +105,54 @@ def main(
     metrics_port: int | None,
     pairs: tuple[str, ...],
 ) -> None:
-    """Run consumers of one stream as a Spark job."""
+    """Run consumers as Spark jobs: the named ones, of one stream, or those of all streams, a job for
+    each.
+    """
     options = dict(pair.partition("=")[::2] for pair in pairs)
     try:
         # before Java is started: a wrong name should not take ten seconds to be reported
-        chosen = choose_consumers(load(folder), consumers, stream)
-        spark = overlay_session(f"overlay {job or chosen.stream}", master)
-        with start_pipeline(
-            spark, folder, consumers, checkpoint,
-            stream=stream, job=job, once=once, metrics_port=metrics_port, options=options,
-        ) as query:  # fmt: skip
-            # a signal handler may not call Java: it could run in the middle of another call
-            enough = threading.Event()
-            signal.signal(signal.SIGTERM, lambda *_: enough.set())
-            while not query.awaitTermination(LOOK_S):
-                if enough.is_set():
-                    query.stop()
+        places = find_checkpoints(load(folder), consumers, stream, checkpoint)
+        if len(places) > 1 and (job or metrics_port is not None):
+            raise NotForSpark(f"--job and --metrics-port are for one stream. Add --stream: {', '.join(places)}")
+        spark = overlay_session(f"overlay {job or ' '.join(places)}", master)
+        with ExitStack() as stack:
+            queries = [
+                stack.enter_context(
+                    start_pipeline(
+                        spark, folder, consumers, place,
+                        stream=name, job=job, once=once, metrics_port=metrics_port, options=options,
+                    )
+                )
+                for name, place in places.items()
+            ]  # fmt: skip
+            _await_end(queries)
     except (OverlayError, StreamingQueryException) as error:
         click.echo(f"error: {explain(error)}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def find_checkpoints(loaded: Loaded, consumers: Sequence[str], stream: str, checkpoint: str) -> dict[str, str]:
+    """Return the checkpoint of each stream's job: the given folder if consumers or a stream are named, else one within it.
+
+    Raises UnknownConsumer, NotForSpark.
+    """
+    if consumers or stream:
+        return {choose_consumers(loaded, consumers, stream).stream.name: checkpoint}
+    if streams := list_streams(loaded):
+        return {name: f"{checkpoint.rstrip('/')}/{name}" for name in streams}
+    return {choose_consumers(loaded).stream.name: checkpoint}  # raises UnknownConsumer
+
+
+def _await_end(queries: Sequence[StreamingQuery]) -> None:
+    """Wait until all queries have ended, or SIGTERM. Raises StreamingQueryException."""
+    # a signal handler may not call Java: it could run in the middle of another call
+    enough = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: enough.set())
+    running = list(queries)
+    while running and not enough.is_set():
+        running = [query for query in running if not query.awaitTermination(LOOK_S)]
 
 
 def explain(error: Exception) -> str:

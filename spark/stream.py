@@ -54,6 +54,8 @@ Position = dict[str, dict[str, Any]]
 """The next offset of each partition and the ids of the topics, as Spark keeps them in its checkpoint."""
 Spots = dict[TopicPartition, int]
 NO_IDS: Mapping[str, str] = MappingProxyType({})
+JOB = "the job"
+"""The key of what a Spark job adds to a position (job/ranges.py); no topic can have this name."""
 
 
 def write_position(spots: Mapping[TopicPartition, int], ids: Mapping[str, str] = NO_IDS) -> Position:
@@ -72,7 +74,7 @@ def read_position(position: Position) -> Spots:
     return {
         (topic, int(partition)): offset
         for topic, of in position.items()
-        if topic != IDS
+        if topic not in (IDS, JOB)
         for partition, offset in of.items()
     }
 
@@ -101,16 +103,20 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_position({source: start for source, (start, _) in kept.items()}, ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a trigger by the options."""
+        """Return the limit of a trigger by the options: rows, or bytes if only these are limited,
+        or all.
+        """
         pace = self._ask.pace
         if pace.records is not None:
             return ReadMaxRows(pace.records)
         return ReadAllAvailable() if pace.bytes is None else ReadMaxBytes(pace.bytes)
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
-        """Return where the next trigger ends, which begins at `start`.
+        """Return where the trigger that begins at `start` ends: at the log's end, or before it by
+        the limits of the options. `limit` only says whether there is one.
 
-        Raises DataLoss if the log has changed.
+        Raises DataLoss if a topic was created again or a log ends before `start`, unless that is
+        allowed.
         """
         ids = Planner(self._ask).find_ids()
         bounds = Planner(self._ask).look()
@@ -182,7 +188,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_position({each.source: each.stop for each in Planner(self._ask).look().offset_ranges}, ids)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the current end of the log, where the query will end."""
+        """Remember the current end of the log, where the query will end."""
         self._target = {each.source: each.stop for each in Planner(self._ask).look().offset_ranges}
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:

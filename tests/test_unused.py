@@ -111,8 +111,10 @@ class Source:
         for name, path in self.modules.items():
             for module, taken in list_imported(path):
                 whole = f"{module}.{taken}" if taken else module
-                key = (whole, "") if whole in self.modules else (module, taken)
-                self.importers.setdefault(key, set()).add(name)
+                if whole in self.modules:
+                    self.importers.setdefault((whole, ""), set()).add(name)
+                # also then: a package may pass on a name that is called as one of its modules
+                self.importers.setdefault((module, taken), set()).add(name)
 
     @cached_property
     def attributes(self) -> Counter[str]:
@@ -228,7 +230,13 @@ def passed_on():
 def test_unused_names_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.source.REPOSITORY", tmp_path)
     (tmp_path / "p").mkdir()
-    texts = {"__init__": "from .used import passed_on, recurse", "used": MODULE, "other": "taken = spare_too = 1"}
+    texts = {
+        "__init__": "from .namesake import namesake\nfrom .used import passed_on, recurse",
+        "used": MODULE,
+        "other": "taken = spare_too = 1",
+        "namesake": "def namesake():\n    return 1",
+        "user": "from p import namesake\nnamesake()",
+    }
     modules = {}
     for name, text in texts.items():
         path = tmp_path / "p" / f"{name}.py"

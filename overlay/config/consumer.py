@@ -89,6 +89,11 @@ class Interest(StrEnum):
     ALWAYS = "always"
 
 
+class Engine(StrEnum):
+    SERVICE = "service"
+    SPARK = "spark"
+
+
 class FilterConfig(Model):
     """Which messages of the matching subjects are delivered."""
 
@@ -209,6 +214,8 @@ class ConsumerConfig(Model):
     """Overlay: a message whose redelivery a nak has delayed does not count for max_ack_pending."""
     interest: Annotated[Interest, Field(strict=False)] = Interest.GROUP
     """Overlay: ack_wait starts when the reader group's committed offset passes a delivery, or at delivery (always)."""
+    engine: Annotated[Engine, Field(strict=False)] = Engine.SERVICE
+    """Overlay: who delivers, the service or a Spark job (`python -m spark.pipeline`). A job takes no acks."""
 
     @property
     def id(self) -> tuple[str, str]:

@@ -22,11 +22,12 @@ from overlay.errors import ConfigError, FilePosition
 
 from .checks import Profile, Violation, check_consumer
 from .codes import ERRORS
-from .consumer import JETSTREAM_FIELDS, AckPolicy, ConsumerConfig
+from .consumer import JETSTREAM_FIELDS, AckPolicy, ConsumerConfig, Engine
 from .cycle import find_cycles
 from .defaults import fill_defaults
 from .document import Document, Path, read_document, show_path
 from .ends import LogEnds
+from .engine import check_engine
 from .environment import fill_variables
 from .filters import check_filter
 from .problems import validate
@@ -36,6 +37,7 @@ from .stream import StreamConfig
 
 SERVICE_FILE = "overlay.yaml"
 ConsumerId = tuple[str, str]
+Signature = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class Loaded:
     problems: tuple[ConfigError, ...]
     files: dict[str | ConsumerId, FilePosition]
     ends: dict[ConsumerId, LogEnds] = field(default_factory=dict)
+
+    @property
+    def served(self) -> dict[ConsumerId, ConsumerConfig]:
+        """The consumers that the service delivers. The others are those of Spark jobs."""
+        return {id: config for id, config in self.consumers.items() if config.engine is Engine.SERVICE}
 
 
 def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> Loaded:
@@ -72,6 +79,22 @@ def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> L
     loading.drop_cycles()
     problems = tuple(sorted(loading.problems, key=lambda problem: problem.place))
     return Loaded(service, loading.streams, loading.consumers, problems, loading.files)
+
+
+def sign(folder: FilePath) -> Signature:
+    """Return the path, the modification time in ns and the size in bytes of each stream and consumer file of a folder.
+
+    Two results differ if a file was added, removed or changed in between.
+    """
+    found = []
+    for part in ("streams", "consumers"):
+        for file in sorted((folder / part).glob("*.yaml")):
+            try:
+                facts = file.stat()
+            except OSError:  # deleted between glob and stat
+                continue
+            found.append((str(file), facts.st_mtime_ns, facts.st_size))
+    return tuple(found)
 
 
 def load_service(file: FilePath, environment: Mapping[str, str]) -> ServiceConfig:
@@ -260,5 +283,6 @@ def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]
     if config.ack_policy is AckPolicy.FLOW_CONTROL and config.output.partitions > 1:
         hint = "A flow control request is answered by the reader of one partition, and acks all that came before it"
         yield ("output", "partitions"), f"is {config.output.partitions} with ack_policy flow_control. {hint}: write 1"
+    yield from check_engine(config)
     if "message.timestamp.type" in config.output.config:
         yield ("output", "config", "message.timestamp.type"), "follows from output.timestamps. Set that instead"

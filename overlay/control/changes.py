@@ -9,7 +9,7 @@ sent twice, or is answered by the next owner after a crash, has the same result.
 from __future__ import annotations
 
 from overlay.config import LogEnds, check_update, fill_defaults
-from overlay.config.consumer import ConsumerConfig
+from overlay.config.consumer import ConsumerConfig, Engine
 from overlay.errors import ConfigError
 from overlay.units import parse_time
 
@@ -50,6 +50,8 @@ def judge_create(
     if written.id != request.about:
         return refuse(10017, f"the request names {request.consumer!r}, its config {written.id[1]!r}")
     config = fill_defaults(written)
+    if config.engine is Engine.SPARK:
+        return refuse(10025, err="engine: a Spark job runs the files of its folder. Write a file, or leave this out")
     if refusal := find_fault(config, registry.effective()):
         return refusal
     return _judge_existing(registry, config, str(action), now, ends, is_bound=is_bound)
@@ -111,6 +113,8 @@ def judge_pause(registry: Registry, request: Request, now: int) -> RequestRefusa
     resumes it. `now`: ns since 1970."""
     if refusal := find_missing(registry, request):
         return refusal
+    if registry.effective().consumers[request.about].engine is Engine.SPARK:
+        return refuse(10025, "stop the job instead", err="a Spark job delivers this consumer, which cannot be paused")
     wanted = request.body.get("pause_until") if request.op is Op.PAUSE else None
     if wanted is None:
         return Pause(None)

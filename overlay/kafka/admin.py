@@ -62,7 +62,7 @@ _UNLED = (
 
 class Admin:
     """A client for admin requests. Each request raises SourceUnavailable if Kafka does not answer
-    in time.
+    within DEADLINE_S.
 
     The first request opens connections in the running event loop. `close` or the end of `async
     with` closes them.
@@ -101,6 +101,12 @@ class Admin:
         """Return the id that Kafka gave the cluster when it was created."""
         async with self._in_time("the cluster"):
             return str((await self._brokers.find_topics(())).cluster_id)
+
+    async def list_topics(self, start: str) -> list[str]:
+        """Return the names of all topics that begin with `start` and that this user may see, sorted."""
+        async with self._in_time(f"topics {start}*"):
+            found = (await self._brokers.find_topics(None)).topics
+        return sorted(name for _, name, *_ in found if name.startswith(start))
 
     async def find_topics(
         self, names: Iterable[str], *, with_config: bool = True, denied: dict[str, str] | None = None
@@ -168,7 +174,9 @@ class Admin:
         return refused
 
     async def add_partitions(self, topic: str, count: int) -> None:
-        """Let a topic have `count` partitions, and wait until all can be described. Raises OverlayError."""
+        """Raise a topic's number of partitions to `count`, and wait until all can be described. Do
+        nothing if it has as many already. Raises OverlayError.
+        """
         async with self._in_time(f"topic {topic}"):
             answer = await self._order(CreatePartitionsRequest([(topic, (count, None))], int(DEADLINE_S * 1000), False))
             for _, code, message in answer.topic_errors:
@@ -179,11 +187,11 @@ class Admin:
                 await asyncio.sleep(PAUSE_S)  # no event tells when all brokers know of them
 
     async def _order(self, request: Any) -> Any:
-        """Send a creation or deletion to the controller, and to the next controller if it has
-        moved.
+        """Send a creation or deletion to the controller, and again if another broker is the
+        controller by then. Return the answer.
 
-        An unanswered creation is sent again. An unanswered deletion is not: by then the name may
-        belong to a topic that was created anew.
+        An unanswered creation is sent again. An unanswered deletion is not, and raises BrokerLost:
+        by then the name may belong to a topic that was created anew.
         """
         is_creation = isinstance(request, CreateTopicsRequest | CreatePartitionsRequest)
         while True:
@@ -224,7 +232,10 @@ class Admin:
     async def _find_offsets(
         self, sources: Iterable[tuple[str, int]], questions: Sequence[tuple[OffsetSpec, bool]]
     ) -> list[dict[tuple[str, int], int]]:
-        """Return an offset of each partition for each question; `find_offsets` says what one is. All go to a leader at once."""
+        """Return for each question the offset of each partition, in the order of `questions`. A
+        question is what `find_offsets` takes: `spec` and `committed`. All questions are sent to a
+        leader together.
+        """
         wanted = list(dict.fromkeys(sources))
         found: list[dict[tuple[str, int], int]] = [{} for _ in questions]
 
@@ -242,7 +253,10 @@ class Admin:
         questions: Sequence[tuple[OffsetSpec, bool]],
         found: Sequence[dict[tuple[str, int], int]],
     ) -> None:
-        """Put the answers into `found`, by question. Raises what is wrong with the first partition that has none."""
+        """Put all questions to the leaders of these partitions once. `found`: for each question a
+        dict, which receives the offsets. Raises the error of the first partition in `wanted` that
+        has one.
+        """
 
         async def ask(address: Address, sources: list[tuple[str, int]]) -> None:
             by_topic = _by_topic(sources)
@@ -300,8 +314,8 @@ class Admin:
         return (await self.count_members_of([group]))[group]
 
     async def count_members_of(self, groups: Iterable[str], *, denied: dict[str, str] | None = None) -> dict[str, int]:
-        """Return the number of members of each group, as `count_members`, in one request. `denied`:
-        as in `find_topics`.
+        """Return the number of members of each group, as `count_members`. All groups are asked for
+        at once. `denied`: as in `find_topics`.
         """
         found = await self.describe_groups(groups, denied=denied)
         return {name: len(group.members) for name, group in found.items()}
@@ -342,8 +356,11 @@ class Admin:
     async def _ask_groups(
         self, groups: Iterable[str], found: GroupAnswers[Any], ask: Any, denied: dict[str, str] | None
     ) -> None:
-        """Ask about groups until `found` has an answer, or a refusal, for each. Raises the error of
-        a group that has neither.
+        """Call `ask` with the groups that have no answer in `found` yet, until each has an answer
+        or was refused. `ask` puts answers and error codes into `found`.
+
+        `denied`: receives name and reason of each group that this user may not describe; without
+        it, such a group raises CredentialsRefused. Any other error that remains is raised.
         """
         wanted = sorted(set(groups))
         refused: dict[str, str] = {}
@@ -371,7 +388,9 @@ class Admin:
             denied |= refused
 
     async def _await_leaders(self, ask: Callable[[], Awaitable[None]], longest_pause_s: float) -> None:
-        """Ask until that does not raise Unled, in pauses that grow. Raises what the first question after LEADER_S raises."""
+        """Await `ask()` again and again while it raises Unled, with pauses that grow. After
+        LEADER_S, Unled is raised. Any other error is raised at once.
+        """
         began, backoff = monotonic(), Backoff(PAUSE_S, longest_pause_s)
         while True:
             try:

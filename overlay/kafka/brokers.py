@@ -59,8 +59,8 @@ class BrokerLost(Exception):
 
 
 class Brokers:
-    """The brokers of one cluster. An object belongs to the event loop of its first question, until
-    `close`.
+    """Connections to the brokers of one cluster, opened when they are needed. An object belongs to
+    the event loop of its first request, until `close`.
     """
 
     def __init__(self, kafka: Properties) -> None:
@@ -78,7 +78,9 @@ class Brokers:
         """Text of the last failure since a broker answered; "" if there is none."""
 
     async def close(self) -> None:
-        """Close all connections. The next question opens new ones."""
+        """Close the idle connections, and each other one once it is free. Wait for that at most
+        CLOSE_S. The next request opens new ones.
+        """
         for address in self._idle:
             self._hang_up_idle(address)
         self._idle.clear()
@@ -89,7 +91,9 @@ class Brokers:
             await asyncio.wait({asyncio.ensure_future(one) for one in closing}, timeout=CLOSE_S)
 
     def doubt(self) -> None:
-        """Prefer another broker for the next question: the last one's answers may be outdated."""
+        """Ask another broker first next time, since the answers of the one that answered last may
+        be outdated.
+        """
         others = [address for address in self._nodes.values() if address != self._preferred]
         self._preferred = choose(others) if others else None
 
@@ -97,9 +101,9 @@ class Brokers:
         """Remember the address of a broker, as another broker reported it."""
         self._nodes[node] = address
 
-    async def find_topics(self, topics: Iterable[str]) -> Any:
-        """Return the metadata of the cluster and of some topics, from the first broker that
-        answers.
+    async def find_topics(self, topics: Iterable[str] | None) -> Any:
+        """Return the metadata of the cluster and of these topics, or of all topics for None, from the
+        first broker that answers. The brokers' addresses in it replace those known before.
         """
         (found,) = await self.ask_any([TopicsRequest(topics)])
         self._nodes = {node: (host, port) for node, host, port, *_ in found.brokers}
@@ -138,10 +142,11 @@ class Brokers:
     async def ask_any(
         self, requests: Collection[Any], *, first: Address | None = None, hurry_s: float = HURRY_S
     ) -> list[Any]:
-        """Return the answers of the first broker that answers all requests; `first` names the
-        broker to begin with.
+        """Return the answers of the first broker that answers all requests, in the order of the
+        requests. Tries without end; the caller sets the deadline.
 
-        After `hurry_s` without an answer the next broker is asked as well.
+        `first`: the broker to begin with. After `hurry_s` without an answer the next broker is
+        asked as well.
         """
         asked: dict[asyncio.Task[list[Any]], Address] = {}
         backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
@@ -160,8 +165,9 @@ class Brokers:
             await _cancel(asked)
 
     async def _await_first(self, asked: dict[asyncio.Task[list[Any]], Address], seconds: float) -> list[Any] | None:
-        """Return the answers of the first task that has them, None if there are none within
-        `seconds`. Removes failed tasks from `asked`.
+        """Return the answers of the first task that ends with answers, None if there are none
+        within `seconds`. Removes ended tasks from `asked`. The broker that answered is preferred
+        from then on.
         """
         done, _ = await asyncio.wait(asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -175,8 +181,9 @@ class Brokers:
         return None
 
     def _rank(self, first: Address | None) -> list[Address]:
-        """Return all known addresses in the order in which to ask them. Bootstrap addresses come
-        last.
+        """Return all known addresses, each once, in the order in which to ask them: `first` if
+        given, the preferred one (it answered last, or `doubt` chose it), the other brokers in
+        random order, and then the bootstrap addresses that are not among these.
         """
         if not self._bootstrap:
             self._bootstrap = [(host, port) for host, port, _ in collect_hosts(list_servers(self._kafka))]
@@ -191,7 +198,8 @@ class Brokers:
         ask: Ask[T],
     ) -> None:
         """Ask the responsible broker about each item, all brokers at the same time, until every
-        item has its answer.
+        item that `locate` returns has its answer. `ask` keeps the answers. Tries without end; the
+        caller sets the deadline.
         """
         pending, is_again = list(items), False
         backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
@@ -212,8 +220,8 @@ class Brokers:
         locate: Locate[T],
         ask: Ask[T],
     ) -> list[T]:
-        """Ask one broker about items. Return the items without an answer: the broker failed, or is
-        no longer responsible.
+        """Ask broker `node` about items. Return those that have to be asked about again: all of
+        them if the broker failed, is unknown or is no longer responsible, otherwise none.
         """
         if node not in self._nodes:
             await self.find_topics(())
@@ -238,7 +246,9 @@ class Brokers:
         return []
 
     async def send(self, address: Address, requests: Iterable[Any]) -> list[Any]:
-        """Send requests to a broker together and return its answers. Raises BrokerLost or Unsupported."""
+        """Send requests over one connection to a broker, and return the answers in their order.
+        Waits while AT_ONCE connections to it are busy. Raises BrokerLost or Unsupported.
+        """
         async with self._slots.setdefault(address, asyncio.Semaphore(AT_ONCE)):
             idle = self._idle.setdefault(address, [])
             connection = self._take(idle)

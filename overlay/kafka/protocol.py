@@ -178,17 +178,17 @@ class MetadataRequest_v10(RequestStruct):
 
 
 class TopicsRequest(Request[MetadataRequest_v10]):
-    """A request for the metadata of the cluster and of the named topics, with topic ids. It never
-    creates a topic.
+    """A request for the metadata of the cluster and of the named topics, or of all for None, with
+    topic ids. It never creates a topic.
     """
 
     API_KEY = 3
 
-    def __init__(self, topics: Iterable[str]) -> None:
-        self.topics = list(topics)
+    def __init__(self, topics: Iterable[str] | None) -> None:
+        self.topics = None if topics is None else list(topics)
 
     def build(self, request_struct_class: type[MetadataRequest_v10]) -> MetadataRequest_v10:
-        named = [(NO_TOPIC_ID, topic, NO_TAGS) for topic in self.topics]
+        named = None if self.topics is None else [(NO_TOPIC_ID, topic, NO_TAGS) for topic in self.topics]
         return request_struct_class(named, False, False, False, NO_TAGS)
 
 
@@ -266,7 +266,7 @@ class ListOffsetsRequest(Request[ListOffsetsRequest_v6 | ListOffsetsRequest_v7])
     a special negative one.
 
     The special ones: -1 for the end, -2 for the start, `NEWEST` for the newest record (Kafka 3.0
-    and later).
+    and later). `committed`: the end is the last stable offset, not the high watermark.
     """
 
     API_KEY = 2

@@ -45,15 +45,21 @@ Work = Callable[[Transactions, ShardState], Awaitable[None]]
 """What to do as the owner of a shard, with its transactions and its state."""
 
 
+async def count_shards(admin: Admin, prefix: str) -> int:
+    """Return how many shards there are; 0 if no service has run with this prefix yet. Raises
+    SourceUnavailable."""
+    topic = state_topic(prefix)
+    facts = (await admin.find_topics([topic], with_config=False)).get(topic)
+    return facts.partitions if facts else 0
+
+
 async def read_states(client: AIOKafkaClient, admin: Admin, prefix: str) -> list[ShardState]:
     """Return the state of every shard, by its number; empty if no service has run with this prefix
     yet.
 
     Raises SourceUnavailable, StateUnreadable.
     """
-    topic = state_topic(prefix)
-    facts = (await admin.find_topics([topic], with_config=False)).get(topic)
-    shards = facts.partitions if facts else 0
+    topic, shards = state_topic(prefix), await count_shards(admin, prefix)
     return [(await read_state(client, admin, topic, shard))[0] for shard in range(shards)]
 
 
@@ -74,14 +80,19 @@ async def amend(service: ServiceConfig, admin: Admin, change: Change, confirm: C
         states = await read_states(client, admin, service.topics.prefix)
         concerned = [shard for shard, state in enumerate(states) if change(state)]
         for shard in concerned:
-            await _amend_shard(service, client, admin, shard, change, confirm)
+            await amend_shard(service, client, admin, shard, change, confirm)
         return concerned
     finally:
         await client.close()
 
 
-async def _amend_shard(
-    service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int, change: Change, confirm: Confirm
+async def amend_shard(
+    service: ServiceConfig,
+    client: AIOKafkaClient,
+    admin: Admin,
+    shard: int,
+    change: Change,
+    confirm: Confirm = _keep_generation,
 ) -> None:
     """Apply `change` to one shard. Raises Fenced, SourceUnavailable."""
 
@@ -131,15 +142,15 @@ def reset_stream(
     topics had never been read.
 
     Every consumer gets positions of its own, since one that is stalled now would otherwise follow
-    the position of the others. Consumer sequences continue without a gap. `snapshots`: by
-    last_per_subject consumer, the offsets below which it gets only the last message of each
-    subject.
+    the position of the others. Consumer sequences continue without a gap. Consumers of Spark jobs
+    are left alone: their positions are in the plans of the jobs. `snapshots`: by last_per_subject
+    consumer, the offsets below which it gets only the last message of each subject.
     """
     own = {source: LogPosition(position) for source, position in positions.items()}
     consumers = {
         consumer: ConsumerState(known.sequence, own, snapshots.get(consumer, {}))
         for consumer, known in state.consumers.items()
-        if consumer[0] == stream
+        if consumer[0] == stream and not known.job
     }
     known_here = any(name == stream for name, _ in (*state.cursors, *state.topics))
     return Delta(consumers=consumers, reset=(stream,)) if consumers or known_here else Delta()

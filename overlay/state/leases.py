@@ -1,10 +1,11 @@
 """Consumers that a Spark pipeline runs: the service leaves them alone, as a pipeline leaves alone
 those of the service.
 
-A pipeline that runs a consumer is a member of the Kafka group `lease_group` (spark/lease.py). It
-never begins with a consumer that the service's state contains. So only consumers that are new to
-the service are checked. A pipeline that begins between the check and the service's first commit
-finds the consumer in the state soon afterwards, and ends.
+A pipeline that runs a consumer is a member of the Kafka group `lease_group` (spark/lease.py). Only
+consumers that are new to the service, or that its state gives to a Spark job, are checked: of all
+others the state says that they are the service's. The group tells whether a pipeline runs now, so
+that the service does not take a consumer from it. What keeps two owners apart is the state
+(handover.py).
 """
 
 from __future__ import annotations
@@ -28,11 +29,7 @@ async def find_held(
 ) -> dict[ConsumerId, str]:
     """Return the consumers that a pipeline runs, each with a message for the operator. Takes one
     request for all. Raises SourceUnavailable."""
-    groups = {
-        config.id: lease_group(prefix, config.id)
-        for config in consumers
-        if _may_be_a_pipeline(config) and config.id not in state.consumers
-    }
+    groups = {config.id: lease_group(prefix, config.id) for config in consumers if may_be_a_jobs(config, state)}
     try:
         members = await admin.count_members_of(groups.values())
     except CredentialsRefused as error:
@@ -40,12 +37,16 @@ async def find_held(
         log.warning("whether Spark runs a consumer cannot be seen", reason=str(error))
         return {}
     return {
-        consumer: f"a Spark pipeline runs it: group {group} has members. Stop the pipeline, or take the file out of this folder"
+        consumer: f"a Spark pipeline runs it: group {group} has members. Stop the pipeline, or write"
+        " `engine: spark` into the consumer's file"
         for consumer, group in groups.items()
         if members[group]
     }
 
 
-def _may_be_a_pipeline(config: ConsumerConfig) -> bool:
-    """Return whether a pipeline could run a consumer with this config."""
+def may_be_a_jobs(config: ConsumerConfig, state: ShardState) -> bool:
+    """Return whether a consumer may have been delivered by a Spark job last: the state names one, or
+    it does not know the consumer and a job could deliver it."""
+    if (known := state.consumers.get(config.id)) is not None:
+        return known.job != ""
     return config.is_push and config.ack_policy is AckPolicy.NONE

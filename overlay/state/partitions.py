@@ -81,6 +81,7 @@ def _name(sources: list[TopicPartition]) -> str:
 
 
 def _known_partitions(stream: StreamConfig, state: ShardState) -> list[TopicPartition]:
-    """Return the partitions in which the stream or one of its consumers has a position."""
-    own = {source for (name, _), c in state.consumers.items() if name == stream.name for source in c.own}
+    """Return the partitions in which the stream or a consumer that the service delivers has a position."""
+    served = [c for (name, _), c in state.consumers.items() if name == stream.name and not c.job]
+    own = {source for c in served for source in c.own}
     return sorted(own | {source for name, source in state.cursors if name == stream.name})

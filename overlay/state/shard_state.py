@@ -57,6 +57,12 @@ class ConsumerState:
     that begins behind its position. `heard`: the next offset to read in each partition of the
     stream's ack topic, where it differs from the stream's. `replay_until`: for replay original, the
     stream's last sequence when the consumer was created; None if unknown or not needed.
+
+    Who delivers the consumer (handover.py) is said by three texts. `job`: name of the Spark job that
+    does; empty for the service. `claim`: a random mark, drawn anew each time that a job takes the
+    consumer over from the service or from another job. `recall`: a random mark if the job is to give
+    the consumer back; it delivers nothing more. A job's consumer has its positions in the plans of
+    the job, and here those with which the job began, none if the consumer was new.
     """
 
     sequence: int = 0
@@ -65,6 +71,9 @@ class ConsumerState:
     floor: Mapping[TopicPartition, int] = field(default_factory=dict)
     heard: Mapping[TopicPartition, int] = field(default_factory=dict)
     replay_until: int | None = None
+    job: str = ""
+    claim: str = ""
+    recall: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +221,8 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
         wire["heard"] = [[*source, offset] for source, offset in state.heard.items()]
     if state.replay_until is not None:
         wire["replay_until"] = state.replay_until
-    return wire
+    owner = {"job": state.job, "claim": state.claim, "recall": state.recall}
+    return wire | {key: text for key, text in owner.items() if text}
 
 
 def decode(value: bytes) -> tuple[Delta, bool]:
@@ -251,6 +261,9 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
         {(topic, p): offset for topic, p, offset in wire.get("floor", ())},
         {(topic, p): offset for topic, p, offset in wire.get("heard", ())},
         wire.get("replay_until"),
+        wire.get("job", ""),
+        wire.get("claim", ""),
+        wire.get("recall", ""),
     )
 
 

@@ -15,17 +15,18 @@ from overlay.errors import SourceUnavailable
 
 from .facts import ConsumerFacts, OverlayFacts, ServiceFacts, StreamFacts
 from .running import NoService, ask_service
-from .stored import REMOVED, describe_memory, read_memory
+from .stored import REMOVED, SPARK, describe_memory, read_memory
 
 NO_RATES = "positions and lag are those of the last commit, and there are no rates"
 ELSEWHERE = "elsewhere"
 
 
 async def look(loaded: Loaded) -> OverlayFacts:
-    """Ask the service and Kafka.
+    """Return the facts about all streams and consumers, asked of the service and of Kafka.
 
-    If the service answers and Kafka does not, only consumers without a file are missing. Raises
-    SourceUnavailable or CredentialsRefused if neither answers.
+    If only Kafka answers, there are no rates. If only the service does, consumers without a file
+    are missing. `notes` of the result say so. Raises SourceUnavailable or CredentialsRefused if
+    neither answers.
     """
     note, running = "", None
     mine = identify(loaded)
@@ -50,9 +51,9 @@ async def look(loaded: Loaded) -> OverlayFacts:
 
 
 def explain_stranger(found: ServiceFacts, mine: Identity, cluster: str) -> str:
-    """Return why a service does not belong to this config; "" if it does.
+    """Return why a service does not belong to this config (`mine`), as a sentence for the user; "" if it does.
 
-    `cluster`: Kafka's id of the cluster, "" if unknown.
+    `cluster`: Kafka's id of the cluster of this config, "" if unknown.
     """
     if found.prefix != mine.prefix:
         why = f"its topics.prefix is {found.prefix!r}, here it is {mine.prefix!r}"
@@ -67,7 +68,9 @@ def explain_stranger(found: ServiceFacts, mine: Identity, cluster: str) -> str:
 
 
 def compare(found: ServiceFacts, mine: Identity) -> list[str]:
-    """Return notes about a service of this config that differs from what this folder has."""
+    """Return notes for the user: one if the service runs other streams and consumers than this
+    folder has now, one if it has only some of the shards. Empty if neither is so.
+    """
     notes = []
     if found.digest != mine.digest:
         notes.append(
@@ -86,7 +89,10 @@ def compare(found: ServiceFacts, mine: Identity) -> list[str]:
 
 
 def combine(running: OverlayFacts, stored: OverlayFacts, mine: Identity) -> OverlayFacts:
-    """Return the service's facts, with positions from the state where the service has none."""
+    """Return the facts of both: the service's where it has any, with positions from the stored
+    state where it has none. A note names each stream and consumer of the folder that the service
+    does not know.
+    """
     streams, consumers = dict(stored.streams), dict(stored.consumers)
     for name, found in running.streams.items():
         streams[name] = _complete_stream(found, stored.streams.get(name))
@@ -109,6 +115,8 @@ def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFact
     """Return the service's facts about a consumer, with positions from the state if it has none."""
     if says.positions or stored is None:
         return says
+    if stored.state == SPARK:
+        return stored
     found = replace(
         says,
         consumer_sequence=stored.consumer_sequence,
@@ -120,7 +128,7 @@ def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFact
 
 
 def _unknown(running: OverlayFacts, stored: OverlayFacts) -> list[tuple[str, str]]:
-    """Return what is in the config folder but not in the service, which read the folder earlier."""
+    """Return what is in the config folder but not in the service, as ("stream" or "consumer", name)."""
     streams = [("stream", name) for name in stored.streams if name not in running.streams]
     consumers = [
         ("consumer", "/".join(consumer))

@@ -25,7 +25,7 @@ class Where(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RewindPlan:
-    """The plan of a reset.
+    """The plan of a reset, which sets a stream's consumers to the start or the end of its logs.
 
     `reason`: why the stream cannot be read as it is, "" if it can. If there is a reason, the
     current positions mean nothing. `positions`: where the consumers begin again. `snapshots`:
@@ -36,7 +36,8 @@ class RewindPlan:
     reason: str
     positions: Mapping[TopicPartition, int]
     consumers: Mapping[ConsumerId, Mapping[TopicPartition, int]]
-    """The consumers that the state knows, with their current positions."""
+    """The consumers that the state knows, with their current positions; without those of Spark
+    jobs, which a reset leaves alone."""
     snapshots: Mapping[ConsumerId, Mapping[TopicPartition, int]]
 
     @property
@@ -44,12 +45,12 @@ class RewindPlan:
         return functools.partial(reset_stream, stream=self.stream, positions=self.positions, snapshots=self.snapshots)
 
     def is_needed(self, memory: Memory) -> bool:
-        """Return whether the reset would change anything in the state."""
+        """Return whether the reset would change the state of any shard."""
         return any(self.change(state) for state in memory.states)
 
 
 def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> RewindPlan:
-    """Return the plan to reset a stream.
+    """Return the plan to reset a stream. Nothing is changed or asked of Kafka; `memory` has what was read.
 
     Raises SourceChanged if a topic of the stream is missing, because there is no log to begin at.
     """
@@ -67,7 +68,7 @@ def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> Re
             if (log_position := memory.state_for(consumer).log_position_of(consumer, s))
         }
         for consumer in memory.known_consumers()
-        if consumer[0] == stream
+        if consumer[0] == stream and not memory.state_for(consumer).consumers[consumer].job
     }
     snapshots = {
         consumer: ends

@@ -1,11 +1,12 @@
-"""Facts from Kafka alone: positions from the state topic, ends from the logs."""
+"""Facts from Kafka alone: positions from the state topic and the plans of Spark jobs, ends from the logs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
+from overlay.config.consumer import Engine
 from overlay.control.tail import read_registry
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin, TopicFacts
@@ -13,6 +14,8 @@ from overlay.kafka.connection import open_client, reach
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import shard_of
 from overlay.state.amend import read_states
+from overlay.state.handover import read_plans
+from overlay.state.job_plan import BatchPlan, JobPosition
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import ConsumerId, ShardState
 
@@ -20,7 +23,7 @@ from .facts import ConsumerFacts, OverlayFacts, PartitionFacts, StreamFacts
 
 DEADLINE_S = 5.0
 """Seconds to wait for Kafka. Short, because a user waits at the terminal."""
-NEW, WAITING, STOPPED, REMOVED = "new", "waiting", "stopped", "removed"
+NEW, WAITING, STOPPED, REMOVED, SPARK = "new", "waiting", "stopped", "removed", "spark"
 REMOVED_REASON = "its file is gone and its state is kept until `overlay consumer rm {} {}`"
 
 
@@ -41,10 +44,31 @@ class Memory:
 
     None if the control topic was not read.
     """
+    jobs: Mapping[str, BatchPlan] = field(default_factory=dict)
+    """The last plan of each Spark job, by the job's name."""
 
     def state_for(self, consumer: ConsumerId) -> ShardState:
-        """Return the state of the shard that owns a consumer."""
+        """Return the state of the shard that owns a consumer; an empty one if no service has run yet."""
         return self.states[shard_of(consumer, len(self.states))] if self.states else ShardState()
+
+    def find_in_jobs(self, consumer: ConsumerId) -> tuple[str, JobPosition] | None:
+        """Return the Spark job that delivers a consumer, and how far it has come; None if there is none.
+
+        The entry in the service's state names the job. Without an entry, it is a job whose last plan
+        has the consumer.
+        """
+        known = self.state_for(consumer).consumers.get(consumer)
+        if known is not None and not known.job:
+            return None
+        for job in [known.job] if known is not None else sorted(self.jobs):
+            plan = self.jobs.get(job)
+            found = plan.find_delivered(consumer[1]) if plan is not None and plan.name == consumer[0] else None
+            if found is not None and (known is None or found.claim == known.claim):
+                return job, found
+        if known is None:
+            return None
+        own = {source: log_position.position for source, log_position in known.own.items()}
+        return known.job, JobPosition(own, known.sequence, known.claim)
 
     def known_consumers(self) -> list[ConsumerId]:
         """Return the ids of all consumers with a state, sorted."""
@@ -52,20 +76,26 @@ class Memory:
 
 
 async def read_memory(loaded: Loaded) -> Memory:
-    """Read it all from Kafka. Raises SourceUnavailable and CredentialsRefused."""
+    """Read from Kafka the states of all shards, and the topics and bounds of all streams in the
+    config. Raises SourceUnavailable and CredentialsRefused.
+    """
     kafka = loaded.service.kafka
     await reach(kafka, DEADLINE_S)
+    prefix = loaded.service.topics.prefix
     async with Admin(kafka) as admin:
         client = await open_client(kafka)
         try:
-            states = await read_states(client, admin, loaded.service.topics.prefix)
+            states = await read_states(client, admin, prefix)
+            has_jobs = len(loaded.served) < len(loaded.consumers)
+            has_jobs |= any(known.job for state in states for known in state.consumers.values())
+            jobs = await read_plans(client, admin, prefix) if has_jobs else {}
         finally:
             await client.close()
         topics = await admin.find_topics(topic for stream in loaded.streams.values() for topic in stream.topic_names)
         sources = {source for stream in loaded.streams.values() for source in find_partitions(stream, topics)}
         bounds, cluster = await admin.find_bounds(sorted(sources)), await admin.find_cluster()
         registry = await read_registry(kafka, admin, loaded)
-    return Memory(states, topics, bounds, cluster, registry.effective())
+    return Memory(states, topics, bounds, cluster, registry.effective(), jobs)
 
 
 def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
@@ -79,7 +109,9 @@ def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> l
 
 
 def describe_memory(loaded: Loaded, memory: Memory) -> OverlayFacts:
-    """Return facts without rates, for everything in the config and for consumers without a file."""
+    """Return facts without rates about the streams and consumers of the config, and about consumers
+    that only the state has.
+    """
     loaded = memory.loaded or loaded
     reasons = {name: find_change(stream, memory) for name, stream in loaded.streams.items()}
     streams = {name: _stream(loaded, stream, memory, reasons[name]) for name, stream in loaded.streams.items()}
@@ -118,16 +150,23 @@ def _stream(loaded: Loaded, stream: StreamConfig, memory: Memory, reason: str) -
 
 
 def _foremost(state: ShardState, stream: str, source: TopicPartition) -> int | None:
-    """Return the highest position of a shard's consumers of a stream in a partition, or None."""
-    own = [c.own[source].position for (name, _), c in state.consumers.items() if name == stream and source in c.own]
+    """Return the highest position that a shard's consumers of a stream have in a partition; None if they have none."""
+    served = [c for (name, _), c in state.consumers.items() if name == stream and not c.job]
+    own = [c.own[source].position for c in served if source in c.own]
     cursor = state.cursors.get((stream, source))
     return max(own + ([cursor.position] if cursor else []), default=None)
 
 
 def _consumer(consumer: ConsumerId, config: ConsumerConfig, memory: Memory, reason: str) -> ConsumerFacts:
-    """Return the facts about a consumer of the config."""
+    """Return the facts about a consumer of the config. `reason`: why its stream cannot be read, "" if it can."""
     facts = _placed(consumer, memory, with_lag=not reason)
     state = STOPPED if reason else NEW if facts is None else WAITING
+    if config.engine is Engine.SPARK:
+        job = memory.find_in_jobs(consumer)
+        state, reason = (
+            SPARK,
+            f"Spark job {job[0]!r} delivers it" if job is not None else "no Spark job has begun with it",
+        )
     if facts is None:
         return ConsumerFacts(*consumer, config.deliver_subject, config.filters, state, reason)
     return ConsumerFacts(
@@ -155,18 +194,27 @@ class _Placed:
 
 
 def _placed(consumer: ConsumerId, memory: Memory, *, with_lag: bool) -> _Placed | None:
-    """Return a consumer's sequence, positions and lag; None if the state does not know it."""
+    """Return a consumer's sequence, positions and lag; None if the state does not know it. The lag
+    is None without `with_lag`, or if no end is known.
+    """
     state = memory.state_for(consumer)
     known = state.consumers.get(consumer)
+    if (of_job := memory.find_in_jobs(consumer)) is not None:
+        return _measure(of_job[1].sequence, of_job[1].offsets, memory, with_lag=with_lag)
     if known is None:
         return None
     log_positions = {source: state.log_position_of(consumer, source) for source in _sources_of(state, consumer)}
     positions = {
         source: log_position.position for source, log_position in log_positions.items() if log_position is not None
     }
+    return _measure(known.sequence, positions, memory, with_lag=with_lag)
+
+
+def _measure(sequence: int, positions: Mapping[TopicPartition, int], memory: Memory, *, with_lag: bool) -> _Placed:
+    """Return what is shown of a consumer at these positions; the lag is None without `with_lag`, or if no end is known."""
     ends = {source: memory.bounds[source][1] for source in positions if source in memory.bounds}
     lag = sum(max(0, end - positions[source]) for source, end in ends.items()) if with_lag and ends else None
-    return _Placed(known.sequence, {name_source(source): at for source, at in positions.items()}, lag)
+    return _Placed(sequence, {name_source(source): at for source, at in positions.items()}, lag)
 
 
 def _sources_of(state: ShardState, consumer: ConsumerId) -> Iterable[TopicPartition]:

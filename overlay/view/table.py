@@ -26,6 +26,7 @@ _STYLES = {
     "stalled": "bold red",
     "removed": "yellow",
     "elsewhere": "dim",
+    "spark": "dim",
 }
 
 
@@ -52,7 +53,7 @@ def print_streams(console: Console, facts: OverlayFacts) -> None:
 
 
 def print_consumers(console: Console, facts: OverlayFacts, shown: Sequence[ConsumerFacts]) -> None:
-    """Print the output of `overlay consumer ls`."""
+    """Print the output of `overlay consumer ls` for the consumers `shown`."""
     table = make_table(
         console, "stream", "consumer", "state", "output", right=("sequence", "records/s", "lag", "lag time")
     )
@@ -173,7 +174,7 @@ def make_table(console: Console, *left: str, right: Iterable[str]) -> Table:
 
 
 def make_sheet(*rows: tuple[str, str]) -> Table:
-    """Return names and values, one pair a line; empty values are left out."""
+    """Return a table of names and values, one pair a line; pairs with an empty value are left out."""
     sheet = Table.grid(padding=(0, 2))
     for name, value in rows:
         if value:
@@ -193,7 +194,9 @@ def _print(console: Console, body: RenderableType, facts: OverlayFacts, reasons:
 
 
 def make_moves(console: Console, moves: Iterable[tuple[str, str, int | None, int]]) -> Table:
-    """Return a table of consumers and their positions in each partition, before and after."""
+    """Return a table with a row for each move: a consumer, a partition, and the consumer's next
+    offset there now (None if it has none) and afterwards.
+    """
     table = make_table(console, "consumer", "partition", right=("now", "then"))
     for consumer, partition, now, then in moves:
         table.add_row(Text(consumer), Text(partition), show_count(now), show_count(then))

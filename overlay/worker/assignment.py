@@ -3,7 +3,7 @@ it cannot serve and why."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from aiokafka.client import AIOKafkaClient
@@ -23,7 +23,8 @@ from overlay.logs import get_logger
 from overlay.match import choose_values
 from overlay.output.batch_builder import OutputBatch
 from overlay.output.topics import ensure_topics, make_dead_letter_topic, make_output_topic
-from overlay.state.leases import find_held
+from overlay.state.handover import TakenBack, take_back
+from overlay.state.leases import find_held, may_be_a_jobs
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
 
@@ -96,6 +97,10 @@ class Assignment:
         self.stopped[stream] = reason
         log.error("stream stopped", stream=stream, reason=reason)
 
+    def find_starts(self, stream: str) -> dict[TopicPartition, int]:
+        """Return the log start of each partition of a stream that is served."""
+        return {source: self.starts[source] for source in self.sources[stream].partitions}
+
     def members(self, stream: str) -> list[ConsumerId]:
         """Return the consumers of a stream that are served."""
         return [consumer for consumer in self.readers if consumer[0] == stream]
@@ -158,29 +163,27 @@ async def enlist(
     state: ShardState,
     assignment: Assignment,
     delta: Delta,
+    record: Callable[[Delta], Awaitable[None]],
 ) -> None:
     """Prepare the consumers whose streams are served: create missing topics, and find where new
-    consumers start.
+    consumers and those of Spark jobs start.
 
-    Adds them to the assignment, and to the delta what the state must record. A consumer that cannot
-    be served is stalled with the reason. Raises SourceUnavailable.
+    Adds them to the assignment, and to the delta what the state must record. `record`: commits a
+    delta of its own at once, and applies it to `state`. A consumer that cannot be served is stalled
+    with the reason. Raises SourceUnavailable.
     """
     ready = [c for c in mine.values() if c.stream in assignment.sources and c.id not in assignment.stalled]
-    pushing = [config for config in ready if config.is_push]
-    assignment.outputs, refused = await ensure_topics(admin, pushing, loaded.service.topics.replication)
-    found, lacking = await ensure_side_topics(admin, loaded, ready, assignment.topics)
-    assignment.outputs |= found
-    held = await find_held(admin, loaded.service.topics.prefix, ready, state)
+    refused = await _find_refused(admin, loaded, ready, state, assignment)
+    free = [config for config in ready if config.id not in refused and may_be_a_jobs(config, state)]
+    starts = {config.id: assignment.find_starts(config.stream) for config in free}
+    service = loaded.service
+    taken = await take_back(service.kafka, client, admin, service.topics.prefix, starts, state, record)
     for config in ready:
         try:
-            # reasons not to serve it: a Spark pipeline runs it, or one of its topics refuses
-            if why := held.get(config.id):
+            if why := refused.get(config.id):
                 raise OverlayError(why)
-            if why := refused.get(config.deliver_subject):
-                raise OverlayError(why)
-            wanted = list_side_topics(loaded.service.topics.prefix, config)
-            if why := next((lacking[name] for name in sorted(wanted) if name in lacking), ""):
-                raise OverlayError(why)
+            if (found := taken.get(config.id)) is not None:
+                _take(config, found, delta)
             if config.needs_machine:
                 assignment.machines[config.id] = config
             await _enlist(client, admin, config, loaded.ends.get(config.id), state, assignment, delta)
@@ -193,9 +196,40 @@ async def enlist(
     delta.consumers.update(_pin_absent(state, assignment))
 
 
+async def _find_refused(
+    admin: Admin, loaded: Loaded, ready: Sequence[ConsumerConfig], state: ShardState, assignment: Assignment
+) -> dict[ConsumerId, str]:
+    """Return why consumers cannot be served: a Spark pipeline runs them, or one of their topics
+    refuses. Creates the missing topics, and adds them to the assignment. Raises SourceUnavailable."""
+    prefix = loaded.service.topics.prefix
+    pushing = [config for config in ready if config.is_push]
+    assignment.outputs, refused = await ensure_topics(admin, pushing, loaded.service.topics.replication)
+    found, lacking = await ensure_side_topics(admin, loaded, ready, assignment.topics)
+    assignment.outputs |= found
+    reasons = await find_held(admin, prefix, ready, state)
+    for config in ready:
+        side = [lacking[name] for name in sorted(list_side_topics(prefix, config)) if name in lacking]
+        why = next((why for why in (refused.get(config.deliver_subject), *side) if why), "")
+        if why:
+            reasons.setdefault(config.id, why)
+    return reasons
+
+
+def _take(config: ConsumerConfig, taken: TakenBack, delta: Delta) -> None:
+    """Have the state record a consumer as the service's that was a Spark job's. Raises OverlayError
+    if it stays the job's."""
+    if taken.reason:
+        raise OverlayError(taken.reason)
+    if taken.state is not None:
+        delta.consumers[config.id] = taken.state
+    log.info("consumer taken over from a Spark job", stream=config.stream, consumer=config.id[1], job=taken.job)
+
+
 def _log_positions(state: ShardState, stream: str, source: TopicPartition) -> set[LogPosition]:
-    """Return every log position that the state has in a partition of a stream."""
-    own = {c.own[source] for (name, _), c in state.consumers.items() if name == stream and source in c.own}
+    """Return every log position that the state has in a partition of a stream. Those with which Spark
+    jobs once began do not matter."""
+    served = [c for (name, _), c in state.consumers.items() if name == stream and not c.job]
+    own = {c.own[source] for c in served if source in c.own}
     cursor = state.cursors.get((stream, source))
     return own | ({cursor} if cursor else set())
 
@@ -215,16 +249,16 @@ async def _enlist(
     OverlayError if the consumer cannot be served.
     """
     sources, ledger = assignment.sources[config.stream], assignment.ledgers.get(config.stream)
-    if config.id not in state.consumers:
+    known = delta.consumers.get(config.id) or state.consumers.get(config.id)
+    if known is None or known.job:
         stream, index = assignment.streams[config.stream], assignment.indexes.get(config.stream)
         created = None
         if ends is not None:
             created = {source: ends.find(*source, sources.identities[source[0]]) for source in sources.partitions}
         start = await find_start(client, admin, config, stream, sources.partitions, ledger, index, created)
         own = {source: LogPosition(position) for source, position in start.positions.items()}
-        delta.consumers[config.id] = ConsumerState(0, own, start.snapshot, start.floor)
+        delta.consumers[config.id] = known = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
-    known = delta.consumers.get(config.id) or state.consumers[config.id]
     if is_replayed(config) and known.replay_until is None:
         end = await find_replay_end(admin, sources.partitions, assignment.starts, ledger)
         delta.consumers[config.id] = replace(known, replay_until=end)
@@ -247,14 +281,16 @@ async def _enlist(
 
 
 def _pin_absent(state: ShardState, assignment: Assignment) -> dict[ConsumerId, ConsumerState]:
-    """Return the states of consumers that are not served now, with every position their own, before
-    the stream's position moves on without them."""
+    """Return new states for consumers that the state knows and that are not served now. All positions
+    are copied into the consumer's own state, so that it stays there when the stream's position
+    moves on. States that would not change are left out, and so are consumers of Spark jobs, whose
+    positions are in the plans of the jobs.
+    """
     pinned = {}
     for consumer, known in state.consumers.items():
-        if consumer in assignment.readers or consumer[0] not in assignment.sources:
+        if consumer in assignment.readers or consumer[0] not in assignment.sources or known.job:
             continue
-        sources = assignment.sources[consumer[0]].partitions
-        now = state.pin(consumer, {source: assignment.starts[source] for source in sources})
+        now = state.pin(consumer, assignment.find_starts(consumer[0]))
         if now.own != known.own:
             pinned[consumer] = replace(now, snapshot=known.snapshot)
     return pinned

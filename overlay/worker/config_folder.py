@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from overlay.config import Loaded, load
+from overlay.config.load import sign
 from overlay.errors import ConfigError
 from overlay.logs import get_logger
 
@@ -20,28 +21,13 @@ log = get_logger(__name__)
 EVERY_S = 1.0
 """Seconds between two looks."""
 
-Signature = tuple[tuple[str, int, int], ...]
-
-
-def sign(folder: Path) -> Signature:
-    """Return the stream and consumer files of a folder: names, modification times in ns, sizes in
-    bytes."""
-    found = []
-    for part in ("streams", "consumers"):
-        for file in sorted((folder / part).glob("*.yaml")):
-            try:
-                facts = file.stat()
-            except OSError:  # deleted between glob and stat
-                continue
-            found.append((str(file), facts.st_mtime_ns, facts.st_size))
-    return tuple(found)
-
 
 async def watch_folder(folder: Path, take: Callable[[Loaded], None], every: float = EVERY_S) -> None:
-    """Pass the configs to `take` whenever the folder has changed, until cancelled. `every`: seconds
-    between two looks.
+    """Read the folder again whenever its stream or consumer files have changed, and pass the
+    configs to `take`; runs until cancelled. The configs at the time of the call are not passed.
 
-    A folder that cannot be read is logged, and the next change is awaited.
+    A change counts once two looks in a row have found the same files. A folder that cannot be read
+    is logged, and the next change is awaited. `every`: seconds between two looks.
     """
     # before the first wait, so that no change from here on is missed
     taken = seen = sign(folder)

@@ -62,7 +62,9 @@ PROBE_S = 0.1
 
 @dataclass(slots=True)
 class DispatchLoop:
-    """The loop around the dispatcher of one session. `ack_decoders`: by stream."""
+    """The loop around the dispatcher of one session, which delivers to the consumers with machines
+    (those with acks, pull requests or pacing). The loop does the IO: it reads ack topics, runs the
+    dispatcher step by step, and queues its output for commit. `ack_decoders`: by stream."""
 
     dispatcher: Dispatcher
     client: AIOKafkaClient
@@ -107,7 +109,8 @@ class DispatchLoop:
 
     @property
     def is_ending(self) -> bool:
-        """Whether an order may be too late for the last step."""
+        """Whether `end` was called. An event that is queued from now on may not be handled any
+        more."""
         return self._ended
 
     # what others do
@@ -115,8 +118,13 @@ class DispatchLoop:
     def offer(
         self, offers: Iterable[tuple[TopicPartition, Offer]], beyond: Mapping[ConsumerId, int]
     ) -> set[ConsumerId]:
-        """Queue offers of the reading loop, and how much lies ahead behind them (`beyond`). Return
-        the consumers that had no undelivered messages before."""
+        """Queue messages for the machines of their consumers; the next step handles them. Until
+        they are delivered, they count as undelivered. Return the consumers of `offers` that had no
+        undelivered messages before.
+
+        `offers`: each with the source partition that its records are from. `beyond`: by consumer,
+        an estimate of how many matching records lie behind its offers and are not read yet.
+        """
         fresh: set[ConsumerId] = set()
         for source, offer in offers:
             held = self._held.setdefault(offer.consumer, Undelivered())
@@ -138,14 +146,15 @@ class DispatchLoop:
         self._wake.set()
 
     def expire(self, lows: Mapping[str, int]) -> None:
-        """Have machines give up messages that are gone from their logs. `lows`: by stream, the
-        lowest stream sequence that is left."""
+        """Queue, for the next step, which records no longer exist. Machines then forget given-up
+        messages among these, which their state would otherwise contain for ever. `lows`: by stream,
+        the lowest stream sequence that its log may still have."""
         self._lows |= lows
         self._wake.set()
 
     def _drop_pulls(self, heads: frozenset[str], addresses: frozenset[str]) -> None:
-        """Drop the pull requests with these reply addresses, or with an address that begins with
-        one of `heads`, since records sent there are refused.
+        """Have the next step drop the open pull requests whose reply address is one of `addresses`
+        or begins with one of `heads`, since records sent there are refused.
 
         Only consumers with open requests are told, since each one that is told writes its state.
         """
@@ -154,7 +163,8 @@ class DispatchLoop:
                 self.order(consumer, Unreachable(heads, addresses))
 
     def end(self) -> None:
-        """Have `run` return after a last step. No offers may follow."""
+        """Have `run` return after one last step; does not wait for that. `offer` must not be called
+        any more."""
         self._ended = True
         self._wake.set()
 
@@ -166,7 +176,8 @@ class DispatchLoop:
     # the work
 
     async def run(self) -> None:
-        """Serve until `end`."""
+        """Run the dispatcher's steps until `end` is called, and then a last one. Between steps,
+        wait until something arrives or is due. Raises the first error of a step."""
         fetcher = Fetcher(self.client, apart=1)  # acks need not wait for the source, nor the source for acks
         fetcher.changed = self._wake
         watching: asyncio.Task[None] | None = None
@@ -188,7 +199,9 @@ class DispatchLoop:
             await fetcher.close()
 
     async def _step(self, jobs: Jobs, is_last: bool) -> bool:
-        """Run one step of the dispatcher if there is anything to do. Return whether there was."""
+        """Pass everything that has arrived since the last step to the dispatcher, and put the
+        results into the commit queue, waiting for room in it. Return False, and do nothing, if
+        there is nothing to do; `is_last` forces the step."""
         await self.reply_sender.make_room()
         self.dispatcher.hold_back(self.reply_sender.full)
         fetches = await self.listening.take()
@@ -204,7 +217,7 @@ class DispatchLoop:
         # the dispatcher's parts run in the thread, in this order; records are read again in between
         self.machine_facts.begin_step()
         heard = await jobs.run(self._hear, fetches) if fetches else []
-        said = await self._reach(self._sort(heard, orders))
+        said = await self._drop_unreachable(self._sort(heard, orders))
         up_to = dict(self.listening.up_to)
         work = await jobs.run(self._take_in, offers, said, up_to, beyond, lows, tells_all)
         if not isinstance(work, Work):
@@ -227,7 +240,8 @@ class DispatchLoop:
         return True
 
     def _let_go(self, consumers: Iterable[ConsumerId]) -> None:
-        """Drop what these consumers have delivered from what they hold.
+        """Stop counting messages of these consumers as undelivered if their machines have delivered
+        them, and update the offsets from which a restart reads again.
 
         After a takeover a machine may be offered only messages that it has delivered before. It
         then has nothing to say, and what it was offered must not count as undelivered: the consumer
@@ -239,8 +253,9 @@ class DispatchLoop:
                 self.cursors.hold(consumer, held.first_offsets)
 
     def _note_heard(self) -> set[ConsumerId]:
-        """Record how far the consumers have read that are behind in an ack topic. Return those that
-        have moved."""
+        """Look up the present positions of the consumers that have read less of an ack topic than
+        the others of their stream. Record those that have changed, for the state, and return their
+        consumers. One that has caught up has changed as well."""
         if not self._behind:
             return set()
         behind = self.listening.find_behind()
@@ -251,28 +266,32 @@ class DispatchLoop:
         return moved
 
     async def _send_plain(self, batches: list[tuple[ConsumerId, OutputBatch]]) -> None:
-        """Send batches outside of transactions, and record where they went."""
+        """Send batches outside of transactions and wait until Kafka has them. Then record the
+        output offsets of their deliveries."""
         assert self.plain is not None
         offsets = await self.plain.send([outgoing for _, outgoing in batches])
         self._note_offsets(_describe(batches), offsets)
 
     def _note_offsets(self, written: Iterable[_Written], offsets: Iterable[int]) -> None:
-        """Record at which offsets of the output the deliveries are, to recognize later how far
-        readers are."""
+        """Record which consumer sequences are at which offsets of an output, so that the offsets of
+        a reader group tell which deliveries it has read. `offsets`: the first offset of each batch
+        of `written`."""
         for (consumer, partition, count, seqs), base in zip(written, offsets, strict=False):
             if seqs[0] > 0:
                 self.readers.note(consumer, partition, base, count, *seqs)
 
     def _is_due(self) -> bool:
-        """Return whether a timer of a machine has fired, or acks that a deadline waited for have
-        been read."""
+        """Return whether a machine's timer is due, or all acks have been read that an ack deadline
+        was waiting for."""
         return self.dispatcher.next_at <= now_ns() or any(
             slot.blocked_at <= self.listening.up_to.get(consumer[0], 0)
             for consumer, slot in self.dispatcher.slots.items()
         )
 
     async def _rest(self) -> None:
-        """Wait until something comes or something is due."""
+        """Wait until something has arrived (`_wake`) or the next timer is due, at most
+        LONGEST_WAIT_S. Wait at most PROBE_S while deadlines wait for acks to be read, or while a
+        reply topic is full."""
         at = self.dispatcher.next_at
         patience = LONGEST_WAIT_S if at == NEVER else min(max((at - now_ns()) / 1e9, 0.0), LONGEST_WAIT_S)
         if self.dispatcher.waiting_for_acks or self.reply_sender.full:
@@ -280,7 +299,7 @@ class DispatchLoop:
         await is_set_within(self._wake, patience)
 
     def _hear(self, fetches: Iterable[tuple[StreamPartition, Fetched]]) -> list[tuple[str, DecodedAcks]]:
-        """Decode what was fetched from ack topics. Return it by stream."""
+        """Decode fetches of ack topics. Return the stream and the acks of each fetch."""
         since = self.listening.since
         return [
             (
@@ -299,8 +318,13 @@ class DispatchLoop:
         lows: Mapping[str, int],
         tells_all: bool,
     ) -> Work | dict[str, Ints]:
-        """Hand the dispatcher what there is, and return what it gives out; or the sequences to be read again before
-        that, by stream.
+        """Pass what has arrived to the dispatcher, and return the results of the step. If records
+        have to be read again first, return their stream sequences instead, by stream; `give_out` is
+        still to be called then.
+
+        `said`: acks and events by consumer. `up_to`: by stream, the time before which all acks are
+        read, ns since 1970. `beyond`, `lows`: as in `offer` and `expire`. `tells_all`: whether
+        every machine has to write its whole state.
 
         All in one job of the thread: each job costs the event loop more than most of these calls.
         """
@@ -313,7 +337,7 @@ class DispatchLoop:
     def _sort(
         heard: Iterable[tuple[str, DecodedAcks]], orders: Iterable[tuple[ConsumerId, Event]]
     ) -> dict[ConsumerId, list[AckBatch | Event]]:
-        """Return acks and orders by consumer, acks first."""
+        """Return, by consumer, its acks followed by the events that were queued for it."""
         said: dict[ConsumerId, list[AckBatch | Event]] = {}
         for stream, each in heard:
             for name, words in each.said.items():
@@ -322,9 +346,12 @@ class DispatchLoop:
             said.setdefault(consumer, []).append(event)
         return said
 
-    async def _reach(self, said: dict[ConsumerId, list[AckBatch | Event]]) -> dict[ConsumerId, list[AckBatch | Event]]:
-        """Return the events without the pull requests whose reply topics do not exist: other
-        requests can have these messages.
+    async def _drop_unreachable(
+        self, said: dict[ConsumerId, list[AckBatch | Event]]
+    ) -> dict[ConsumerId, list[AckBatch | Event]]:
+        """Return `said`, the acks and events by consumer, without the pull requests whose reply
+        topics do not exist, so that other requests get these messages. Looks these topics up, and
+        counts the requests that it leaves out.
 
         For replies to acks, the topics are looked up when the replies are sent.
         """
@@ -349,10 +376,11 @@ class DispatchLoop:
     def _make_unit(
         self, work: Work, delta: Delta, moved: Iterable[ConsumerId], plain: asyncio.Task[None] | None
     ) -> CommitUnit:
-        """Return a step's results as a commit unit, with the new positions of its consumers.
+        """Return a step's results as a commit unit, with the new positions of its consumers and
+        `delta`. Announces its answers to the reply sender; they are sent after the commit.
 
-        `moved`: consumers whose position in an ack topic has changed. `plain`: sends what belongs
-        to no transaction.
+        `moved`: consumers whose position in an ack topic has changed. `plain`: the task that sends
+        the batches outside of transactions, None if there are none.
         """
         changed = set(work.records)
         for consumer in changed:
@@ -398,5 +426,6 @@ class DispatchLoop:
 
 
 def _describe(batches: Iterable[tuple[ConsumerId, OutputBatch]]) -> list[_Written]:
-    """Return what `_note_offsets` needs of each batch."""
+    """Return of each batch what `_note_offsets` needs: consumer, output partition, number of
+    records, and first and last consumer sequence."""
     return [(c, out.partition, out.batch.count, out.batch.consumer_seqs) for c, out in batches]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from overlay.clock import now_ms, now_ns
 from overlay.config import Loaded
+from overlay.config.consumer import Engine
 from overlay.control.responses import describe_acks
 from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId
@@ -118,7 +119,7 @@ def report_consumer(
         "deliver_subject": config.deliver_subject,
         "filters": list(config.filters),
         "filter": config.filter.model_dump(exclude_defaults=True),
-        "state": "elsewhere" if is_elsewhere else "starting",
+        "state": "spark" if config.engine is Engine.SPARK else "elsewhere" if is_elsewhere else "starting",
         "reason": "",
         "delivered": rates.delivered[consumer],
         "rate": rates.of_consumer(consumer, now),
@@ -202,7 +203,7 @@ def report_stream(
 ) -> dict[str, Any]:
     """Return what /streams says of one stream."""
     stream = loaded.streams[name]
-    readers = {consumer for consumer in loaded.consumers if consumer[0] == name}
+    readers = {consumer for consumer in loaded.served if consumer[0] == name}
     found: dict[str, Any] = {
         "name": name,
         "topics": list(stream.topic_names),
@@ -211,7 +212,7 @@ def report_stream(
         "reason": "",
         "decoded": rates.decoded[name],
         "rate": rates.of_stream(name, now_ms()),
-        "consumers": sorted(consumer for _, consumer in readers),
+        "consumers": sorted(consumer for stream, consumer in loaded.consumers if stream == name),
         "partitions": {},
         "index": None,
     }
@@ -266,9 +267,9 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
 
 
 def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list[dict[str, Any]]) -> None:
-    """Set the gauges of what this worker serves. Other workers set those of what is elsewhere."""
+    """Set the gauges of what this worker serves. Other workers and Spark jobs set those of the rest."""
     for found in consumers:
-        if found["state"] == "elsewhere":
+        if found["state"] in ("elsewhere", "spark"):
             continue
         labels = (found["stream"], found["name"])
         if found.get("lag_records") is not None:

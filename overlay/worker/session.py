@@ -52,7 +52,8 @@ SEAL_S = 1.0
 
 @dataclass(slots=True)
 class Session:
-    """The reading loop and everything that belongs to one ownership of a shard. Good for one run."""
+    """One ownership of a shard, from its takeover to its end: the reading loop and everything that
+    belongs to it. Good for one run."""
 
     client: AIOKafkaClient
     admin: Admin
@@ -116,7 +117,9 @@ class Session:
             await fetcher.close()
 
     async def _run_all(self, *tasks: asyncio.Task[None]) -> None:
-        """Wait for all tasks. The first error cancels the others; that may take as long as a job in a thread."""
+        """Wait until all tasks have ended. The first error cancels the others, and is raised when
+        these have ended; that may take as long as a job in a thread. Sets `is_over` when the first
+        one fails or all are done."""
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -172,7 +175,12 @@ class Session:
             await self.snapshots.close()
 
     async def _prepare(self, changed: asyncio.Event) -> Round:
-        """Take in what has happened since the last round, and return the next one."""
+        """Return the next round, which may be empty. Before, handle failed fetches, followed
+        ledgers, searches for last messages and parked consumers, and have the fetcher go on.
+
+        Queues a commit unit, and waits for room in the queue, if a position has moved to its log's
+        start.
+        """
         moved = await self.fetches.recover()
         if moved.partitions:
             # the moved positions are stored even if no record ever follows them
@@ -193,7 +201,8 @@ class Session:
         """Move the cursors to where the round has brought them, and return what is to be committed.
 
         Also hands offers to the dispatch loop, parks consumers that are full, and begins the plain
-        sends. Raises DeliveryFailed if a batch is larger than its topic takes.
+        sends. `changed`: set later when the reading loop has to look again. Raises DeliveryFailed
+        if a batch is larger than its topic takes.
         """
         refuse_oversized(result.batches)
         self.cursors.note_ends(self.fetches.look())
@@ -214,13 +223,14 @@ class Session:
             result.index,
             counts=result.counts,
             backlog=self.fetches.has_backlog(made),
-            on_commit=self._give_out(result.given_out, changed),
+            on_commit=self._follow_given_out(result.given_out, changed),
             plain=asyncio.create_task(self.plain.send(plain)) if plain and self.plain is not None else None,
         )
 
     def _hand_over(self, result: RoundResult, moved: Moved) -> Delta:
-        """Offer records to the consumers with machines, and park those that are full. Return what
-        the state must record."""
+        """Pass a round's offers to the dispatch loop, and park the consumers that have too many
+        undelivered messages. Return the delta of the state for the round. `moved`: what the round
+        itself has moved."""
         consumers = moved.consumers | {*result.counts.delivered, *result.counts.dead_letters}
         if self.dispatch_loop is None or self._backpressure is None:
             return self.cursors.delta(moved.partitions, consumers)
@@ -229,8 +239,14 @@ class Session:
         left = self._backpressure.park()
         return self.cursors.delta(moved.partitions | left.partitions, consumers | left.consumers)
 
-    def _give_out(self, given_out: Mapping[str, int], changed: asyncio.Event) -> Callable[[Sequence[int]], None] | None:
-        """Have busy ledgers rest. Return what to do when the sequences are committed; None if none were given out."""
+    def _follow_given_out(
+        self, given_out: Mapping[str, int], changed: asyncio.Event
+    ) -> Callable[[Sequence[int]], None] | None:
+        """Return a callback for after the commit; None if `given_out` is empty. It records the
+        sequences below those in `given_out` (by stream, the next one) as committed, and sets
+        `changed`. A stream that gets many records a second writes no ledger entry for up to
+        LINGER_S; `changed` is set after that too.
+        """
         if not given_out:
             return None
         if pause := self.cursors.rest(given_out, monotonic()):
@@ -243,7 +259,8 @@ class Session:
         return note_committed
 
     def _note_ends(self) -> None:
-        """Tell machines that nothing lies ahead of them. A partition fetch may learn of the log's
-        end only after the last record was processed."""
+        """Tell the machines of consumers that have reached the end of the log that no records lie
+        ahead of them. A partition fetch may learn of the log's end only after the last record was
+        processed."""
         if self.dispatch_loop is not None and (ended := self.pending_estimate.settle(self.cursors.is_at_end)):
             self.dispatch_loop.offer((), ended)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,8 +26,8 @@ from overlay.kafka.connection import open_client
 from overlay.kafka.own_topics import index_topic, state_topic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.output.transaction import PlainSender
-from overlay.state.shard_state import ConsumerId, ShardState
+from overlay.output.transaction import PlainSender, Transactions
+from overlay.state.shard_state import ConsumerId, Delta, ShardState, encode
 from overlay.state.takeover import take_over
 from overlay.waits import Backoff, unless
 
@@ -104,15 +105,16 @@ class Shard:
         return None if self._session is None or self._session.is_over else self._session
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`. Errors do not leave the shard: each is noted in `trouble`, and the
-        shard begins again."""
+        """Serve until `stop`. An error is not raised but put into `trouble`, and after a pause the
+        shard begins again from what is committed."""
         try:
             await self._run_sessions(stop)
         finally:
             await self.reply_sender.close()
 
     async def _run_sessions(self, stop: asyncio.Event) -> None:
-        """Run one session after the other until `stop`, with a pause after each error."""
+        """Run one session after the other until `stop`, with a pause after each error. Raises
+        CancelledError if the task itself is cancelled."""
         while not stop.is_set():
             try:
                 await self._serve(stop)
@@ -134,8 +136,8 @@ class Shard:
                 await self._rest(stop, LONG_BACKOFF_S)
 
     def _note(self, error: BaseException) -> None:
-        """Log and count an error, and note which consumers or streams the next session leaves
-        out."""
+        """Log and count the error that has ended a session, and put it into `trouble`. Record which
+        consumers, streams or indexes the next sessions leave out, for STALL_S."""
         self.trouble = str(error) or type(error).__name__
         if monotonic() - self._served_since >= STEADY_S:
             self._failures = 0  # commits reset this too, but some shards have nothing to commit
@@ -155,8 +157,9 @@ class Shard:
         self.metrics.replies_refused.labels(reason).inc(count)
 
     def _stall(self, error: DeliveryFailed) -> None:
-        """Leave out the consumers of an output topic that has refused a batch finally, or for the
-        second time (docs/exactly-once.md#refusing-outputs).
+        """Leave out, for STALL_S, the consumers of an output topic that has refused a batch
+        finally, or for the second time (docs/exactly-once.md#refusing-outputs). Leave out indexes
+        likewise whose topic has refused.
 
         Consumers with `on_undeliverable: dead_letter` are not left out at the first refusal. The
         topic's size limit may have been lowered, and the next session looks it up again; it then
@@ -178,11 +181,13 @@ class Shard:
                 log.error("consumer stalled", stream=consumer[0], consumer=consumer[1], reason=str(error))
 
     async def _rest(self, stop: asyncio.Event, backoff: tuple[float, float]) -> None:
-        """Wait after an error, longer after each one in a row, until `stop` at the latest."""
+        """Wait after an error, or until `stop` is set. `backoff`: shortest and longest pause in
+        seconds; it doubles with each error in a row."""
         await Backoff(*backoff, failures=self._failures - 1).rest(stop)
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        """Own the shard once. Return when `stop` is set, or when a change requires a new
+        """Wait until the group assigns us the shard, take it over, and run one session. Return when
+        `stop` is set, or when a change requires a new session. Raises the error that ends the
         session."""
         if not await unless(stop, self.membership.await_ownership(self.number)):
             return
@@ -203,7 +208,8 @@ class Shard:
 
     async def _open_session(self, closing: contextlib.AsyncExitStack) -> tuple[Session, ShardState]:
         """Take the shard over, and find where its streams and consumers go on. Return the session,
-        which does not run yet, and the state. `closing` closes what was opened."""
+        which does not run yet, and the shard's state. `closing` gets callbacks that close what was
+        opened."""
         service = self.loaded.service
         client = await open_client(service.kafka)
         closing.push_async_callback(client.close)
@@ -216,7 +222,8 @@ class Shard:
             client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
         )
         resumes = await open_indexes(client, self.admin, service, self._list_indexes(), assignment, state, delta)
-        await enlist(client, self.admin, self.loaded, self.mine, state, assignment, delta)
+        record = functools.partial(_record, transactions, state)
+        await enlist(client, self.admin, self.loaded, self.mine, state, assignment, delta, record)
         await transactions.look_up(outputs | set(assignment.index_topics.values()) | assignment.outputs.keys())
         state.apply(delta)
         place = (state_topic(service.topics.prefix), self.number)
@@ -235,7 +242,8 @@ class Shard:
         return session, state
 
     async def _confirm(self, state: ShardState) -> int | None:
-        """Return the generation by which the group assigns us the shard, None if it does not."""
+        """Ask the group whether it still assigns us the shard. Return the group's generation if it
+        does, else None. `state`: the shard's state, which has the generation of its last owner."""
         generation = await self.membership.confirm(self.number)
         if generation is not None and generation < state.generation:
             log.info(
@@ -244,7 +252,8 @@ class Shard:
         return generation
 
     def _left_out(self) -> tuple[dict[ConsumerId, str], dict[str, str]]:
-        """Return the consumers and the streams that are left out for now, each with the reason."""
+        """Return the consumers and the streams that are left out now, each with the reason. Entries
+        whose time is over are forgotten."""
         now = monotonic()
         self._stalled = {consumer: kept for consumer, kept in self._stalled.items() if kept[1] > now}
         self._stopped = {stream: kept for stream, kept in self._stopped.items() if kept[1] > now}
@@ -252,15 +261,15 @@ class Shard:
         return stalled, {stream: why for stream, (why, _) in self._stopped.items()}
 
     def _list_indexes(self) -> dict[str, str]:
-        """Return the streams whose index this shard keeps, each with the reason if it is left out
-        for now, else ""."""
+        """Return the streams whose index this shard keeps, each with the reason why the index is
+        left out now, or "" if it is not."""
         now = monotonic()
         self._unindexed = {stream: kept for stream, kept in self._unindexed.items() if kept[1] > now}
         return {stream: self._unindexed.get(stream, ("", 0.0))[0] for stream in self.keeps}
 
     def _find_retry(self, assignment: Assignment) -> float:
-        """Return the monotonic time at which the first of the left-out consumers and streams is
-        tried again, infinity if none is left out."""
+        """Return the monotonic time in seconds at which the first of the consumers, streams and
+        indexes that are left out is tried again; infinity if none is left out."""
         noted = [until for left in (self._stalled, self._stopped, self._unindexed) for _, until in left.values()]
         if assignment.waiting:
             noted.append(monotonic() + AWAIT_S)
@@ -272,8 +281,8 @@ class Shard:
         self._failures = 0
 
     def _note_counts(self, counts: Counts) -> None:
-        """Note that the output topics of a committed round accept records, and pass the round
-        on."""
+        """Reset the refusals of the output and dead letter topics to which consumers have delivered
+        in a committed round. Then call `on_commit`."""
         for consumer in {*counts.delivered, *counts.dead_letters}:
             config = self.mine[consumer]
             for topic in (config.deliver_subject, config.dead_letter_topic):
@@ -281,8 +290,8 @@ class Shard:
         self.on_commit(counts)
 
     async def _open_plain(self, assignment: Assignment, closing: contextlib.AsyncExitStack) -> PlainSender | None:
-        """Return a sender for the output topics that are not written in transactions, None if there
-        are none."""
+        """Return a started sender for the output topics that are not written in transactions, None
+        if there are none. `closing` gets the callback that closes it."""
         output_topics = [
             each
             for reader in assignment.readers.values()
@@ -298,7 +307,9 @@ class Shard:
         return plain
 
     async def _run(self, session: Session, stop: asyncio.Event) -> None:
-        """Run the session until `stop`, an error, or a reason for a new session."""
+        """Run the session, and return after its last commit: when `stop` is set, when a topic has
+        changed, or when it is time to try again what was left out. Raises the error that ends the
+        session, and that of a watched topic that cannot be read or written any more."""
         enough = asyncio.Event()
         retry_at = self._find_retry(session.assignment)
         serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")
@@ -325,6 +336,15 @@ class Shard:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _record(transactions: Transactions, state: ShardState, delta: Delta) -> None:
+    """Commit a delta before the session begins, and apply it to the state. Raises Fenced,
+    SourceUnavailable."""
+    await transactions.begin()
+    await transactions.finish(encode(Delta(generation=state.generation).merge(delta)))
+    state.apply(delta)
+    state.length += 1
 
 
 def is_cancelled() -> bool:

@@ -150,7 +150,7 @@ class ShardManager:
                 elif (shard := self.shards.get(number)) is not None:
                     shard.loaded = loaded
             # after the last commits of the ended sessions, which would open the series again
-            await self.series.close_consumers(before.consumers.keys() - loaded.consumers.keys())
+            await self.series.close_consumers(before.served.keys() - loaded.served.keys())
             self.series.close_streams(before.streams.keys() - loaded.streams.keys())
             self._close_moved()
         if failures:
@@ -260,7 +260,7 @@ class ShardManager:
         this worker."""
         if self.trouble:
             return frozenset()
-        return frozenset(c for c in self.loaded.consumers if shard_of(c, self.count) not in self.owned)
+        return frozenset(c for c in self.loaded.served if shard_of(c, self.count) not in self.owned)
 
     def report(self) -> dict[str, Any]:
         """Return the bodies of /readyz, /streams and /consumers."""
@@ -287,7 +287,7 @@ class ShardManager:
 
     def _choose(self, loaded: Loaded, number: int) -> _Part:
         """Return what a shard runs on with these configs."""
-        mine = {c: config for c, config in loaded.consumers.items() if shard_of(c, self.count) == number}
+        mine = {c: config for c, config in loaded.served.items() if shard_of(c, self.count) == number}
         keeps = tuple(name for name in loaded.streams if shard_of((name,), self.count) == number)
         streams = {name: loaded.streams[name] for name in sorted({*keeps, *(stream for stream, _ in mine)})}
         return _Part(mine, keeps, streams)

@@ -9,15 +9,21 @@ What a batch number means never changes. Its offsets are in Spark's offset log. 
 many records it has, its plan is in the journal, before any of them is sent (journal.py). A batch
 that is run again, after a crash of the driver or of executors, writes only the output partitions
 whose writers have not committed it (writing.py).
+
+Between two batches the job looks at its config folder. A consumer that has come later begins at
+offsets of its own: while it is behind the others, each batch reads a limited number of offsets for
+it beside its own ones, so that the others do not wait for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,14 +36,14 @@ from overlay.config import ConsumerConfig, StreamConfig
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
 from spark.partitions import TaskPartition
 
 from . import blocks, writing
-from .journal import Journal
-from .numbering import Count, find_sequences, number, tabulate
+from .journal import JobTaken, Journal
+from .numbering import Count, number, number_consumers, tabulate
 from .ranges import parse_range
 from .readers import JobScan
-from .records import BatchPlan, Ends
 from .scanning import ScanTask, scan
 from .writing import JobWrite, write
 
@@ -48,44 +54,93 @@ class ForeignCheckpoint(OverlayError):
     """The checkpoint and the job's state topic do not belong together. The operator chooses the right one."""
 
 
+class JobEnded(OverlayError):
+    """The query is being stopped, and begins no further batch. No action is needed."""
+
+
+class CheckOwner(Protocol):
+    """Raises NotOwner if a consumer is not the job's any more. `now`: look it up in Kafka, whenever it was done last."""
+
+    def __call__(self, *, now: bool = False) -> None: ...
+
+
 Plan = Callable[[Ends, Sequence[int]], list[TaskPartition]]
 """Returns the tasks that read some offsets for some consumers, by their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobConsumers:
+    """The consumers of a job, with what its tasks have to know of them.
+
+    `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some
+    of them. `writers`: every output partition, by the number that blocks have for it. `begins`: by
+    name, a plan for each consumer, of which only `floors`, `claim` and `before` count, and only if the
+    job's last plan does not know the consumer by this claim.
+    """
+
+    configs: tuple[ConsumerConfig, ...]
+    scan: JobScan
+    plan: Plan
+    writers: tuple[TopicPartition, ...]
+    begins: Mapping[str, ConsumerPlan]
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprint of each config, by name."""
+        return {name_of(config): digest(config) for config in self.configs}
 
 
 @dataclass(slots=True)
 class Job:
     """The job of a stream. `deliver` is the function of its query's foreachBatch.
 
-    `readers`: the consumers, in the order of `configs`. `note`: called with the records delivered
-    to each consumer, by name. `writers`: every output partition, by the number that blocks have for
-    it. `clock`: ms since 1970. `floors`: by consumer and partition, the offset where it begins.
+    `renew`: called between two batches; returns the consumers of the next one, None if they have not
+    changed. `check_owner`: raises unless this driver still owns the consumers. `note`: called with the
+    records delivered to each consumer, by name. `clock`: ms since 1970. `catch_up`: how many offsets
+    a batch reads at most for a consumer that is behind the others.
     """
 
     spark: SparkSession
     name: str
     journal: Journal
     stream: StreamConfig
-    configs: Sequence[ConsumerConfig]
-    scan: JobScan
-    plan: Plan
-    check_owner: Callable[[], None]
+    consumers: JobConsumers
+    renew: Callable[[], JobConsumers | None]
+    check_owner: CheckOwner
     note: Callable[[Mapping[str, int]], None]
     clock: Callable[[], int]
-    writers: tuple[TopicPartition, ...]
-    floors: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
+    catch_up: int
+    _batch: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a batch is delivered."""
+    _is_ending: bool = False
 
     def deliver(self, frame: DataFrame, batch: int) -> None:
-        """Deliver one batch. Raises ForeignCheckpoint, JobTaken, and what its tasks raise."""
-        self.check_owner()
+        """Deliver one batch. Raises ForeignCheckpoint, JobTaken, JobEnded, and what its tasks raise."""
+        with self._batch:
+            if self._is_ending:
+                raise JobEnded(f"job {self.name!r} ends before batch {batch}")
+            self._deliver(frame, batch)
+
+    def finish(self, patience_s: float) -> None:
+        """Begin no further batch, and wait for the end of the one that is being delivered, at most `patience_s` seconds."""
+        self._is_ending = True
+        if self._batch.acquire(timeout=patience_s):
+            self._batch.release()
+
+    def _deliver(self, frame: DataFrame, batch: int) -> None:
         ends = dict[TopicPartition, tuple[int, int]]()
         for row in frame.collect():
             ends |= parse_range(row.ends)
-        self._check(batch, ends)
         last = self.journal.last
+        if (last is None or last.is_complete) and (renewed := self.renew()) is not None:
+            self.consumers = renewed
+        self.check_owner()
+        self._check(batch, ends)
         if last is not None and last.batch == batch and last.is_complete:
             return
-        if any(start < stop for start, stop in ends.values()):
-            self._run(batch, ends)
+        consumers = self._draft(batch, ends)
+        if last is None or self._has_work(last, ends, consumers):
+            self._run(batch, ends, consumers)
 
     def _check(self, batch: int, ends: Ends) -> None:
         """Raise ForeignCheckpoint unless this batch may follow the last one of the journal."""
@@ -111,52 +166,78 @@ class Job:
     def _find_changes(self, last: BatchPlan) -> str:
         if last.stream != digest(self.stream):
             return f"stream {self.stream.name!r}"
-        now = {name_of(config): digest(config) for config in self.configs}
+        now = self.consumers.fingerprints
         known = {name: each.fingerprint for name, each in last.consumers.items()}
         return ", ".join(
             f"consumer {name!r}" for name in sorted(now.keys() | known) if now.get(name) != known.get(name)
         )
 
-    def _run(self, batch: int, ends: Ends) -> None:
+    def _draft(self, batch: int, ends: Ends) -> dict[str, ConsumerPlan]:
+        """Return what the batch reads for each consumer, with the consumer's sequence before it."""
+        prints, last = self.consumers.fingerprints, self.journal.last
+        new = {name: replace(self.consumers.begins[name], fingerprint=text) for name, text in prints.items()}
+        if last is None:
+            return {name: replace(each, since=batch) for name, each in new.items()}
+        return last.draft(batch, ends, new, self.catch_up)
+
+    def _has_work(self, last: BatchPlan, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> bool:
+        """Return whether a batch reads anything, or has other consumers than the last one."""
+        if any(start < stop for start, stop in ends.values()) or any(each.reads for each in consumers.values()):
+            return True
+        return {name: each.fingerprint for name, each in last.consumers.items()} != self.consumers.fingerprints
+
+    def _run(self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> None:
         """Scan, count, write the plan down, and write the deliveries."""
         last = self.journal.last
         is_again = last is not None and last.batch == batch
-        scan = replace(self.scan, now=last.now if is_again and last is not None else self.clock())
-        tasks = self._plan_tasks(batch, ends)
+        scan = replace(self.consumers.scan, now=last.now if is_again and last is not None else self.clock())
+        tasks = self._plan_tasks(ends, consumers)
         found = self._scan(scan, tasks).persist()
         try:
             counts = count(found) if tasks else []
-            by_consumer, by_writer = tabulate(counts, len(tasks), len(self.configs), len(self.writers))
-            plan = self._make_plan(batch, scan.now, ends, by_consumer.sum(axis=0).tolist(), by_writer.sum(axis=0))
-            self.check_owner()
-            self.journal.write(plan)
+            sizes = len(tasks), len(self.consumers.configs), len(self.consumers.writers)
+            by_consumer, by_writer = tabulate(counts, *sizes)
+            numbered = number_consumers(last, batch, consumers, by_consumer.sum(axis=0).tolist())
+            plan = self._make_plan(batch, scan.now, ends, numbered, by_writer.sum(axis=0))
+            self._write_plan(plan)
             if counts:
-                before = [plan.consumers[name_of(config)].before for config in self.configs]
+                before = [each.before for each in numbered.values()]
                 job = JobWrite(
                     scan, self.name, batch, plan.fingerprint, number(by_consumer, before), by_writer,
-                    self.writers, plan.writers,
+                    self.consumers.writers, plan.writers,
                 )  # fmt: skip
                 self._write(found, job)
-            self.journal.write(plan.complete())
+            self._write_plan(plan.complete())
             self.note({name: each.last - each.before for name, each in plan.consumers.items()})
         finally:
             found.unpersist()
 
-    def _plan_tasks(self, batch: int, ends: Ends) -> tuple[ScanTask, ...]:
-        """Return the scan tasks of a batch: first those of consumers that begin before it, then one pass for all."""
-        last = self.journal.last
-        tasks: list[ScanTask] = []
-        for at, config in enumerate(self.configs):
-            known = last.consumers.get(name_of(config)) if last is not None else None
-            if last is None or (known is not None and known.since < batch):
-                continue
-            floors = self.floors[name_of(config)]
-            behind = {source: (floors.get(source, start), start) for source, (start, _) in ends.items()}
-            behind = {source: span for source, span in behind.items() if span[0] < span[1]}
-            if behind:
-                tasks += (ScanTask(part, (at,)) for part in self.plan(behind, (at,)))
-        everyone = tuple(range(len(self.configs)))
-        return (*tasks, *(ScanTask(part, everyone) for part in self.plan(ends, everyone)))
+    def _write_plan(self, plan: BatchPlan) -> None:
+        """Write a plan into the journal. Raises NotOwner, JobTaken."""
+        self.check_owner()
+        try:
+            self.journal.write(plan)
+        except JobTaken:
+            # the owner to which a consumer went that has left the job has fenced this driver; or another driver has begun
+            self.check_owner(now=True)
+            self.journal.reopen()
+            self.journal.write(plan)
+
+    def _plan_tasks(self, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> tuple[ScanTask, ...]:
+        """Return the scan tasks of a batch: one pass for all consumers that read it, and one for each group of those that
+        catch up from the same offsets."""
+        groups: dict[str, tuple[Ends, list[int]]] = {}
+        for at, each in enumerate(consumers.values()):
+            reads = dict(each.reads) or ends
+            groups.setdefault(repr(sorted(reads.items())), (reads, []))[1].append(at)
+        return tuple(
+            ScanTask(part, tuple(numbers)) for reads, numbers in groups.values() for part in self._plan(reads, numbers)
+        )
+
+    def _plan(self, reads: Ends, numbers: Sequence[int]) -> list[TaskPartition]:
+        if not any(start < stop for start, stop in reads.values()):
+            return []
+        return self.consumers.plan(reads, numbers)
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:
         """Return the blocks of a batch."""
@@ -164,19 +245,21 @@ class Job:
         ids = self.spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return ids.mapInArrow(partial(_run_scans, shared=shared), blocks.DDL)
 
-    def _make_plan(self, batch: int, now: int, ends: Ends, found: Sequence[int], by_writer: Ints) -> BatchPlan:
-        """Return the plan of a batch. `found`: records of each consumer; `by_writer`: of each writer."""
-        names = [name_of(config) for config in self.configs]
-        fingerprints = {name: digest(config) for name, config in zip(names, self.configs, strict=True)}
-        consumers = find_sequences(self.journal.last, batch, fingerprints, dict(zip(names, found, strict=True)))
-        consumers = {name: replace(each, floors=self.floors[name]) for name, each in consumers.items()}
-        outputs = [self.writers[number] for number in np.flatnonzero(by_writer).tolist()]
-        return BatchPlan(batch, now, digest(self.stream), ends, consumers, self.journal.assign_writers(outputs))
+    def _make_plan(
+        self, batch: int, now: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], by_writer: Ints
+    ) -> BatchPlan:
+        """Return the plan of a batch. `by_writer`: the records of each writer (int64)."""
+        outputs = [self.consumers.writers[number] for number in np.flatnonzero(by_writer).tolist()]
+        last, writers = self.journal.last, self.journal.assign_writers(outputs)
+        left = {} if last is None else last.leave(consumers)
+        return BatchPlan(
+            batch, now, self.stream.name, digest(self.stream), ends, consumers, writers, left=left
+        )  # fmt: skip
 
     def _write(self, found: DataFrame, job: JobWrite) -> None:
         """Have the write tasks write a batch. Raises OverlayError if one of them has not reported."""
         wanted = np.flatnonzero(job.counts.sum(axis=0)).tolist()
-        places = np.full(len(self.writers), -1, np.int64)
+        places = np.full(len(job.writers), -1, np.int64)
         places[wanted] = np.arange(len(wanted))
         place = F.element_at(F.lit(places.tolist()), F.col("writer") + 1).cast("int")
         sorted_blocks = found.repartitionById(len(wanted), place).sortWithinPartitions("writer", "task", "number")
@@ -187,7 +270,7 @@ class Job:
                 f"batch {job.batch} of job {self.name!r}: writers {wanted} had something to write, and"
                 f" {sorted(row.writer for row in written)} have reported"
             )
-        there = [self.writers[row.writer] for row in written if row.records < 0]
+        there = [job.writers[row.writer] for row in written if row.records < 0]
         log.info("batch written", job=self.name, batch=job.batch, writers=len(wanted), there_already=len(there))
 
 

@@ -24,9 +24,8 @@ from overlay.kafka.own_topics import job_id, job_topic
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
-
-from .records import BatchPlan, decode_plan, encode_plan
-from .state_log import ensure_state_log, grow_state_log, read_last
+from overlay.state.job_log import ensure_state_log, grow_state_log, read_last
+from overlay.state.job_plan import BatchPlan, decode_plan, encode_plan
 
 T = TypeVar("T")
 
@@ -83,6 +82,10 @@ class Journal:
         self._admin = Admin(self._kafka)
         self._client = await open_client(self._kafka)
         await ensure_state_log(self._admin, self.topic, self._replication)
+        await self._start()
+
+    async def _start(self) -> None:
+        """Fence every other driver, and read the last plan."""
         self._transactions = Transactions(self._kafka, job_id(self._prefix, self._job), self.topic, 0)
         await self._transactions.start([self.topic])
         found = await read_last(self._client, self._admin, self.topic, 0)
@@ -100,6 +103,20 @@ class Journal:
                 " stream beside each other need names of their own (--job)"
             ) from error
         self.last = plan
+
+    def reopen(self) -> None:
+        """Become the writer of plans again. Raises JobTaken if another driver has written one since.
+
+        For a driver that was fenced by an owner who took over one of its consumers.
+        """
+        assert self._transactions is not None
+        before = self.last
+        self._thread.run(self._transactions.close())
+        self._thread.run(self._start())
+        if self.last != before:
+            raise JobTaken(
+                f"job {self._job!r} is run by another driver now, which has written a plan since. Stop one of the two"
+            )
 
     def assign_writers(self, outputs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the partition of the state topic of each output partition that the job has ever written, and of `outputs`."""

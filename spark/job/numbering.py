@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from overlay.arrays import Ints
-
-from .records import BatchPlan, ConsumerPlan
+from overlay.state.job_plan import BatchPlan, ConsumerPlan
 
 Count = tuple[int, int, int, int]
 """Scan task, consumer, writer, and how many records the task found for the consumer in the writer's output partition."""
@@ -32,24 +32,23 @@ def number(by_consumer: Ints, before: Sequence[int]) -> Ints:
     return ends - by_consumer + np.array(before, np.int64)
 
 
-def find_sequences(
-    last: BatchPlan | None, batch: int, fingerprints: Mapping[str, str], found: Mapping[str, int]
+def number_consumers(
+    last: BatchPlan | None, batch: int, drafts: Mapping[str, ConsumerPlan], found: Sequence[int]
 ) -> dict[str, ConsumerPlan]:
-    """Return what the plan of a batch says of each consumer.
+    """Return the plans of a batch's consumers with their last sequence.
 
-    `last`: the last plan of the job. `found`: how many records the batch has for each consumer.
+    `last`: the last plan of the job. `drafts`: by name, in the order of `found`, which says how many
+    records the batch has for each consumer.
 
     A batch that is run again keeps its sequences if it finds as many records as before. If it finds
     fewer, since the log was compacted in between, a part of its deliveries may have been committed
     with the former sequences; then it goes on behind these.
     """
     plans: dict[str, ConsumerPlan] = {}
-    for name, count in found.items():
-        known = last.consumers.get(name) if last is not None else None
-        before = known.last if known is not None else 0
-        if known is not None and last is not None and last.batch == batch and known.last - known.before == count:
-            before = known.before
-        since = known.since if known is not None else batch
-        floors = known.floors if known is not None else {}
-        plans[name] = ConsumerPlan(fingerprints[name], before, before + count, since, floors)
+    for (name, draft), count in zip(drafts.items(), found, strict=True):
+        known = last.consumers.get(name) if last is not None and last.batch == batch else None
+        before = draft.before
+        if known is not None and known.last - known.before != count:
+            before = known.last
+        plans[name] = replace(draft, before=before, last=before + count)
     return plans

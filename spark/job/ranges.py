@@ -2,29 +2,44 @@
 
 Spark's engine decides when a batch begins and where it ends, and writes both down before it runs
 (its offset log). A job reads the records itself, with tasks of its own, so its stream has no
-records: one row says from where to where each partition goes.
+records: one row has first and next offset of each partition.
+
+Spark begins a batch only if the position has changed. A job has work without new records too: its
+config folder has changed, or a consumer that has come later is still catching up. So a position
+also has a digest of the folder's files, and the number of the last batch that left a consumer
+behind the others.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark.options import read_options
-from spark.stream import OverlayStreamReader, Position
-
-from .records import Ends
+from overlay.client.connection import Connection
+from overlay.clock import now_ns
+from overlay.config.load import sign
+from overlay.kafka.own_topics import job_topic
+from overlay.state.job_log import read_last
+from overlay.state.job_plan import BatchPlan, Ends, decode_plan
+from spark.kept import keep
+from spark.options import Ask, read_options
+from spark.stream import JOB, OverlayStreamReader, Position, read_position
 
 NAME = "overlay_ranges"
+SETTLED_NS = 1_000_000_000
+"""For how long no file may have changed before a change is taken up: an editor may still be writing."""
 _SCHEMA = StructType([StructField("ends", StringType())])
 
 
 class RangesSource(DataSource):
-    """The data source. Its options are those of `format("overlay")`."""
+    """The data source. Its options are those of `format("overlay")`, and `job`: the job's name."""
 
     @classmethod
     def name(cls) -> str:
@@ -34,7 +49,9 @@ class RangesSource(DataSource):
         return _SCHEMA
 
     def streamReader(self, schema: StructType) -> RangesReader:
-        return RangesReader(read_options(dict(self.options)), schema)
+        options = dict(self.options)
+        job, folder = options.pop("job"), Path(options["config"])
+        return RangesReader(read_options(options), schema, job, folder)
 
 
 class _Range(InputPartition):
@@ -46,17 +63,48 @@ class _Range(InputPartition):
 
 
 class RangesReader(OverlayStreamReader):
-    """A stream reader whose batches have one row."""
+    """A stream reader whose batches have one row. `job`: the job's name; `folder`: its config folder."""
+
+    def __init__(self, ask: Ask, schema: StructType, job: str, folder: Path) -> None:
+        super().__init__(ask, schema)
+        self._job, self._folder = job, folder
+
+    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
+        """Return where the next batch ends. It differs from `start` if there is anything to do. Raises DataLoss."""
+        known = start.get(JOB, {})
+        files = find_digest(self._folder) or known.get("files", "")
+        last = self._read_plan()
+        behind = str(last.batch) if last is not None and last.list_behind() else known.get("behind", "")
+        return {**super().latestOffset(start, limit), JOB: {"files": files, "behind": behind}}
+
+    def _read_plan(self) -> BatchPlan | None:
+        """Return the job's last plan, None for a new job."""
+        found: list[bytes | None] = []
+        topic = job_topic(self._ask.prefix, self._job)
+
+        async def work(line: Connection) -> None:
+            found.append(await read_last(await line.open(), line.admin, topic, 0))
+
+        keep(self._ask).lines.run(work)
+        return None if found[0] is None else decode_plan(found[0])
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         """Return the one task of a batch. Raises DataLoss if the log does not have all of its offsets any more."""
-        ends = self.find_range(start, end)
-        return [_Range(json.dumps([[*source, *span] for source, span in sorted(ends.items())]))] if ends else []
+        ends = self.find_range(start, end) or {source: (at, at) for source, at in read_position(end).items()}
+        return [_Range(json.dumps([[*source, *span] for source, span in sorted(ends.items())]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the row of a batch."""
         if isinstance(partition, _Range):
             yield pa.RecordBatch.from_pydict({"ends": [partition.text]})
+
+
+def find_digest(folder: Path) -> str:
+    """Return a digest of the stream and consumer files of a folder, empty while a file is being changed."""
+    signature = sign(folder)
+    if any(changed > now_ns() - SETTLED_NS for _, changed, _ in signature):
+        return ""
+    return hashlib.sha256(repr(signature).encode()).hexdigest()[:16]
 
 
 def parse_range(text: str) -> Ends:

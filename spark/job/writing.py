@@ -32,12 +32,12 @@ from overlay.output.batch_builder import BatchBuilder, OutputBatch, refuse_overs
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
+from overlay.state.job_log import read_last
+from overlay.state.job_plan import WriterCommit, decode_commit, encode_commit
 from spark.kept import keep_connections
 
 from .blocks import unpack
 from .readers import JobScan
-from .records import WriterCommit, decode_commit, encode_commit
-from .state_log import read_last
 
 SEND_BYTES = 4 << 20
 """Bytes of full batches that are sent together."""

@@ -33,6 +33,7 @@ CARRIED = {
     "dead_letter": "dead",
     "nak_delay_frees_pending": "true",
     "interest": "always",
+    "engine": "spark",
     "max_ack_pending": "-1",
     "priority_policy": "none",
     "max_deliver": "3",

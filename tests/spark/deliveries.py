@@ -60,3 +60,10 @@ def write_folder(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     return folder
+
+
+def write_job_folder(
+    folder: Path, bootstrap: str, output: str, *, source: str = "", more: str = "", stream: str = ""
+) -> Path:
+    """The same with a consumer that a Spark job delivers."""
+    return write_folder(folder, bootstrap, output, source=source, more=f"engine: spark\n{more}", stream=stream)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from overlay.config import ConsumerConfig, load
+from overlay.config import load
 from overlay.inspect.reading import TopicNotFound
 from spark.figures import count_offsets
-from spark.lease import Lease, NotOwner, own
-from spark.output import UnknownConsumer, find_output
-from spark.pipeline import NotForSpark, check_consumer, explain, start_pipeline
+from spark.job.folder import NotForSpark, check_consumer
+from spark.lease import Lease, NotOwner
+from spark.output import Output, UnknownConsumer, find_output
+from spark.pipeline import explain, start_pipeline
 from tests.oracle.push import place
-from tests.spark.deliveries import write_folder
+from tests.spark.deliveries import write_folder, write_job_folder
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import StartService, find_free_port, running_service, write_service_file
 from tests.support.waiting import wait_until
@@ -105,7 +107,7 @@ def test_the_records_are_those_of_the_service(
     more = FILTER + ONCE_MORE + f"output: {output}\n"
     served = write_folder(tmp_path / "served", bootstrap, theirs, source=source, stream=STREAM, more=more)
     write_service_file(served, bootstrap)
-    folder = write_folder(tmp_path / "config", bootstrap, ours, source=source, stream=STREAM, more=more)
+    folder = write_job_folder(tmp_path / "config", bootstrap, ours, source=source, stream=STREAM, more=more)
     partitions = load(folder).consumers["S", "c"].output.partitions
     half = RECORDS // 2
     produce_source(bootstrap, source, range(half))
@@ -123,10 +125,6 @@ def test_the_records_are_those_of_the_service(
     assert service.stop() == 0
     for partition in range(partitions):
         assert read_all(bootstrap, ours, partition) == read_all(bootstrap, theirs, partition)
-    # the service's now, as far as the state of its prefix says
-    write_service_file(folder, bootstrap, prefix=load(served).service.topics.prefix)
-    with pytest.raises(NotOwner, match=r"is the service's: .*say `overlay consumer rm S c`"):
-        run(spark, folder, tmp_path / "checkpoint")
 
 
 def test_by_start_time_is_no_filter(
@@ -137,10 +135,20 @@ def test_by_start_time_is_no_filter(
     for _ in range(2):
         produce_source(bootstrap, source, range(30))
     start = "deliver_policy: by_start_time\nopt_start_time: 2020-09-13T12:26:40.020Z\n"
-    folder = write_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, more=start + ONCE_MORE)
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, more=start + ONCE_MORE)
     run(spark, folder, tmp_path / "checkpoint")
     found = [dict(headers)["n"] for _, _, headers in read_all(bootstrap, f"{source}-out")]
     assert found == [b"%d" % n for n in (*range(20, 30), *range(30))]
+
+
+@contextlib.contextmanager
+def hold(output: Output, patience_s: float = 12.0) -> Iterator[Lease]:
+    lease = Lease(output)
+    try:
+        lease.take(patience_s)
+        yield lease
+    finally:
+        lease.release()
 
 
 def test_only_one_pipeline_runs_a_consumer(
@@ -148,19 +156,19 @@ def test_only_one_pipeline_runs_a_consumer(
 ) -> None:
     source = new_topic()
     # with several partitions the second one is given some
-    folder = write_folder(tmp_path / "config", bootstrap, new_topic(3), source=source, more=ONCE_MORE)
+    folder = write_job_folder(tmp_path / "config", bootstrap, new_topic(3), source=source, more=ONCE_MORE)
     output = find_output(folder, "c")
-    with own(output) as (lease, _):
+    with hold(output) as lease:
         with pytest.raises(NotOwner, match=r"is run by another pipeline: .* at .*Stop that one first"):
             run(spark, folder, tmp_path / "checkpoint", patience_s=3.0)
         lease.check()
     # what was left is free at once
-    with own(output, 5.0) as (lease, _):
+    with hold(output, 5.0) as lease:
         lease.check()
 
 
 def test_a_lease_that_is_lost(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "config", bootstrap, new_topic(2), more=ONCE_MORE)
+    folder = write_job_folder(tmp_path / "config", bootstrap, new_topic(2), more=ONCE_MORE)
     lease = Lease(find_output(folder, "c"))
     lease.take(5)
     lease._lose(None, [TopicPartition("x", 1)])
@@ -179,7 +187,7 @@ def test_several_output_partitions(
     source = new_topic(2, retention_ms=-1)
     produce_source(bootstrap, source, range(300), partitions=2)
     more = f"output: {{partitions: 3, partition_by: {by}}}\n"
-    folder = write_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, more=more)
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, more=more)
     run(spark, folder, tmp_path / "checkpoint", options={"minPartitions": "4", "partitionBytes": "1000"})
     found = [list_numbers(bootstrap, f"{source}-out", partition) for partition in range(3)]
     in_order = [*range(0, 300, 2), *range(1, 300, 2)]
@@ -193,33 +201,16 @@ def list_numbers(bootstrap: str, topic: str, partition: int = 0) -> list[int]:
     return [int(dict(headers)["n"] or b"") for _, _, headers in read_all(bootstrap, topic, partition)]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("replay_policy: original\n", "replay_policy: write instant"),
-        ("filter_subject: a.>\ndeliver_policy: last_per_subject\n", "deliver_policy: has to be one of all, last, new"),
-    ],
-)
-def test_what_spark_cannot_do_is_refused(bootstrap: str, tmp_path: Path, more: str, message: str) -> None:
-    folder = write_folder(tmp_path / "config", bootstrap, "nowhere", more=more)
-    with pytest.raises(NotForSpark) as caught:
+def test_a_consumer_of_the_service_is_refused(bootstrap: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "served", bootstrap, "nowhere")
+    with pytest.raises(
+        NotForSpark, match=r"consumer 'c' of stream 'S' is delivered by the service.*write `engine: spark`"
+    ):
         check_consumer(find_output(folder, "c").consumer)
-    assert message in str(caught.value)
-    assert "consumer 'c' of stream 'S' cannot run in Spark:" in str(caught.value)
-
-
-def test_fields_that_are_the_service_s_own_are_refused() -> None:
-    config = ConsumerConfig.model_validate(
-        {"stream": "S", "durable_name": "c", "delivery": "at_least_once", "rate_limit_bps": 5, "flow_control": True}
-    )
-    with pytest.raises(NotForSpark) as caught:
-        check_consumer(config)
-    refused = [line.split(":")[0] for line in str(caught.value).splitlines()[1:]]
-    assert refused == ["ack_policy", "rate_limit_bps", "flow_control"]
 
 
 def test_what_is_wrong_is_told_at_the_start(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "config", bootstrap, "nowhere", more=ONCE_MORE)
+    folder = write_job_folder(tmp_path / "config", bootstrap, "nowhere", more=ONCE_MORE)
     with (
         pytest.raises(TopicNotFound, match="topic 'nowhere-source': there is no such topic"),
         start_pipeline(spark, folder, "c", str(tmp_path / "checkpoint")),
@@ -253,7 +244,7 @@ def test_metrics_have_the_service_s_names(
 ) -> None:
     source = new_topic(retention_ms=-1)
     produce_source(bootstrap, source, range(30))
-    folder = write_folder(
+    folder = write_job_folder(
         tmp_path / "config", bootstrap, f"{source}-out", source=source, more=FILTER + ONCE_MORE, stream=STREAM
     )
     port = find_free_port()
@@ -274,7 +265,7 @@ def test_metrics_have_the_service_s_names(
 def test_the_program_goes_on_until_sigterm(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
     source = new_topic(retention_ms=-1)
     produce_source(bootstrap, source, range(30))
-    folder = write_folder(
+    folder = write_job_folder(
         tmp_path / "config", bootstrap, f"{source}-out", source=source, more=FILTER + ONCE_MORE, stream=STREAM
     )
     make_topic(bootstrap, f"{source}-out")

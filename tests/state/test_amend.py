@@ -9,6 +9,7 @@ from overlay.config import ServiceConfig
 from overlay.config.service import KafkaProperties, TopicsConfig
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
+from overlay.kafka.log_position import LogPosition
 from overlay.state.amend import Change, amend, forget_consumer, read_states, reset_stream
 from overlay.state.shard_state import ConsumerState, Delta, ShardState
 from overlay.state.takeover import ensure_state_topic
@@ -60,3 +61,9 @@ def test_nothing_to_reset_in_a_shard_without_the_stream() -> None:
     other = ShardState(consumers={("OTHER", "c"): ConsumerState(1)}, topics={("OTHER", "t"): "id"})
     assert not reset_stream(other, "S", {("t", 0): 0}, {})
     assert reset_stream(ShardState(topics={("S", "t"): "id"}), "S", {}, {})
+
+
+def test_a_reset_leaves_the_consumers_of_jobs_alone() -> None:
+    known = {("S", "c"): ConsumerState(7), ("S", "spark"): ConsumerState(8, job="J", claim="1")}
+    delta = reset_stream(ShardState(consumers=known), "S", {("t", 0): 5}, {})
+    assert delta.consumers == {("S", "c"): ConsumerState(7, {("t", 0): LogPosition(5)})}

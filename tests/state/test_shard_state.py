@@ -21,6 +21,7 @@ CONSUMERS = st.builds(
     st.dictionaries(SOURCES, OFFSETS, max_size=2),
     st.dictionaries(SOURCES, OFFSETS, max_size=2),
     st.none() | OFFSETS,
+    *[st.sampled_from(["", "one", "two"])] * 3,
 )
 IDS: st.SearchStrategy[ConsumerId] = st.tuples(NAMES, st.sampled_from(["c", "d"]))
 DELTAS = st.builds(
@@ -45,6 +46,11 @@ def replay(deltas: list[Delta]) -> ShardState:
 @given(DELTAS)
 def test_a_delta_is_read_as_it_was_written(delta: Delta) -> None:
     assert decode(encode(delta)) == (delta, False)
+
+
+def test_a_consumer_of_the_service_is_written_as_before_there_were_jobs() -> None:
+    written = encode(Delta(consumers={("S", "c"): ConsumerState(3)}))
+    assert written == b'{"v":1,"kind":"delta","consumers":[["S","c",{"seq":3}]]}'
 
 
 def test_positions_in_ack_topics_may_lack_their_epochs() -> None:

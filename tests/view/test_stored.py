@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from overlay.config import Loaded
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import TopicFacts
 from overlay.kafka.log_position import LogPosition
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
 from overlay.state.shard_state import ConsumerState, ShardState
 from overlay.view.rewind import Where, plan_rewind
 from overlay.view.stored import Memory, describe_memory
@@ -99,3 +101,35 @@ def test_no_rewind_without_the_topic(tmp_path: Path) -> None:
     memory = Memory(remember().states, {}, {})
     with pytest.raises(SourceChanged, match=r"topic flights does not exist\. Create it"):
         plan_rewind(load(tmp_path), memory, "FLIGHTS", Where.START)
+
+
+def test_a_consumer_of_a_spark_job(tmp_path: Path) -> None:
+    """Its position is in the job's plan: behind a batch that has ended, before one that has not."""
+    loaded = load_files(tmp_path, {"consumers/late.yaml": CONSUMER.format("late") + "engine: spark\n"})
+    late = ConsumerPlan("", 10, 14, 0, claim="C")
+    begun = BatchPlan(3, 0, "FLIGHTS", "", {SOURCE: (30, 45)}, {"late": late}, {})
+
+    def show(plan: BatchPlan | None, entry: ConsumerState | None) -> tuple[str, str, int | None, int | None]:
+        state = ShardState(consumers={LATE: entry} if entry is not None else {})
+        topics = {"flights": TopicFacts("flights", "id-1", 1, {})}
+        memory = Memory([state], topics, {SOURCE: (5, 50)}, jobs={"J": plan} if plan is not None else {})
+        found = describe_memory(loaded, memory).consumers[LATE]
+        return found.state, found.reason, found.consumer_sequence, found.lag_records
+
+    mine = ConsumerState(7, {SOURCE: LogPosition(20)}, job="J", claim="C")
+    assert show(begun, mine) == ("spark", "Spark job 'J' delivers it", 10, 20)
+    assert show(begun.complete(), mine) == ("spark", "Spark job 'J' delivers it", 14, 5)
+    # claimed again, and no plan written since: the entry has the position
+    assert show(begun, replace(mine, claim="D")) == ("spark", "Spark job 'J' delivers it", 7, 30)
+    # no service has run with this prefix
+    assert show(begun.complete(), None) == ("spark", "Spark job 'J' delivers it", 14, 5)
+    assert show(None, None) == ("spark", "no Spark job has begun with it", None, None)
+    # the service still has it
+    assert show(begun, ConsumerState(7, {SOURCE: LogPosition(20)}))[1:] == ("no Spark job has begun with it", 7, 30)
+
+
+def test_a_consumer_that_has_left_a_job(tmp_path: Path) -> None:
+    left = {"late": JobPosition({SOURCE: 40}, 9, "C")}
+    plan = BatchPlan(3, 0, "FLIGHTS", "", {SOURCE: (30, 45)}, {}, {}, is_complete=True, left=left)
+    memory = Memory([ShardState(consumers={LATE: ConsumerState(job="J", claim="C")})], {}, {}, jobs={"J": plan})
+    assert memory.find_in_jobs(LATE) == ("J", left["late"])

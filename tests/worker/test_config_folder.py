@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from overlay.config import Loaded
-from overlay.worker.config_folder import sign, watch_folder
+from overlay.config.load import sign
+from overlay.worker.config_folder import watch_folder
 from tests.config.folders import CONSUMER, write_folder
 
 EVERY_S = 0.02

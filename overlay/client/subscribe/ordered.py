@@ -60,9 +60,9 @@ CLOSE_S = 10.0
 class OrderedConsumer:
     """The messages of a stream in order. Iterate by `for` or `async for`, or pass a callback to `start`.
 
-    Creating it raises BadOrder for a config that ADR-17 forbids, and what `Control.add` raises. The
-    iteration raises CredentialsRefused and ConcurrentIteration. If the service is away, the
-    iteration waits for it.
+    Creating it creates a consumer in the service. Raises BadOrder for a config that ADR-17 forbids,
+    and what `Control.add` raises. The iteration raises CredentialsRefused and ConcurrentIteration.
+    If the service is away, the iteration waits for it.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class OrderedConsumer:
 
     @property
     def consumer(self) -> str:
-        """The name of its current consumer."""
+        """The name of its current consumer in the service; "" while there is none."""
         return self._holdings.name
 
     @property
@@ -97,7 +97,8 @@ class OrderedConsumer:
         return AsyncIteration(self._find_next_async)
 
     def start(self, callback: Callable[[Delivered], object]) -> threading.Thread:
-        """Call `callback` with each message, in a thread of its own, until `close`.
+        """Call `callback` with each message, in a thread of its own, until `close`. Return the
+        thread, which is running.
 
         An error of the callback ends the thread.
         """
@@ -110,7 +111,9 @@ class OrderedConsumer:
             callback(message)
 
     def close(self) -> None:
-        """Delete the consumer and its topic. May be called again, and from another thread."""
+        """Delete the consumer and its topic, close the connections, and end the iteration. May be
+        called again, and from another thread.
+        """
         self._finalizer()
 
     def __enter__(self) -> OrderedConsumer:
@@ -130,7 +133,9 @@ class OrderedConsumer:
         await asyncio.to_thread(self.close)
 
     def _find_next(self) -> Delivered | None:
-        """Return the next message, None at the end. Raises ConcurrentIteration."""
+        """Return the next message, None after `close`. Blocks until there is one; creates another
+        consumer if the order needs it. Raises ConcurrentIteration.
+        """
         with self._turn:
             while not self.is_closed:
                 if (message := next(self._kept, None)) is not None:
@@ -144,7 +149,7 @@ class OrderedConsumer:
             return next(self._kept, None)
 
     async def _find_next_async(self) -> Delivered | None:
-        """Return the next message as `_find_next` does, in a loop.
+        """Return the next message as `_find_next` does, without blocking the loop.
 
         Nothing waits in the loop's default threads. A few waiting consumers would occupy all of
         them, and then none of these consumers could be closed.
@@ -162,14 +167,15 @@ class OrderedConsumer:
             return next(self._kept, None)
 
     def _find_intake(self) -> RecordIntake | None:
-        """Return the source of messages; None if another consumer has to be created."""
+        """Return the source of messages. None if another consumer has to be created first, or is being created."""
         is_renewed = self._renewal is None or self._renewal.done()
         return self._holdings.intake if is_renewed and self._order.is_open else None
 
     def _begin_renewal(self) -> Future[None]:
-        """Create the next consumer in a thread of its own.
+        """Return the future of creating the next consumer, in a thread of its own. If one is being
+        created already, return its future.
 
-        If the loop is left meanwhile, the next loop uses it.
+        If the loop is left meanwhile, the next loop uses that consumer.
         """
         if self._renewal is None or self._renewal.done():
             self._renewal = run_apart(self._renew, "overlay-ordered-renewal")
@@ -177,7 +183,9 @@ class OrderedConsumer:
 
     @contextmanager
     def _judging_ends(self) -> Iterator[None]:
-        """Turn the errors that end a message buffer into reasons for another consumer."""
+        """Suppress HeartbeatsMissed and SourceUnavailable, which end a message buffer, and record
+        that another consumer is needed. Other errors pass.
+        """
         try:
             yield
         except HeartbeatsMissed:
@@ -187,13 +195,17 @@ class OrderedConsumer:
             self._order.gone()
 
     def _keep(self, batch: Batch | None, intake: RecordIntake) -> bool:
-        """Keep a batch, whose good messages are selected as they are taken. Return False at the end."""
+        """Keep the good messages of a batch in `_kept`; they are selected as they are taken. Return
+        False if `batch` is None, which means the end.
+        """
         if batch is not None:
-            self._kept = self._sort(batch, intake)
+            self._kept = self._select(batch, intake)
         return batch is not None
 
-    def _sort(self, batch: Batch, intake: RecordIntake) -> Iterator[Delivered]:
-        """Yield the good messages of a batch, until it ends or another consumer is needed."""
+    def _select(self, batch: Batch, intake: RecordIntake) -> Iterator[Delivered]:
+        """Yield the good messages of a batch, until it ends or another consumer is needed. Answers
+        flow control requests on the way.
+        """
         kind = RecordClassifier(Head(self._holdings.stream, self._holdings.name))
         while (record := batch.pop()) is not None:
             headers = read_headers(record)
@@ -220,7 +232,9 @@ class OrderedConsumer:
         return self._order.came(metadata.sequence, metadata.consumer_sequence)
 
     def _renew(self) -> None:
-        """Create the next consumer, with retries for as long as it takes."""
+        """Delete the consumer and create the next one, with retries for as long as it takes, or
+        until the ordered consumer is closed. Raises what a retry cannot help with.
+        """
         state = self._order.state
         log.info(
             "an ordered consumer begins anew", stream=self._holdings.stream, why=state.reason, behind=state.stream_seq
@@ -241,7 +255,9 @@ class OrderedConsumer:
 
 
 class _Holdings:
-    """What an ordered consumer has in Kafka and in the service, and how it is deleted."""
+    """What an ordered consumer has in Kafka and in the service: its current consumer there, the
+    threads that read its output, and its topic.
+    """
 
     def __init__(self, kafka: Properties, control: Control, ack_topic: str, stream: str) -> None:
         self.stream, self.name = stream, ""
@@ -281,9 +297,10 @@ class _Holdings:
             )
 
     def drop(self) -> None:
-        """Delete the consumer, if there is one.
+        """Stop reading and delete the consumer in the service, if there is one.
 
-        A consumer that cannot be deleted now ends by its inactive_threshold.
+        If the service does not delete it now, no error is raised: the consumer ends by its
+        inactive_threshold.
         """
         with self._lock:
             name, self.name = self.name, ""
@@ -295,7 +312,9 @@ class _Holdings:
                     self._control.delete(self.stream, name)
 
     def leave(self) -> None:
-        """Delete the consumer and its topic, and close all connections."""
+        """Delete the consumer and its topic, and close all connections; `make` then does nothing
+        any more. If the topic cannot be deleted, that is only logged.
+        """
         self.closing.set()
         self.drop()
         self._control.close()

@@ -85,8 +85,9 @@ _KEY = re.compile(r"run (\S+) (\d{1,19})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LedgerRun:
-    """A run of sequences: offset first_offset + i of the partition has sequence first_sequence + i,
-    for i < count.
+    """Consecutive offsets of a partition with consecutive sequences: offset first_offset + i has
+    sequence first_sequence + i, for 0 <= i < count. A count of 0 is a restart: the partition
+    continues at first_offset.
     """
 
     topic: str
@@ -114,10 +115,8 @@ class LedgerRun:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The runs of one ledger record, at least one, each beginning with the sequence after the one
-    before.
-
-    Raises ValueError for other runs.
+    """The runs of one ledger record, at least one. Each begins with the sequence after the last one
+    of the run before. Raises ValueError for other runs.
     """
 
     runs: tuple[LedgerRun, ...]
@@ -132,14 +131,17 @@ class LedgerEntry:
 
     @property
     def next_sequence(self) -> int:
-        """Return the first sequence of the next entry, unless that skips some."""
+        """Return the lowest sequence that the next entry may begin with. An entry of restarts alone
+        uses up one sequence.
+        """
         return max(self.runs[-1].next_sequence, self.first_sequence + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LedgerEntries:
-    """Ledger values that were read together. The runs of value i are starts[i] to starts[i + 1] -
-    1; none if it has a flaw.
+    """Ledger entries (values of records) that were read together, as columns. `flaws`: a Flaw per
+    value, 0 if it could be read. Value i has the runs starts[i] to starts[i + 1] - 1; none if it
+    has a flaw.
     """
 
     first_sequence: Ints
@@ -191,7 +193,7 @@ def decode(value: bytes | None) -> LedgerEntry | Foreign:
 
 
 def read_round(rounds: LedgerEntries, row: int) -> LedgerEntry:
-    """Return the ledger entry of a value without a flaw."""
+    """Return value number `row` as a ledger entry. The value must not have a flaw."""
     runs = []
     sequence = int(rounds.first_sequence[row])
     for i in range(int(rounds.starts[row]), int(rounds.starts[row + 1])):
@@ -205,12 +207,17 @@ def read_round(rounds: LedgerEntries, row: int) -> LedgerEntry:
 
 
 def parse_values(values: Sequence[bytes | None]) -> LedgerEntries:
-    """Read values given as Python bytes, as `parse`."""
+    """Read ledger values that are Python bytes, None for a record without a value. The result is
+    that of `parse`.
+    """
     return parse(*lay_out(values))
 
 
 def parse(buf: Bytes, at: Ints, size: Ints) -> LedgerEntries:
-    """Read the values buf[at[i] : at[i] + size[i]]; a size of -1 means no value."""
+    """Read the ledger values buf[at[i] : at[i] + size[i]] into columns; a size of -1 means no
+    value. A value that cannot be read, or whose numbers cannot be true, gets a flaw. Nothing
+    raises.
+    """
     heads = np.zeros(at.size, HEAD)
     flaws = np.zeros(at.size, np.uint8)
     look(buf, at, size, RUNS, heads.view(np.uint8).reshape(at.size, _HEAD), flaws)
@@ -222,7 +229,7 @@ def parse(buf: Bytes, at: Ints, size: Ints) -> LedgerEntries:
     _place(buf, at, size, topics, counts, runs_at, flaws)
     rows = _copy_rows(buf, runs_at, counts)
     figures = np.array([rows[name] for name in ("topic", "partition", "first_offset", "count")], np.int64)
-    if _agree(first_sequence, topics, counts, figures, flaws):
+    if _mark_false_figures(first_sequence, topics, counts, figures, flaws):
         rows = rows[np.repeat(flaws == 0, counts)]
         counts[flaws != 0] = 0
     sources, source = _find_sources(buf, at, topics, counts, rows)
@@ -243,7 +250,9 @@ def _copy_rows(buf: Bytes, runs_at: Ints, counts: Ints) -> Structs:
 def _find_sources(
     buf: Bytes, at: Ints, topics: Ints, counts: Ints, rows: Structs
 ) -> tuple[tuple[TopicPartition, ...], Ints]:
-    """Return the distinct partitions of the runs, and for each run the index of its partition."""
+    """Return the distinct partitions (topic, number) of the runs, and for each run the index of its
+    partition among them. `counts`: runs of each value. `rows`: all runs, of dtype RUN.
+    """
     prints = np.empty(rows.size, np.uint64)
     names = np.empty((2, rows.size), np.int64)
     scratch = np.empty((3, int(topics.max(initial=0))), np.int64)
@@ -260,7 +269,10 @@ def _find_sources(
 
 @kernel
 def _place(buf: Bytes, at: Ints, size: Ints, topics: Ints, counts: Ints, runs_at: Ints, flaws: Bytes) -> None:
-    """Find where the runs of each value begin, and check that its parts fill it exactly."""
+    """Write to `runs_at` where the runs of each value begin in `buf`. A value whose topics and runs
+    do not fill it exactly gets the flaw SIZES and a count of 0. `topics`, `counts`: numbers of
+    topics and runs by value. Values with a flaw are passed over.
+    """
     for i in range(at.size):
         if flaws[i]:
             continue
@@ -290,8 +302,14 @@ def _copy(buf: Bytes, runs_at: Ints, counts: Ints, out: Bytes) -> None:
 
 
 @kernel
-def _agree(first_sequence: Ints, topics: Ints, counts: Ints, figures: Ints, flaws: Bytes) -> bool:
-    """Mark values whose numbers contradict each other. Return whether there is one."""
+def _mark_false_figures(first_sequence: Ints, topics: Ints, counts: Ints, figures: Ints, flaws: Bytes) -> bool:
+    """Set Flaw.FIGURES for values that cannot be true: no runs, a topic number that the value does
+    not have, or a number that is negative or too large. Return True if there is one. Values with a
+    flaw are passed over.
+
+    `topics`, `counts`: numbers of topics and runs by value. `figures`: topic, partition, first
+    offset and count by run, [4, runs].
+    """
     topic, partition, first_offset, count = figures
     found = False
     run = 0
@@ -324,7 +342,10 @@ def _fingerprint(
     buf: Bytes, at: Ints, topics: Ints, counts: Ints, topic: UInt16s, partition: Int32s, scratch: Ints, prints: Words,
     names: Ints,
 ) -> None:  # fmt: skip
-    """Compute a number per run that differs between partitions, and find its topic's name."""
+    """Write for each run a 64-bit hash of its topic and partition to `prints`, and to `names` where
+    the topic's name begins in `buf` and how many bytes it has. `topics`, `counts`: numbers of
+    topics and runs by value. `scratch`: working memory, [3, most topics of a value].
+    """
     run = 0
     for i in range(counts.size):
         if not counts[i]:

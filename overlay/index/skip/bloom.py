@@ -48,28 +48,32 @@ _BITS_PER_TERM = -math.log(TARGET) / math.log(2) ** 2
 
 @dataclass(frozen=True, slots=True)
 class Bloom:
-    """A filter; `hashes` is k. Without bits it rules nothing out."""
+    """A Bloom filter; `hashes` is k, the bits that each term sets. Without bits it rules nothing
+    out.
+    """
 
     bits: bytes
     hashes: int
 
     @property
     def false_positives(self) -> float:
-        """Return the share of absent terms that are found, from the bits that are set."""
-        return _count_bits(np.frombuffer(self.bits, np.uint8)) ** self.hashes if self.bits else 1.0
+        """Return the share of terms not in the filter that it reports as present, 0 to 1, by the
+        bits that are set; 1 without bits.
+        """
+        return _measure_fill(np.frombuffer(self.bits, np.uint8)) ** self.hashes if self.bits else 1.0
 
 
 NONE = Bloom(b"", 0)
 
 
 def predict(terms: int, size: int, hashes: int) -> float:
-    """Return the expected share of false positives for this many terms in `size` bytes."""
+    """Return the expected share of false positives, 0 to 1, for this many terms in `size` bytes."""
     return (1 - math.exp(-hashes * terms / (8 * size))) ** hashes
 
 
 def choose_size(terms: int, size: int | Literal["auto"] = "auto") -> int:
-    """Return the bytes of a filter for this many terms. A given size is rounded down to a power of
-    two.
+    """Return the size in bytes of a filter for this many terms. If a size is given, `terms` does
+    not count: it is rounded down to a power of two.
     """
     if size == "auto":
         needed = math.ceil(terms * _BITS_PER_TERM / 8)
@@ -78,7 +82,7 @@ def choose_size(terms: int, size: int | Literal["auto"] = "auto") -> int:
 
 
 def choose_hashes(terms: int, size: int) -> int:
-    """Return k for this many terms in `size` bytes."""
+    """Return how many bits each term sets (k), for this many terms in `size` bytes."""
     return min(max(round(math.log(2) * 8 * size / max(terms, 1)), 1), MAX_HASHES)
 
 
@@ -88,7 +92,9 @@ def limit_terms(size: int | Literal["auto"]) -> int:
 
 
 def make(hashes: Hashes, size: int | Literal["auto"] = "auto") -> Bloom:
-    """Return the filter of distinct terms. `size` in bytes."""
+    """Return the filter of these terms, which are distinct. `size` in bytes. NONE if it would be so
+    full that it rules out too little.
+    """
     room = choose_size(len(hashes), size)
     k = choose_hashes(len(hashes), room)
     if predict(len(hashes), room, k) > USELESS:
@@ -99,14 +105,14 @@ def make(hashes: Hashes, size: int | Literal["auto"] = "auto") -> Bloom:
 
 
 def fold(bits: Bytes) -> Bytes:
-    """Return the equivalent filter of half the size."""
+    """Return a filter of half the size with the same terms, the two halves OR-ed."""
     half = bits.size // 2
     return bits[:half] | bits[half:]
 
 
 def join(filters: Sequence[Bloom]) -> Bloom:
-    """Return the filter of the terms of all; NONE if one of them is NONE. It has the largest size,
-    or less if that costs nothing.
+    """Return a filter with the terms of all; NONE if one of them is NONE. It has the largest size,
+    or less if false positives stay rare enough.
 
     The smaller ones are tiled. If k differs, the smallest is used, since the first positions of a
     filter do not depend on k. Terms that the filters share set the same bits; so see
@@ -119,7 +125,7 @@ def join(filters: Sequence[Bloom]) -> Bloom:
     for one in filters:
         bits |= np.tile(np.frombuffer(one.bits, np.uint8), size // len(one.bits))
     k = min(one.hashes for one in filters)
-    while bits.size > MIN_BYTES and _count_bits(smaller := fold(bits)) ** k <= TARGET:
+    while bits.size > MIN_BYTES and _measure_fill(smaller := fold(bits)) ** k <= TARGET:
         bits = smaller
     return Bloom(bits.tobytes(), k)
 
@@ -128,8 +134,8 @@ def _round_up(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def _count_bits(bits: Bytes) -> float:
-    """Return the share of bits that are set."""
+def _measure_fill(bits: Bytes) -> float:
+    """Return the share of bits that are set, 0 to 1."""
     return int(np.bitwise_count(bits).sum()) / (8 * bits.size)
 
 
@@ -151,8 +157,8 @@ def _set_bits(bits: Bytes, k: Int, hashes: Hashes) -> None:
 
 @kernel
 def test(data: Bytes, starts: Ints, ks: Bytes, hashes: Hashes, answer: Flags) -> None:
-    """Clear `answer` for the filters that lack one of the terms. Filters whose `answer` is clear
-    already are not tested.
+    """Set answer[i] to False for each filter i that lacks one of the terms. Filters whose answer is
+    False already, or that have no bits, are passed over.
 
     Filter i is data[starts[i] : starts[i + 1]] and has ks[i] hashes.
     """
@@ -173,8 +179,8 @@ def test(data: Bytes, starts: Ints, ks: Bytes, hashes: Hashes, answer: Flags) ->
 
 @kernel
 def measure(data: Bytes, starts: Ints, ks: Bytes, rows: Ints, answer: Doubles) -> None:
-    """Write the false positives of filters `rows` to `answer`, from the bits that are set. Skip
-    those without bits.
+    """Write the share of false positives of filter number rows[i], by the bits that are set, to
+    answer[i]. For a filter without bits answer[i] stays as it is.
     """
     for i in range(rows.size):
         first, last = starts[rows[i]], starts[rows[i] + 1]
@@ -190,8 +196,8 @@ def measure(data: Bytes, starts: Ints, ks: Bytes, rows: Ints, answer: Doubles) -
 
 
 def fold_all(data: Bytes, starts: Ints, size: int) -> int:
-    """Fold the filters of `size` bytes in place and move the others up. Return the bytes in use
-    afterwards.
+    """Fold the filters that have `size` bytes to half, in place, and move the filters behind them
+    up; `starts` is adjusted. Return the bytes in use afterwards.
     """
     return int(_fold_all(data, starts, size))
 

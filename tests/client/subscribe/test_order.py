@@ -13,6 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from overlay.client.subscribe.order import BadOrder, Order, Reason, Verdict, begin_behind, complete, is_silent
 from overlay.config.consumer import ConsumerConfig
 
+MOST_ON_WIRE = 100
+"""How many messages may be on the wire for some of them to be repeated."""
+
 
 @dataclass
 class Server:
@@ -66,7 +69,8 @@ class LossyWire(RuleBasedStateMachine):
     def lose(self, data: st.DataObject) -> None:
         del self.server.wire[data.draw(st.integers(0, len(self.server.wire) - 1))]
 
-    @precondition(lambda self: self.server.wire)
+    # each repetition can double what is on the wire: without a limit, thirty of them make a billion messages
+    @precondition(lambda self: 0 < len(self.server.wire) <= MOST_ON_WIRE)
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         at = data.draw(st.integers(0, len(self.server.wire) - 1))

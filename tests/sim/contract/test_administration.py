@@ -95,6 +95,8 @@ async def test_topics_are_created_and_described(compare: Compare) -> None:
         await note_topics(side, "described", *map(name, ("there", "a", "b", "c", "n", "missing")))
         found = await side.main.ask(MetadataRequest(None))
         side.note("all", sorted(topic[1] for topic in found.topics if topic[1].startswith(side.prefix)))
+        every = await side.main.ask(TopicsRequest(None))
+        side.note("all with ids", sorted(topic[1] for topic in every.topics if topic[1].startswith(side.prefix)))
         side.note("none", (await side.main.ask(TopicsRequest(()))).topics)
 
     await compare(script)

@@ -12,19 +12,21 @@ from hypothesis import strategies as st
 from overlay.match.record_slice import RecordSlice
 from overlay.scan.decode import Records
 from overlay.scan.plan import make_plan
-from overlay.subject.dictionary import Texts
-from spark.job.blocks import pack, unpack
-from spark.job.numbering import find_sequences, number, tabulate
-from spark.job.records import (
+from overlay.state.job_plan import (
     BatchPlan,
+    BatchUnfinished,
     ConsumerPlan,
-    StateUnreadable,
+    JobPosition,
     WriterCommit,
     decode_commit,
     decode_plan,
     encode_commit,
     encode_plan,
 )
+from overlay.state.shard_state import StateUnreadable
+from overlay.subject.dictionary import Texts
+from spark.job.blocks import pack, unpack
+from spark.job.numbering import number, number_consumers, tabulate
 
 NO_FIELDS = np.empty((0, 0), np.int64)
 
@@ -68,19 +70,26 @@ def test_sequences_follow_the_order_of_tasks() -> None:
 
 def make_plan_of(batch: int, before: int, last: int) -> BatchPlan:
     consumers = {"c": ConsumerPlan("f", before, last, 0, {("t", 0): 3})}
-    return BatchPlan(batch, 1_000, "s", {("t", 0): (3, 9), ("t/u", 1): (0, 4)}, consumers, {("out", 2): 1})
+    return BatchPlan(batch, 1_000, "S", "s", {("t", 0): (3, 9), ("t/u", 1): (0, 4)}, consumers, {("out", 2): 1})
+
+
+def count_on(last: BatchPlan, batch: int, count: int) -> ConsumerPlan:
+    """The plan of consumer c in a batch that has so many records for it."""
+    drafts = last.draft(batch, dict(last.ends), {"c": ConsumerPlan("f", 0, 0, 0)}, 10)
+    return number_consumers(last, batch, drafts, [count])["c"]
 
 
 def test_a_batch_that_is_run_again_keeps_its_sequences() -> None:
     last = make_plan_of(4, 10, 15)
-    assert find_sequences(last, 4, {"c": "f"}, {"c": 5})["c"] == ConsumerPlan("f", 10, 15, 0, {("t", 0): 3})
-    assert find_sequences(last, 5, {"c": "f"}, {"c": 5})["c"] == ConsumerPlan("f", 15, 20, 0, {("t", 0): 3})
-    assert find_sequences(None, 0, {"c": "f"}, {"c": 5})["c"] == ConsumerPlan("f", 0, 5, 0)
+    assert count_on(last, 4, 5) == ConsumerPlan("f", 10, 15, 0, {("t", 0): 3})
+    assert count_on(last, 5, 5) == ConsumerPlan("f", 15, 20, 0, {("t", 0): 3})
+    new = {"c": ConsumerPlan("f", 0, 0, 0)}
+    assert number_consumers(None, 0, new, [5])["c"] == ConsumerPlan("f", 0, 5, 0)
 
 
 def test_a_batch_that_lost_records_goes_on_behind_its_former_sequences() -> None:
     """Some of its deliveries may be committed with these."""
-    assert find_sequences(make_plan_of(4, 10, 15), 4, {"c": "f"}, {"c": 3})["c"].before == 15
+    assert count_on(make_plan_of(4, 10, 15), 4, 3).before == 15
 
 
 def test_the_state_s_records_are_read_as_written() -> None:
@@ -93,14 +102,34 @@ def test_the_state_s_records_are_read_as_written() -> None:
     assert decode_commit(encode_commit(commit)) == commit
 
 
+def test_a_position_of_each_consumer_follows_from_the_plan() -> None:
+    """One reads what the batch reads, one begins behind it, one catches up, one has left."""
+    ends = {("t", 0): (3, 9), ("t", 1): (0, 4)}
+    consumers = {
+        "all": ConsumerPlan("f", 10, 15, 0),
+        "later": ConsumerPlan("f", 0, 0, 0, {("t", 0): 20}, "claimed"),
+        "behind": ConsumerPlan("f", 1, 2, 3, {}, "", {("t", 0): (1, 2), ("t", 1): (0, 4)}),
+    }
+    gone = JobPosition({("t", 0): 2}, 7, "x")
+    begun = BatchPlan(4, 1_000, "S", "s", ends, consumers, {}, left={"gone": gone})
+    with pytest.raises(BatchUnfinished, match="batch 4 of the Spark job that delivers consumer 'all' of stream 'S'"):
+        begun.find_position("all")
+    plan = decode_plan(encode_plan(begun.complete()))
+    assert plan.find_position("all") == JobPosition({("t", 0): 9, ("t", 1): 4}, 15)
+    assert plan.find_position("later") == JobPosition({("t", 0): 20, ("t", 1): 4}, 0, "claimed")
+    assert plan.find_position("behind") == JobPosition({("t", 0): 2, ("t", 1): 4}, 2)
+    assert plan.find_position("gone") == gone
+    assert plan.find_position("never") is None
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"{", "is no plan"),
         (b"[]", "is no plan"),
-        (b'{"version": 1, "kind": "plan"}', "cannot be read"),
-        (json.dumps({"version": 2, "kind": "plan"}).encode(), "a plan of version 2; .*Use the version that wrote it"),
-        (encode_commit(WriterCommit(1, "p", 2)), "a commit of version 1"),
+        (b'{"version": 2, "kind": "plan"}', "cannot be read"),
+        (json.dumps({"version": 3, "kind": "plan"}).encode(), "a plan of version 3; .*Use the version that wrote it"),
+        (encode_commit(WriterCommit(1, "p", 2)), "a commit of version 2"),
     ],
 )
 def test_a_record_that_cannot_be_read(data: bytes, message: str) -> None:

@@ -14,7 +14,7 @@ from overlay.config import load
 from spark.job.job import Job
 from spark.job.journal import JobTaken, Journal
 from spark.pipeline import explain, start_pipeline
-from tests.spark.deliveries import write_folder
+from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_blocks import make_plan_of
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.worker.scenes import Seen, read_committed
@@ -75,7 +75,7 @@ def test_a_batch_that_was_cut_off_is_delivered_once(
     source = new_topic(2, retention_ms=-1)
     produce(bootstrap, source, range(300), 2)
     more = "filter: {sql: 'n % 3 <> 0'}\noutput: {partitions: 3}\n"
-    folder = write_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, stream=STREAM, more=more)
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, stream=STREAM, more=more)
     failed = {
         "before the plan": lambda: break_once(monkeypatch, Journal, "write", lambda plan: not plan.is_complete),
         "before the deliveries": lambda: break_once(monkeypatch, Job, "_write", lambda *_: True),
@@ -97,11 +97,11 @@ def test_several_consumers_in_one_job(
     """Two share an output; each has sequences of its own. A third comes later and begins at the log's start."""
     source = new_topic(retention_ms=-1)
     shared, own = f"{source}-shared", f"{source}-own"
-    folder = write_folder(
+    folder = write_job_folder(
         tmp_path / "config", bootstrap, shared, source=source, stream=STREAM, more="filter_subject: a.1\n"
     )
     for name, output, more in (("d", shared, "filter: {sql: 'n < 100'}"), ("e", own, "filter_subject: a.2")):
-        text = f"stream: S\ndurable_name: {name}\ndeliver_subject: {output}\nack_policy: none\n{more}\n"
+        text = f"stream: S\ndurable_name: {name}\ndeliver_subject: {output}\nack_policy: none\nengine: spark\n{more}\n"
         (folder / "consumers" / f"{name}.yaml").write_text(text)
     produce(bootstrap, source, range(200))
     run(spark, folder, tmp_path / "checkpoint", "c", "d")
@@ -118,7 +118,7 @@ def test_a_checkpoint_of_another_job_is_refused(
     spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
 ) -> None:
     source = new_topic(retention_ms=-1)
-    folder = write_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, stream=STREAM)
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, stream=STREAM)
     for end in (10, 20):
         produce(bootstrap, source, range(end - 10, end))
         run(spark, folder, tmp_path / "checkpoint")
@@ -137,7 +137,7 @@ def test_a_filter_that_changes_within_a_batch_is_refused(
 ) -> None:
     source = new_topic(retention_ms=-1)
     produce(bootstrap, source, range(10))
-    folder = write_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, stream=STREAM)
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, stream=STREAM)
     break_once(monkeypatch, Journal, "write", lambda plan: plan.is_complete)
     with pytest.raises(StreamingQueryException):
         run(spark, folder, tmp_path / "checkpoint")
@@ -156,7 +156,7 @@ def test_a_filter_that_changes_within_a_batch_is_refused(
 
 
 def test_a_driver_that_was_replaced_writes_no_plan(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "config", bootstrap, new_topic())
+    folder = write_job_folder(tmp_path / "config", bootstrap, new_topic())
     service = load(folder).service
     with Journal(service.kafka, service.topics.prefix, "J", 1) as first:
         first.write(make_plan_of(0, 0, 5))

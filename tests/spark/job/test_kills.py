@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.deliveries import write_folder
+from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_job import STREAM, find_token, produce
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
@@ -64,7 +64,7 @@ def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> No
     source = new_topic(PARTITIONS, retention_ms=-1)
     output, log = f"{source}-out", tmp_path / "log"
     more = "filter: {sql: 'n % 3 <> 0'}\noutput: {partitions: 2}\n"
-    folder = write_folder(tmp_path / "config", bootstrap, output, source=source, stream=STREAM, more=more)
+    folder = write_job_folder(tmp_path / "config", bootstrap, output, source=source, stream=STREAM, more=more)
     written = killed = 0
 
     def count() -> int:

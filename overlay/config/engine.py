@@ -1,0 +1,55 @@
+"""What a consumer's file may say with `engine: spark`.
+
+A Spark job delivers what matches as it reads it. Acks, and whatever needs a clock or the readers of
+the output, are the service's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from .consumer import AckPolicy, ConsumerConfig, DeliverPolicy, Engine, Interest, ReplayPolicy
+from .document import Path
+
+SPARK_POLICIES = tuple(policy for policy in DeliverPolicy if policy is not DeliverPolicy.LAST_PER_SUBJECT)
+"""Deliver policies that a job knows."""
+
+
+class _Refusal(NamedTuple):
+    """A test whether a config asks for something that a job cannot do, and what to write instead."""
+
+    field: str
+    asks: Callable[[ConsumerConfig], object]
+    instead: str
+
+
+_TABLE = (
+    _Refusal("deliver_subject", lambda c: not c.is_push, "is missing: a job writes to an output topic. Name one"),
+    _Refusal(
+        "ack_policy",
+        lambda c: c.ack_policy is not AckPolicy.NONE,
+        "acks are the service's. Write ack_policy: none",
+    ),
+    _Refusal(
+        "deliver_policy",
+        lambda c: c.deliver_policy not in SPARK_POLICIES,
+        f"has to be one of {', '.join(SPARK_POLICIES)}",
+    ),
+    _Refusal("replay_policy", lambda c: c.replay_policy is ReplayPolicy.ORIGINAL, "write instant"),
+    _Refusal("interest", lambda c: c.interest is Interest.ALWAYS, "has no meaning without acks. Leave it out"),
+    _Refusal("inactive_threshold", lambda c: c.inactive_threshold, "is the service's. Leave it out"),
+    _Refusal("rate_limit_bps", lambda c: c.rate_limit_bps, "is the service's. Leave it out"),
+    _Refusal("flow_control", lambda c: c.flow_control, "is the service's. Leave it out"),
+    _Refusal("idle_heartbeat", lambda c: c.idle_heartbeat, "is the service's. Leave it out"),
+    _Refusal("pause_until", lambda c: c.pause_until, "is the service's. Leave it out"),
+    _Refusal("dead_letter", lambda c: c.dead_letter, "is the service's. Leave it out"),
+)
+
+
+def check_engine(config: ConsumerConfig) -> Iterator[tuple[Path, str]]:
+    """Yield the path and message of each thing in a file with `engine: spark` that a job cannot do."""
+    if config.engine is Engine.SPARK:
+        for field, asks, instead in _TABLE:
+            if asks(config):
+                yield (field,), f"{instead}, or engine: service"

@@ -1,0 +1,401 @@
+"""Hand-over: a consumer changes between the service and a Spark job, or between two jobs.
+
+Who owns a consumer is said by its entry in the service's state. Without `job` in it the service
+does, and its position is there. With `job` that job does, and its position is in the last plan of
+the job (job_plan.py) if that plan repeats the entry's `claim`. If it does not, the job has not
+written a plan since it took the consumer over, or the plan is from an earlier time, and the
+position is the one with which the job began. While there is no state topic, no service has run, and
+jobs deliver without claims. The group of a consumer's pipeline (leases.py) only keeps two owners
+from beginning at all. It is no lock: a member may be cut off, and the service may not be allowed to
+see groups.
+
+The state can be the lock since a shard has one writer, and becoming it fences the former one
+(takeover.py). A job that takes a consumer writes the entry as the owner of the shard (amend.py). A
+running service is fenced, reads the state again and finds the consumer not its own. What it had not
+committed by then was not delivered either.
+
+A job has one writer of plans, who is fenced in the same way, under the job's transactional id. So
+taking a consumer from a job has these steps, in this order:
+
+1. The entry gets a `recall`, a random mark. From here on a driver of the job that starts anew finds
+   that the consumer is to be given back. If it is to deliver again (its file says so), it takes the
+   mark out as the owner of the shard, which fences the one that recalls.
+2. The job's driver is fenced. One that began before cannot write a plan any more, and no transaction
+   hides the last plan. One that begins later reads the state after its own InitProducerId, and so
+   the mark.
+3. The last plan is read. If its batch has not ended, some of its deliveries may be committed, and the
+   consumer stays the job's until the job has ended the batch.
+4. The entry is written with the position of the plan: for the service, in the first transaction of
+   its session; for another job, with that job's name and a new claim, if the mark is still ours.
+
+A crash before 4 leaves the consumer to the job, or to whichever owner takes these steps again. A job
+that crashes after its claim and before its first plan finds the claim in the entry, and the
+position beside it.
+
+A consumer without an entry may have been delivered by a job before the service first ran. So the
+service then looks through the plans of all jobs, for those that have the consumer without a claim. A
+plan with a claim says that there was an entry: the operator has dropped it, and the consumer begins
+anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import TransactionalIdAuthorizationFailed
+
+from overlay.chance import draw_id
+from overlay.config import ServiceConfig
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.kafka.admin import Admin
+from overlay.kafka.connection import Properties
+from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.own_topics import job_id, job_topic, shard_of, state_topic
+from overlay.output.transaction import Transactions
+
+from .amend import amend_shard, count_shards
+from .job_log import read_last
+from .job_plan import BatchPlan, JobPosition, decode_plan
+from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, StateUnreadable
+from .takeover import read_state
+
+Starts = Mapping[TopicPartition, int]
+"""The partitions of a stream, with the log start of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A consumer that a job may deliver. `claim`: what its plans have to repeat. `start`: where it
+    begins; None if it goes on as the job's own plan says or, if that does not have the consumer,
+    begins as a new one."""
+
+    claim: str
+    start: JobPosition | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """A consumer that the service takes from a job. `state`: what the state is to record of it; None
+    if it begins as a new consumer. `reason`: why it stays the job's; empty if it does not."""
+
+    job: str
+    state: ConsumerState | None = None
+    reason: str = ""
+
+
+async def claim_consumers(
+    service: ServiceConfig,
+    admin: Admin,
+    client: AIOKafkaClient,
+    stream: str,
+    names: Iterable[str],
+    job: str,
+    plan: BatchPlan | None,
+    starts: Starts,
+) -> dict[str, Claimed]:
+    """Make a job the owner of consumers of a stream. Return by name how it delivers each.
+
+    `plan`: the job's last one, read after its driver fenced the former one. Shards in which nothing
+    changes are not taken over. Raises OverlayError for a consumer that the job cannot take, among
+    them BatchUnfinished for one of another job; also Fenced, SourceUnavailable.
+    """
+    known = _list_claims(plan, stream)
+    shards = await count_shards(admin, service.topics.prefix)
+    if not shards:
+        return {name: Claimed(known.get(name, ""), None) for name in names}
+    claimed: dict[str, Claimed] = {}
+    for shard, mine in _group_by_shard(stream, names, shards).items():
+        claiming = _Claiming(job, known, starts, mine)
+        await claiming.run(service, client, admin, shard)
+        claimed |= claiming.claimed
+    return claimed
+
+
+async def find_lost(
+    client: AIOKafkaClient, admin: Admin, prefix: str, stream: str, job: str, claims: Mapping[str, str]
+) -> set[str]:
+    """Return the consumers of a stream that are not a job's any more: the state does not name it
+    under their claim, or recalls them. `claims`: by name, as `claim_consumers` returned them.
+
+    Raises SourceUnavailable, StateUnreadable.
+    """
+    shards = await count_shards(admin, prefix)
+    grouped = _group_by_shard(stream, claims, shards) if shards else {}
+    entries: dict[ConsumerId, ConsumerState] = {}
+    for shard in grouped:
+        entries |= (await read_state(client, admin, state_topic(prefix), shard))[0].consumers
+    return {name for name, claim in claims.items() if _is_lost(entries.get((stream, name)), job, claim)}
+
+
+def _is_lost(entry: ConsumerState | None, job: str, claim: str) -> bool:
+    if entry is None:
+        return claim != ""  # an entry was there, and was dropped
+    return (entry.job, entry.claim) != (job, claim) or entry.recall != ""
+
+
+async def take_back(
+    kafka: Properties,
+    client: AIOKafkaClient,
+    admin: Admin,
+    prefix: str,
+    consumers: Mapping[ConsumerId, Starts],
+    state: ShardState,
+    record: Callable[[Delta], Awaitable[None]],
+) -> dict[ConsumerId, TakenBack]:
+    """Find where consumers go on that the owner of their shard is to deliver. Return those that a job
+    has had; the others are the service's already, or new.
+
+    `record`: commits a delta to the shard's state and applies it to `state`. The states returned are
+    to be committed before the first delivery. Raises SourceUnavailable.
+    """
+    given = {c: known for c in consumers if (known := state.consumers.get(c)) is not None and known.job}
+    if fresh := {c: replace(known, recall=draw_id()) for c, known in given.items() if not known.recall}:
+        await record(Delta(consumers=fresh))
+    found: dict[ConsumerId, TakenBack] = {}
+    for job in sorted({known.job for known in given.values()}):
+        mine = {c: known for c, known in given.items() if known.job == job}
+        try:
+            plan = await _fence_job(kafka, client, admin, prefix, job)
+            found |= {c: _give_back(c, known, plan, consumers[c]) for c, known in mine.items()}
+        except SourceUnavailable:
+            raise
+        except OverlayError as error:
+            found |= dict.fromkeys(mine, TakenBack(job, reason=str(error)))
+    if new := {c: starts for c, starts in consumers.items() if c not in state.consumers}:
+        found |= await _find_unrecorded(kafka, client, admin, prefix, new)
+    return found
+
+
+async def _find_unrecorded(
+    kafka: Properties, client: AIOKafkaClient, admin: Admin, prefix: str, consumers: Mapping[ConsumerId, Starts]
+) -> dict[ConsumerId, TakenBack]:
+    """Return those of the consumers that a job has delivered without a claim. Raises SourceUnavailable."""
+    jobs: dict[ConsumerId, list[str]] = {}
+    try:
+        for job, plan in (await read_plans(client, admin, prefix)).items():
+            for c in consumers:
+                if _list_claims(plan, c[0]).get(c[1]) == "":
+                    jobs.setdefault(c, []).append(job)
+    except SourceUnavailable:
+        raise
+    except OverlayError as error:
+        # the consumers of a plan that cannot be read are unknown, so it may be any
+        return dict.fromkeys(consumers, TakenBack("", reason=str(error)))
+    return {c: await _take_unrecorded(kafka, client, admin, prefix, c, jobs[c], consumers[c]) for c in jobs}
+
+
+async def _take_unrecorded(
+    kafka: Properties,
+    client: AIOKafkaClient,
+    admin: Admin,
+    prefix: str,
+    consumer: ConsumerId,
+    jobs: Collection[str],
+    starts: Starts,
+) -> TakenBack:
+    """Return how a consumer goes on that some jobs have delivered without a claim."""
+    job, *others = jobs
+    if others:
+        topics = ", ".join(job_topic(prefix, each) for each in jobs)
+        return TakenBack(
+            job,
+            reason=f"several Spark jobs have delivered it: topics {topics}. Delete each topic whose position is not to count",
+        )
+    try:
+        plan = await _fence_job(kafka, client, admin, prefix, job)
+        return _give_back(consumer, ConsumerState(job=job), plan, starts)
+    except SourceUnavailable:
+        raise
+    except OverlayError as error:
+        return TakenBack(job, reason=str(error))
+
+
+def _give_back(consumer: ConsumerId, entry: ConsumerState, plan: BatchPlan | None, starts: Starts) -> TakenBack:
+    """Return what the service goes on with. `entry`: what the state says of the job's consumer.
+    Raises BatchUnfinished."""
+    if (position := _find_in_plan(plan, consumer, entry.claim)) is not None:
+        return TakenBack(entry.job, ConsumerState(position.sequence, _place(position, starts)))
+    if entry.own:
+        own = {**_place_at(starts), **entry.own}
+        return TakenBack(entry.job, replace(entry, own=own, job="", claim="", recall=""))
+    return TakenBack(entry.job)
+
+
+@dataclass(slots=True)
+class _Claiming:
+    """A job's claim of consumers of one shard.
+
+    `known`: the claims in the job's own plan, by name. `claimed`: the result. `mark`: the recall of
+    consumers of other jobs; `recalled` are their entries, and `positions` where they stand by the
+    plans of these jobs.
+    """
+
+    job: str
+    known: Mapping[str, str]
+    starts: Starts
+    mine: Collection[ConsumerId]
+    claimed: dict[str, Claimed] = field(default_factory=dict)
+    mark: str = field(default_factory=draw_id)
+    recalled: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
+    positions: dict[ConsumerId, JobPosition | None] = field(default_factory=dict)
+
+    async def run(self, service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int) -> None:
+        """Fill `claimed`, and write what changes. Raises OverlayError."""
+        prefix = service.topics.prefix
+        state, _ = await read_state(client, admin, state_topic(prefix), shard)
+        if self.recall(state):
+            await amend_shard(service, client, admin, shard, self.recall)
+            for job in sorted({entry.job for entry in self.recalled.values()}):
+                plan = await _fence_job(service.kafka, client, admin, prefix, job)
+                of_job = {c: entry for c, entry in self.recalled.items() if entry.job == job}
+                self.positions |= {c: _find_in_plan(plan, c, entry.claim) for c, entry in of_job.items()}
+            state, _ = await read_state(client, admin, state_topic(prefix), shard)
+        if self.change(state):
+            await amend_shard(service, client, admin, shard, self.change)
+
+    def recall(self, state: ShardState) -> Delta:
+        """Return the delta that recalls what other jobs have."""
+        entries = {c: entry for c in self.mine if (entry := state.consumers.get(c)) is not None}
+        self.recalled = {c: replace(e, recall=self.mark) for c, e in entries.items() if e.job not in ("", self.job)}
+        return Delta(consumers=dict(self.recalled))
+
+    def change(self, state: ShardState) -> Delta:
+        """Return the delta that makes the job the owner, and note how it delivers each consumer."""
+        delta = Delta()
+        for consumer in self.mine:
+            entry, start = self._take(state, consumer)
+            self.claimed[consumer[1]] = Claimed(entry.claim, start)
+            if entry != state.consumers.get(consumer):
+                delta.consumers[consumer] = entry
+        return delta
+
+    def _take(self, state: ShardState, consumer: ConsumerId) -> tuple[ConsumerState, JobPosition | None]:
+        """Return the entry of the job's consumer, and where it begins."""
+        entry, known = state.consumers.get(consumer), self.known.get(consumer[1])
+        if entry is None:
+            return ConsumerState(job=self.job, claim=draw_id() if known is None else known), None
+        if entry.job == self.job:
+            entry = replace(entry, recall="")
+            return entry, None if known == entry.claim else self._find_start(entry)
+        entry = self._take_from_job(consumer, entry) if entry.job else self._take_from_service(state, consumer)
+        return entry, self._find_start(entry)
+
+    def _take_from_service(self, state: ShardState, consumer: ConsumerId) -> ConsumerState:
+        """Return the entry with every position its own. Raises OverlayError if a job could not go on
+        where the service stands."""
+        stream, name = consumer
+        pinned = state.pin(consumer, self.starts)
+        way_out = f"To begin anew with Spark, take its file out and say `overlay consumer rm {stream} {name}`"
+        if state.machines.get(consumer):
+            raise OverlayError(
+                f"consumer {name!r} of stream {stream!r} has deliveries in the service's state that a Spark job cannot go on"
+                f" with. Let the service deliver it; or give the Spark job a consumer of another name. {way_out}"
+            )
+        if any(source in pinned.own and pinned.own[source].position < end for source, end in pinned.snapshot.items()):
+            raise OverlayError(
+                f"consumer {name!r} of stream {stream!r} is still given the last message of each subject, which Spark cannot"
+                f" do. Let the service come to the end of that, and start the job then. {way_out}"
+            )
+        return replace(pinned, snapshot={}, heard={}, job=self.job, claim=draw_id())
+
+    def _take_from_job(self, consumer: ConsumerId, entry: ConsumerState) -> ConsumerState:
+        """Return the entry with the position of the other job. Raises OverlayError if the recall is
+        not ours any more."""
+        if entry.recall != self.mark:
+            raise OverlayError(
+                f"consumer {consumer[1]!r} of stream {consumer[0]!r} is taken from Spark job {entry.job!r} by several owners at"
+                " once, or that job has started again. Stop the others, and start this job again"
+            )
+        taken = replace(entry, job=self.job, claim=draw_id(), recall="")
+        if (position := self.positions[consumer]) is None:
+            return taken
+        return replace(taken, sequence=position.sequence, own=_place(position, self.starts), floor={})
+
+    def _find_start(self, entry: ConsumerState) -> JobPosition | None:
+        """Return where an entry's own positions say that the job begins; None if it has none."""
+        if not entry.own:
+            return None
+        own = {**_place_at(self.starts), **entry.own}
+        offsets = {source: max(own[source].position, entry.floor.get(source, 0)) for source in self.starts}
+        return JobPosition(offsets, entry.sequence, entry.claim)
+
+
+def _place_at(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogPosition]:
+    return {source: LogPosition(offset) for source, offset in offsets.items()}
+
+
+def _place(position: JobPosition, starts: Starts) -> dict[TopicPartition, LogPosition]:
+    """Return positions in all partitions: those that the job did not know are read from their start."""
+    return _place_at({**starts, **position.offsets})
+
+
+def _list_claims(plan: BatchPlan | None, stream: str) -> dict[str, str]:
+    """Return the claims of the stream's consumers in a plan, by name; also of those that have left."""
+    if plan is None or plan.name != stream:
+        return {}
+    left = {name: each.claim for name, each in plan.left.items()}
+    return left | {name: each.claim for name, each in plan.consumers.items()}
+
+
+def _find_in_plan(plan: BatchPlan | None, consumer: ConsumerId, claim: str) -> JobPosition | None:
+    """Return where a consumer stands by a plan; None if the plan does not have it under this claim.
+    Raises BatchUnfinished."""
+    stream, name = consumer
+    if plan is None or _list_claims(plan, stream).get(name) != claim:
+        return None
+    return plan.find_position(name)
+
+
+async def _fence_job(
+    kafka: Properties, client: AIOKafkaClient, admin: Admin, prefix: str, job: str
+) -> BatchPlan | None:
+    """Fence a job's driver, and return the job's last plan, None if it has none. Raises OverlayError,
+    SourceUnavailable."""
+    topic = job_topic(prefix, job)
+    if topic not in await admin.find_topics([topic], with_config=False):
+        raise OverlayError(
+            f"its position is in topic {topic} of Spark job {job!r}, which is gone. Restore the topic; or take the consumer's"
+            " file out, drop its state with `overlay consumer rm`, and let it begin anew"
+        )
+    transactions = Transactions(kafka, job_id(prefix, job), topic, 0)
+    try:
+        await transactions.start([topic])
+        return await _read_plan(client, admin, topic)
+    except SourceUnavailable as error:
+        if isinstance(error.__cause__, TransactionalIdAuthorizationFailed):
+            raise CredentialsRefused(
+                f"Kafka does not allow the transactional id {job_id(prefix, job)}, under which Spark job {job!r} is stopped"
+                " before its consumer is taken over. Grant Write on it"
+            ) from error
+        raise
+    finally:
+        await transactions.close()
+
+
+async def _read_plan(client: AIOKafkaClient, admin: Admin, topic: str) -> BatchPlan | None:
+    """Return the last plan of a job's state topic, None if it has none. Raises StateUnreadable,
+    SourceChanged, SourceUnavailable."""
+    found = await read_last(client, admin, topic, 0)
+    try:
+        return None if found is None else decode_plan(found)
+    except StateUnreadable as error:
+        raise StateUnreadable(f"topic {topic}: {error}") from error
+
+
+async def read_plans(client: AIOKafkaClient, admin: Admin, prefix: str) -> dict[str, BatchPlan]:
+    """Return the last plan of every Spark job, by the job's name. Raises StateUnreadable,
+    SourceChanged, SourceUnavailable."""
+    start = job_topic(prefix, "")
+    found = {
+        topic.removeprefix(start): await _read_plan(client, admin, topic) for topic in await admin.list_topics(start)
+    }
+    return {job: plan for job, plan in found.items() if plan is not None}
+
+
+def _group_by_shard(stream: str, names: Iterable[str], shards: int) -> dict[int, list[ConsumerId]]:
+    grouped: dict[int, list[ConsumerId]] = {}
+    for name in names:
+        grouped.setdefault(shard_of((stream, name), shards), []).append((stream, name))
+    return grouped

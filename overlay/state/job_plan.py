@@ -1,0 +1,286 @@
+"""What a Spark job keeps in its state topic: plans of batches by the driver, and commits by the writers.
+
+Both are JSON in records without a key. The last record of a partition counts.
+
+A plan has the position of every consumer of the job. Most read what the batch reads: they stand
+where the batch ends. A consumer that has come later catches up first, at offsets of its own. One
+that has left the job keeps the position at which it left, from which the service, or another job,
+goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from overlay.errors import OverlayError
+from overlay.kafka.log_position import TopicPartition
+
+from .shard_state import StateUnreadable
+
+VERSION = 2
+Ends = dict[TopicPartition, tuple[int, int]]
+"""First and next offset of each partition."""
+
+
+class BatchUnfinished(OverlayError):
+    """A consumer of a batch that was begun and has not ended. The operator lets the job end it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPlan:
+    """One consumer in a batch.
+
+    `fingerprint`: of its config. `before`, `last`: the consumer sequence before the batch, and the
+    last one of it. `since`: the batch with which the consumer began. `floors`: by partition, the
+    offset at which it began. `claim`: the mark under which the service's state names this job as the
+    one that delivers the consumer; empty if there was no such state. `reads`: what the batch reads
+    for this consumer alone, which is catching up; empty if it reads what the batch reads.
+    """
+
+    fingerprint: str
+    before: int
+    last: int
+    since: int
+    floors: Mapping[TopicPartition, int] = field(default_factory=dict)
+    claim: str = ""
+    reads: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPosition:
+    """Where a consumer of a job stands.
+
+    `offsets`: by source partition, the next one to read. `sequence`: the last consumer sequence
+    given out. `claim`: as in ConsumerPlan.
+    """
+
+    offsets: Mapping[TopicPartition, int]
+    sequence: int
+    claim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """A batch of a job, as the driver wrote it down before any of its deliveries was sent.
+
+    `batch`: Spark's number. `now`: ms since 1970, the time that the batch has for filters. `name`:
+    the stream's. `stream`: fingerprint of its config. `ends`: first and next offset of each source
+    partition. `writers`: by output partition, the partition of the state topic. `is_complete`:
+    whether all deliveries are committed. `left`: the consumers that have left the job.
+    """
+
+    batch: int
+    now: int
+    name: str
+    stream: str
+    ends: Ends
+    consumers: Mapping[str, ConsumerPlan]
+    writers: Mapping[TopicPartition, int]
+    is_complete: bool = False
+    left: Mapping[str, JobPosition] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """What has to be the same when the batch is written again: what it reads, and for whom.
+
+        Not the sequences: a batch that finds fewer records than before, since the log was compacted,
+        numbers them behind those that it gave out before.
+        """
+        own = {name: [each.fingerprint, _spell_ends(each.reads)] for name, each in sorted(self.consumers.items())}
+        return json.dumps([self.batch, self.stream, _spell_ends(self.ends), own], sort_keys=True)
+
+    def complete(self) -> BatchPlan:
+        """Return the plan with all its deliveries committed."""
+        return replace(self, is_complete=True)
+
+    def list_behind(self) -> list[str]:
+        """Return the consumers that have not come to the batch's end with it, since they are catching up."""
+        return [name for name, each in self.consumers.items() if each.reads and not self._has_caught_up(each)]
+
+    def _has_caught_up(self, consumer: ConsumerPlan) -> bool:
+        return all(consumer.reads.get(source, (stop, stop))[1] >= stop for source, (_, stop) in self.ends.items())
+
+    def draft(
+        self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: int
+    ) -> dict[str, ConsumerPlan]:
+        """Return the plans of `consumers` for a batch: this one again, or the next. A consumer that
+        this plan has with the same claim (the mark of its takeover by the job) goes on from here;
+        others begin as `consumers` says. `reads` is empty for those that read `ends` with the
+        others. Those that are behind read other offsets, `limit` of them in all partitions
+        together.
+        """
+        found = {}
+        for name, new in consumers.items():
+            known = self.consumers.get(name)
+            if known is not None and known.claim == new.claim:
+                reads = known.reads if batch == self.batch else self._read_on(known, ends, limit)
+                before = known.before if batch == self.batch else known.last
+                found[name] = replace(known, fingerprint=new.fingerprint, before=before, reads=reads)
+            else:
+                found[name] = replace(new, since=batch, reads=catch_up(new.floors, ends, limit))
+        return found
+
+    def _read_on(self, consumer: ConsumerPlan, ends: Ends, limit: int) -> Ends:
+        """Return what the batch behind this one reads for a consumer alone, empty if it reads with the others."""
+        if not consumer.reads or self._has_caught_up(consumer):
+            return {}
+        return catch_up({source: stop for source, (_, stop) in consumer.reads.items()}, ends, limit)
+
+    def leave(self, staying: Collection[str]) -> dict[str, JobPosition]:
+        """Return where the consumers stand that are not among `staying`: those that leave after this batch, or left before."""
+        names = {*self.consumers, *self.left} - set(staying)
+        return {name: found for name in sorted(names) if (found := self.find_position(name)) is not None}
+
+    def find_position(self, consumer: str) -> JobPosition | None:
+        """Return where a consumer stands behind the batch, None if the job never had it.
+
+        Raises BatchUnfinished if the batch has not ended.
+        """
+        if (known := self.consumers.get(consumer)) is None:
+            return self.left.get(consumer)
+        if not self.is_complete:
+            raise BatchUnfinished(
+                f"batch {self.batch} of the Spark job that delivers consumer {consumer!r} of stream {self.name!r} was begun"
+                " and has not ended. Write `engine: spark` again, let the job end the batch (--once), and change it then"
+            )
+        return self._place(known, is_over=True)
+
+    def find_delivered(self, consumer: str) -> JobPosition | None:
+        """Return how far a consumer's deliveries are committed for sure, None if the job never had it: to the end of the
+        batch if that has ended, else to its beginning.
+        """
+        if (known := self.consumers.get(consumer)) is None:
+            return self.left.get(consumer)
+        return self._place(known, is_over=self.is_complete)
+
+    def _place(self, consumer: ConsumerPlan, *, is_over: bool) -> JobPosition:
+        """Return where a consumer stands behind the batch, or before it."""
+        spans = consumer.reads or self.ends
+        reached = {source: stop if is_over else start for source, (start, stop) in spans.items()}
+        offsets = {source: max(at, consumer.floors.get(source, at)) for source, at in reached.items()}
+        sequence = consumer.last if is_over else consumer.before
+        return JobPosition({**consumer.floors, **offsets}, sequence, consumer.claim)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterCommit:
+    """What a writer commits together with its deliveries. `plan`: the fingerprint of the batch's plan."""
+
+    batch: int
+    plan: str
+    records: int
+
+
+def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
+    """Return what a batch reads for a consumer that is at these offsets; empty if it is not behind the batch's start.
+
+    `limit`: how many offsets, together. A consumer reads with the others from the batch on before
+    which it has come to their offsets in all partitions.
+    """
+    behind = {source: at for source, (start, _) in ends.items() if (at := offsets.get(source, start)) < start}
+    if not behind:
+        return {}
+    share = max(1, limit // len(behind))
+    reads = {}
+    for source, (start, stop) in ends.items():
+        at = min(offsets.get(source, start), stop)
+        reads[source] = (at, min(stop, at + share))
+    return reads
+
+
+def encode_plan(plan: BatchPlan) -> bytes:
+    """Return the record of a plan."""
+    return _encode(
+        "plan",
+        {
+            "batch": plan.batch,
+            "now": plan.now,
+            "name": plan.name,
+            "stream": plan.stream,
+            "ends": _spell_ends(plan.ends),
+            "consumers": {
+                name: {**asdict(each), "floors": _spell(each.floors), "reads": _spell_ends(each.reads)}
+                for name, each in plan.consumers.items()
+            },
+            "writers": _spell(plan.writers),
+            "is_complete": plan.is_complete,
+            "left": {name: {**asdict(each), "offsets": _spell(each.offsets)} for name, each in plan.left.items()},
+        },
+    )
+
+
+def decode_plan(data: bytes) -> BatchPlan:
+    """Return the plan of a record. Raises StateUnreadable."""
+    found = _decode("plan", data)
+    try:
+        consumers = {
+            name: ConsumerPlan(
+                each["fingerprint"], each["before"], each["last"], each["since"],
+                _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]),
+            )
+            for name, each in found["consumers"].items()
+        }  # fmt: skip
+        left = {
+            name: JobPosition(_parse(each["offsets"]), each["sequence"], each["claim"])
+            for name, each in found["left"].items()
+        }
+        return BatchPlan(
+            found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
+            consumers, _parse(found["writers"]), found["is_complete"], left,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error
+
+
+def encode_commit(commit: WriterCommit) -> bytes:
+    """Return the record of a writer's commit."""
+    return _encode("commit", asdict(commit))
+
+
+def decode_commit(data: bytes) -> WriterCommit:
+    """Return the commit of a record. Raises StateUnreadable."""
+    found = _decode("commit", data)
+    try:
+        return WriterCommit(found["batch"], found["plan"], found["records"])
+    except (KeyError, TypeError) as error:
+        raise StateUnreadable(f"a commit that cannot be read: {error!r}") from error
+
+
+def _encode(kind: str, fields: Mapping[str, object]) -> bytes:
+    return json.dumps({"version": VERSION, "kind": kind, **fields}).encode()
+
+
+def _decode(kind: str, data: bytes) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(data)
+        if found["kind"] != kind or found["version"] != VERSION:
+            raise StateUnreadable(
+                f"the state has a {found['kind']} of version {found['version']}; this version of the overlay reads a {kind}"
+                f" of version {VERSION}. Use the version that wrote it"
+            )
+    except (ValueError, TypeError, KeyError) as error:
+        raise StateUnreadable(f"a record of the state is no {kind}: {error!r}") from error
+    return found
+
+
+def _spell_ends(ends: Mapping[TopicPartition, tuple[int, int]]) -> dict[str, list[int]]:
+    return {f"{topic}/{partition}": list(span) for (topic, partition), span in sorted(ends.items())}
+
+
+def _spell(values: Mapping[TopicPartition, int]) -> dict[str, int]:
+    return {f"{topic}/{partition}": value for (topic, partition), value in sorted(values.items())}
+
+
+def _parse(values: Mapping[str, Any]) -> dict[TopicPartition, Any]:
+    found: dict[TopicPartition, Any] = {}
+    for name, value in values.items():
+        topic, _, partition = name.rpartition("/")
+        found[topic, int(partition)] = value
+    return found
+
+
+def _parse_ends(values: Mapping[str, Any]) -> Ends:
+    return {source: (start, stop) for source, (start, stop) in _parse(values).items()}

@@ -1,0 +1,353 @@
+"""The consumers of a job as its config folder has them, followed while the job runs.
+
+A change is taken up between two batches. What cannot be taken up, such as a file with a mistake or an
+output topic that cannot be created, is logged, and the consumers go on as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from overlay.client.client import check_settings
+from overlay.clock import monotonic, now_ms
+from overlay.config import ConsumerConfig, Loaded, StreamConfig, load
+from overlay.config.consumer import Engine
+from overlay.config.filters import compile_filter
+from overlay.errors import OverlayError
+from overlay.filter import Filter, compile_sql
+from overlay.index.start_positions import Start, find_start, patterns
+from overlay.index.topic import Index
+from overlay.kafka.admin import TopicFacts, connect
+from overlay.kafka.log_position import TopicPartition
+from overlay.logs import get_logger
+from overlay.match import choose_values
+from overlay.output.topics import ensure_topics, make_output_topic
+from overlay.state.handover import Claimed, claim_consumers
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition
+from overlay.subject import Pattern
+from spark.lease import ClaimWatch, Lease, run_apart
+from spark.options import Ask
+from spark.output import Output, UnknownConsumer, find_output
+from spark.partitions import TaskPartition
+from spark.plan import Planner
+
+from .job import JobConsumers, name_of
+from .ranges import find_digest
+from .readers import JobReader, JobScan
+
+log = get_logger(__name__)
+
+RETRY_S = 30.0
+"""Seconds after which a change that could not be taken up is tried again, by the next batch."""
+ANYTHING = (Pattern.parse(">"),)
+
+
+class NotForSpark(OverlayError):
+    """A consumer that a Spark job does not deliver. The author of its file, or the caller, acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The consumers of one stream that a job runs, in the order of their names."""
+
+    loaded: Loaded
+    stream: StreamConfig
+    outputs: tuple[Output, ...]
+
+    @property
+    def configs(self) -> tuple[ConsumerConfig, ...]:
+        return tuple(output.consumer for output in self.outputs)
+
+    @property
+    def kafka(self) -> Mapping[str, str]:
+        """Kafka settings by librdkafka's names."""
+        return check_settings(self.loaded.service.kafka)
+
+    @property
+    def prefix(self) -> str:
+        """Of the overlay's own topics."""
+        return self.loaded.service.topics.prefix
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.loaded.files[""].file).parent
+
+
+def choose_consumers(loaded: Loaded, names: Sequence[str] = (), stream: str = "") -> Chosen:
+    """Return the consumers that a job runs: the named ones, or all of a stream with `engine: spark`.
+
+    `stream`: may be empty if the names, or the consumers with `engine: spark`, leave only one. Raises
+    UnknownConsumer, NotForSpark.
+    """
+    if not names:
+        names = [id[1] for id, config in loaded.consumers.items() if _is_sparks(config, stream)]
+        streams = {id[0] for id, config in loaded.consumers.items() if _is_sparks(config, stream)}
+        if len(streams) != 1:
+            raise UnknownConsumer(_explain_none(loaded, stream, streams))
+        (stream,) = streams
+    outputs = [find_output(loaded, name, stream) for name in sorted(set(names))]
+    if len({output.stream.name for output in outputs}) != 1:
+        raise NotForSpark("a job runs consumers of one stream. Start a job for each stream")
+    for output in outputs:
+        check_consumer(output.consumer)
+    return Chosen(loaded, outputs[0].stream, tuple(outputs))
+
+
+def list_streams(loaded: Loaded) -> list[str]:
+    """Return the streams that have consumers with `engine: spark`."""
+    return sorted({config.stream for config in loaded.consumers.values() if _is_sparks(config)})
+
+
+def check_consumer(consumer: ConsumerConfig) -> None:
+    """Raise NotForSpark unless the consumer's file says that Spark delivers it."""
+    stream, name = consumer.id
+    if consumer.engine is not Engine.SPARK:
+        raise NotForSpark(
+            f"consumer {name!r} of stream {stream!r} is delivered by the service. For a Spark job write `engine: spark` into"
+            " its file"
+        )
+
+
+def _is_sparks(config: ConsumerConfig, stream: str = "") -> bool:
+    return config.engine is Engine.SPARK and stream in ("", config.stream)
+
+
+def _explain_none(loaded: Loaded, stream: str, streams: set[str]) -> str:
+    """Return the message for a folder from whose consumers no single stream follows."""
+    if streams:
+        return f"several streams have consumers with `engine: spark`: {', '.join(sorted(streams))}. Name one of them"
+    refused = [str(problem) for problem in loaded.problems]
+    because = "\nFiles of the folder that were refused:\n" + "\n".join(refused) if refused else ""
+    of = f" of stream {stream!r}" if stream else ""
+    return f"{Path(loaded.files[''].file).parent}: no consumer{of} has `engine: spark`. Write it into its file{because}"
+
+
+async def ensure_outputs(chosen: Chosen) -> dict[str, TopicFacts]:
+    """Create the output topics that are missing. Return all by name. Raises OverlayError."""
+    async with connect(chosen.kafka) as (admin, _):
+        found, refused = await ensure_topics(admin, chosen.configs, chosen.loaded.service.topics.replication)
+    for output in chosen.outputs:
+        if output.topic in refused:
+            raise OverlayError(refused[output.topic])
+    return found
+
+
+class JobFolder:
+    """The config folder of a job, and its hold on its consumers. Not thread-safe.
+
+    `job`: its name. `names`: of the consumers; empty for all of the stream with `engine: spark`.
+    `patience_s`: how long to wait for another pipeline's lease.
+    """
+
+    def __init__(self, chosen: Chosen, job: str, names: Sequence[str], ask: Ask, patience_s: float) -> None:
+        self.chosen = chosen
+        self._job, self._names, self._ask, self._patience_s = job, names, ask, patience_s
+        self._digest = find_digest(chosen.folder)
+        self._files = {output.name: chosen.loaded.files[output.consumer.id].file for output in chosen.outputs}
+        """The file of each consumer that the job has ever had, by name."""
+        self._refused, self._retry_at = "", 0.0
+        """A digest of the folder that could not be taken up, and when to try it again, monotonic seconds."""
+        self._facts: dict[str, TopicFacts] = {}
+        self._leases: dict[str, Lease] = {}
+        self._starts: dict[str, JobPosition | None] = {}
+        """Where a consumer stood at its claim, by name; None if the job's plan says it, or if it is new."""
+        self._watch = ClaimWatch(chosen.kafka, chosen.prefix, chosen.stream.name, job)
+
+    def check_owner(self, *, now: bool = False) -> None:
+        """Raise NotOwner if another pipeline or the service may run one of the consumers.
+
+        The service's state is looked up every ten seconds, or with `now` at once.
+        """
+        for lease in self._leases.values():
+            lease.check()
+        self._watch.check({output.name for output in self.chosen.outputs}, now=now)
+
+    def close(self) -> None:
+        """Give all leases back."""
+        self._release(self._leases.keys())
+
+    def _release(self, names: Collection[str]) -> None:
+        for name in tuple(names):
+            self._leases.pop(name).release()
+            self._watch.claims.pop(name, None)
+
+    def restrict(self, names: Sequence[str]) -> None:
+        """Leave out the consumers that are not among these, until `renew` finds them."""
+        outputs = tuple(output for output in self.chosen.outputs if output.name in names)
+        if outputs != self.chosen.outputs:
+            self.chosen, self._digest = replace(self.chosen, outputs=outputs), ""
+
+    def own(self) -> None:
+        """Own the consumers, and create their outputs. Raises NotOwner, OverlayError."""
+        self._facts = run_apart(ensure_outputs(self.chosen))
+        self._own(self.chosen)
+
+    def prepare(self, last: BatchPlan | None) -> JobConsumers:
+        """Return the job's consumers, with where new ones begin. `last`: the job's last plan. Raises OverlayError."""
+        return self._prepare(self.chosen, last)
+
+    def renew(self, last: BatchPlan | None) -> JobConsumers | None:
+        """Return the consumers if the folder has changed, None otherwise, or if the change cannot be taken up."""
+        digest = find_digest(self.chosen.folder)
+        if not digest or digest == self._digest or (digest == self._refused and monotonic() < self._retry_at):
+            return None
+        try:
+            chosen = self._choose_anew()
+            if chosen.configs == self.chosen.configs:
+                self._digest = digest
+                return None
+            self._facts = run_apart(ensure_outputs(chosen))
+            self._own(chosen)
+            found = self._prepare(chosen, last)
+        except OverlayError as error:
+            self._refused, self._retry_at = digest, monotonic() + RETRY_S
+            log.error("a change of the folder is not taken up; all consumers go on as they were", reason=str(error))
+            return None
+        self._release(self._leases.keys() - {output.name for output in chosen.outputs})
+        self.chosen, self._digest = chosen, digest
+        log.info("the folder has changed", stream=chosen.stream.name, consumers=len(chosen.outputs))
+        return found
+
+    def _choose_anew(self) -> Chosen:
+        """Return the consumers that the folder has now; one whose file has a mistake stays as it was. Raises ConfigError."""
+        loaded, before = load(self.chosen.folder), self.chosen
+        for problem in loaded.problems:
+            log.error("config problem", problem=str(problem))
+        name = before.stream.name
+        if loaded.streams.get(name) != before.stream:
+            log.error(
+                "the stream's file has changed. The job goes on with the old one until it is started again", stream=name
+            )
+            return before
+        broken = {problem.place.file for problem in loaded.problems}
+        found = {output.name: output for output in before.outputs if self._files[output.name] in broken}
+        for (of, consumer), config in loaded.consumers.items():
+            if of == name and _is_sparks(config) and (not self._names or consumer in self._names):
+                found[consumer] = find_output(loaded, consumer, name)
+                self._files[consumer] = loaded.files[config.id].file
+        return Chosen(loaded, before.stream, tuple(found[consumer] for consumer in sorted(found)))
+
+    def _prepare(self, chosen: Chosen, last: BatchPlan | None) -> JobConsumers:
+        bounds = Planner(self._ask).look()
+        self._claim(chosen, last, {each.source: bounds.log_starts[each.source] for each in bounds.offset_ranges})
+        begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges])
+        floors = {name: each.floors for name, each in begins.items()}
+        writers, readers = _make_readers(chosen, self._facts, floors)
+        scan = JobScan(chosen.kafka, chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
+        return JobConsumers(chosen.configs, scan, make_plan(self._ask, chosen.configs), writers, begins)
+
+    def _own(self, chosen: Chosen) -> None:
+        """Take the lease of each consumer that the job does not have yet. Raises NotOwner."""
+        for output in chosen.outputs:
+            if output.name not in self._leases:
+                lease = Lease(output)
+                try:
+                    lease.take(self._patience_s)
+                except BaseException:
+                    lease.release()
+                    raise
+                self._leases[output.name] = lease
+
+    def _claim(self, chosen: Chosen, last: BatchPlan | None, starts: Mapping[TopicPartition, int]) -> None:
+        """Make the job the owner of the consumers that it has not claimed yet. Raises OverlayError."""
+        names = [output.name for output in chosen.outputs if output.name not in self._watch.claims]
+        if not names:
+            return
+        service, stream = chosen.loaded.service, chosen.stream.name
+
+        async def claim() -> dict[str, Claimed]:
+            async with connect(chosen.kafka) as (admin, client):
+                return await claim_consumers(service, admin, client, stream, names, self._job, last, starts)
+
+        claimed = run_apart(claim())
+        self._starts |= {name: each.start for name, each in claimed.items()}
+        self._watch.claims |= {name: each.claim for name, each in claimed.items()}
+
+    def _find_begins(
+        self, chosen: Chosen, last: BatchPlan | None, sources: Sequence[TopicPartition]
+    ) -> dict[str, ConsumerPlan]:
+        """Return where each consumer begins: as the job's last plan says, where its former owner stood, or by its policy."""
+        begins: dict[str, ConsumerPlan] = {}
+        for config in chosen.configs:
+            name = name_of(config)
+            claim, start = self._watch.claims[name], self._starts.get(name)
+            known = None if last is None else last.consumers.get(name)
+            left = None if last is None else last.left.get(name)
+            if known is not None and known.claim == claim:
+                begins[name] = known
+            elif start is not None or (left is not None and left.claim == claim):
+                at = start or left
+                assert at is not None
+                begins[name] = ConsumerPlan("", at.sequence, at.sequence, 0, at.offsets, claim)
+            else:
+                first = run_apart(_find_start(chosen, config, sources))
+                floors = {source: max(at, first.floor.get(source, 0)) for source, at in first.positions.items()}
+                begins[name] = ConsumerPlan("", 0, 0, 0, floors, claim)
+        return begins
+
+
+async def _find_start(chosen: Chosen, config: ConsumerConfig, sources: Sequence[TopicPartition]) -> Start:
+    stream = chosen.stream
+    async with connect(chosen.kafka) as (admin, client):
+        for topic in stream.topic_names:
+            await client.add_topic(topic)
+        return await find_start(client, admin, config, stream, sources, None, Index(stream))
+
+
+def _make_readers(
+    chosen: Chosen, facts: Mapping[str, TopicFacts], floors: Mapping[str, Mapping[TopicPartition, int]]
+) -> tuple[tuple[TopicPartition, ...], tuple[JobReader, ...]]:
+    """Return every output partition, in the order of the numbers of writers, and the readers of the consumers."""
+    first: dict[str, int] = {}
+    writers: list[TopicPartition] = []
+    readers: list[JobReader] = []
+    stream = chosen.stream
+    for config in chosen.configs:
+        topic = replace(make_output_topic(facts[config.deliver_subject], config), transactional=True)
+        if topic.topic not in first:
+            first[topic.topic] = len(writers)
+            writers += ((topic.topic, partition) for partition in range(topic.partitions))
+        accepts, values = compile_filter(config.filter, stream), choose_values(config.filter, stream)
+        floor = floors[name_of(config)]
+        readers.append(JobReader(config.id, patterns(config), accepts, values, topic, first[topic.topic], floors=floor))
+    return tuple(writers), tuple(readers)
+
+
+def make_plan(ask: Ask, configs: Sequence[ConsumerConfig]) -> Callable[[Ends, Sequence[int]], list[TaskPartition]]:
+    """Return the function that plans the tasks for some consumers, by their numbers, without the chunks that none wants."""
+    made: dict[tuple[int, ...], Ask] = {}
+
+    def plan(ends: Ends, numbers: Sequence[int]) -> list[TaskPartition]:
+        chosen = tuple(numbers)
+        if chosen not in made:
+            made[chosen] = narrow(ask, [configs[number] for number in chosen])
+        return Planner(made[chosen]).plan_between(ends)
+
+    return plan
+
+
+def narrow(ask: Ask, configs: Sequence[ConsumerConfig]) -> Ask:
+    """Return the ask for what some consumers want together: every record that any of them wants, and others."""
+    stream = ask.request.stream
+    if len(configs) == 1:
+        (config,) = configs
+        accepts, values = compile_filter(config.filter, stream), choose_values(config.filter, stream)
+        return replace(ask, request=replace(ask.request, patterns=patterns(config), filter=accepts, values=values))
+    subjects = tuple(pattern for config in configs for pattern in patterns(config))
+    if not all(config.filters for config in configs):
+        subjects = ANYTHING
+    return replace(ask, request=replace(ask.request, patterns=subjects, filter=_unite(configs, stream), values=None))
+
+
+def _unite(configs: Sequence[ConsumerConfig], stream: StreamConfig) -> Filter | None:
+    """Return a filter that is true where the filter of any of the consumers is; None if there is no such filter."""
+    conditions = [config.filter.sql for config in configs]
+    texts = sorted({text for text in conditions if text is not None})
+    if None in conditions or not texts:
+        return None
+    try:
+        return compile_sql(" OR ".join(f"({text})" for text in texts), stream.properties)
+    except OverlayError:  # too long or too deep for one expression: then nothing is skipped by conditions
+        return None

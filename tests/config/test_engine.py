@@ -1,0 +1,43 @@
+"""What a file with `engine: spark` may not ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overlay.config.consumer import Engine
+from tests.config.folders import CONSUMER, load_files
+
+SPARK = CONSUMER + "engine: spark\n"
+
+
+def test_a_consumer_of_spark_is_not_served(tmp_path: Path) -> None:
+    other = CONSUMER.replace("late", "other")
+    loaded = load_files(tmp_path, {"consumers/late.yaml": SPARK, "consumers/other.yaml": other})
+    assert loaded.consumers["FLIGHTS", "late"].engine is Engine.SPARK
+    assert list(loaded.served) == [("FLIGHTS", "other")]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("replay_policy: original\n", "replay_policy: write instant, or engine: service"),
+        ("deliver_policy: last_per_subject\nfilter_subject: '>'\n", "deliver_policy: has to be one of all, last, new"),
+        ("rate_limit_bps: 5\n", "rate_limit_bps: is the service's. Leave it out"),
+        ("idle_heartbeat: 1s\nflow_control: true\n", "flow_control: is the service's. Leave it out"),
+        ("dead_letter: given-up\n", "dead_letter: is the service's. Leave it out"),
+        ("interest: always\n", "interest: has no meaning without acks. Leave it out"),
+        ("pause_until: 2030-01-01T00:00:00Z\n", "pause_until: is the service's. Leave it out"),
+    ],
+)
+def test_what_a_job_cannot_do_is_refused(tmp_path: Path, more: str, message: str) -> None:
+    loaded = load_files(tmp_path, {"consumers/late.yaml": SPARK + more})
+    assert any(message in str(problem) for problem in loaded.problems), loaded.problems
+    assert not loaded.consumers
+
+
+def test_acks_are_the_service_s(tmp_path: Path) -> None:
+    text = SPARK.replace("ack_policy: none\n", "")
+    loaded = load_files(tmp_path, {"consumers/late.yaml": text})
+    assert "ack_policy: acks are the service's. Write ack_policy: none" in str(loaded.problems[0])

@@ -1,0 +1,183 @@
+"""A job follows its config folder: consumers come, change and leave while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from overlay.config import load
+from overlay.errors import SourceUnavailable
+from overlay.kafka.own_topics import job_topic
+from overlay.state.job_plan import BatchPlan, decode_plan
+from spark.job.folder import RETRY_S, JobFolder, choose_consumers
+from spark.job.journal import Journal
+from spark.options import read_options
+from spark.output import UnknownConsumer
+from spark.pipeline import find_checkpoints, start_pipeline
+from tests.spark.deliveries import write_folder, write_job_folder
+from tests.spark.job.test_job import STREAM, break_once, produce, read
+from tests.support.kafka import NewTopicFixture
+from tests.support.waiting import wait_until
+from tests.worker.scenes import read_committed
+
+DEADLINE_S = 150
+
+
+def write_consumer(folder: Path, name: str, output: str, more: str = "") -> None:
+    """Write a consumer's file as an editor that has finished some seconds ago."""
+    text = f"stream: S\ndurable_name: {name}\ndeliver_subject: {output}\nack_policy: none\nengine: spark\n{more}"
+    file = folder / "consumers" / f"{name}.yaml"
+    file.write_text(text)
+    before = time.time() - 5
+    os.utime(file, (before, before))
+
+
+def list_plans(folder: Path, bootstrap: str, job: str) -> list[BatchPlan]:
+    """Every plan of a job that has ended, in order."""
+    topic = job_topic(load(folder).service.topics.prefix, job)
+    records = [seen.value or b"" for seen in read_committed(bootstrap, topic)]
+    plans = [decode_plan(record) for record in records if json.loads(record)["kind"] == "plan"]
+    return [plan for plan in plans if plan.is_complete]
+
+
+def test_consumers_come_change_and_leave(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    """No record is produced after the start: a change alone makes a batch."""
+    source = new_topic(retention_ms=-1)
+    outputs = {name: new_topic() for name in "cde"}
+    produce(bootstrap, source, range(100))
+    folder = write_job_folder(tmp_path / "config", bootstrap, outputs["c"], source=source, stream=STREAM)
+
+    def await_numbers(name: str, numbers: list[int]) -> None:
+        def check() -> bool:
+            return read(bootstrap, outputs[name]) == [(n, i) for i, n in enumerate(numbers, 1)]
+
+        wait_until(check, DEADLINE_S, f"{name} has its {len(numbers)} records")
+
+    with start_pipeline(spark, folder, (), str(tmp_path / "checkpoint"), once=False):
+        await_numbers("c", [*range(100)])
+        write_consumer(folder, "d", outputs["d"], "filter_subject: a.1\n")
+        await_numbers("d", [*range(1, 100, 5)])
+        # a file with a mistake leaves its consumer as it was, and does not keep others from coming
+        write_consumer(folder, "d", outputs["d"], "filter_subject: [\n")
+        write_consumer(folder, "e", outputs["e"], "filter: {sql: 'n >= 90'}\n")
+        await_numbers("e", [*range(90, 100)])
+        produce(bootstrap, source, range(100, 110))
+        await_numbers("d", [*range(1, 110, 5)])
+        (folder / "consumers/c.yaml").unlink()
+        write_consumer(folder, "d", outputs["d"], "filter_subject: a.2\n")
+        wait_until(lambda: "c" in list_plans(folder, bootstrap, "S")[-1].left, DEADLINE_S, "c has left")
+        produce(bootstrap, source, range(110, 120))
+        await_numbers("d", [*range(1, 110, 5), 112, 117])
+    assert read(bootstrap, outputs["c"])[-1] == (109, 110)
+    # back in the folder, it goes on where it left
+    write_consumer(folder, "c", outputs["c"])
+    with start_pipeline(spark, folder, (), str(tmp_path / "checkpoint")) as query:
+        assert query.awaitTermination(DEADLINE_S)
+    await_numbers("c", [*range(120)])
+
+
+def test_a_consumer_that_comes_later_holds_no_other_back(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    """Each batch has its own records, and a part of what the new consumer has missed."""
+    source = new_topic(2, retention_ms=-1)
+    old, new = new_topic(), new_topic()
+    produce(bootstrap, source, range(1000), 2)
+    folder = write_job_folder(tmp_path / "config", bootstrap, old, source=source, stream=STREAM)
+
+    def run() -> None:
+        limit = {"maxRecordsPerTrigger": "300"}
+        with start_pipeline(spark, folder, (), str(tmp_path / "checkpoint"), options=limit) as query:
+            assert query.awaitTermination(DEADLINE_S)
+
+    run()
+    write_consumer(folder, "late", new)
+    produce(bootstrap, source, range(1000, 1100), 2)
+    run()
+    assert [n for n, _ in read(bootstrap, new)][:150] == [*range(0, 300, 2)]
+    for topic in (old, new):
+        found = read(bootstrap, topic)
+        assert [sequence for _, sequence in found] == [*range(1, 1101)]
+        for parity in (0, 1):
+            assert [n for n, _ in found if n % 2 == parity] == [*range(parity, 1100, 2)]
+    behind = [plan.list_behind() for plan in list_plans(folder, bootstrap, "S")]
+    assert behind[-4:] == [["late"], ["late"], ["late"], []] and not any(behind[:-4])
+    *_, first, _, _, _ = list_plans(folder, bootstrap, "S")
+    assert first.consumers["c"].last == 1100, (
+        "the other consumer has the new records in the batch in which this one begins"
+    )
+
+
+def test_a_consumer_that_was_added_within_a_batch_waits_for_its_end(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopicFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = new_topic(retention_ms=-1)
+    old, new = new_topic(), new_topic()
+    produce(bootstrap, source, range(50))
+    folder = write_job_folder(tmp_path / "config", bootstrap, old, source=source, stream=STREAM)
+    break_once(monkeypatch, Journal, "write", lambda plan: plan.is_complete)
+    with (
+        pytest.raises(StreamingQueryException, match="the driver ends here"),
+        start_pipeline(spark, folder, (), str(tmp_path / "checkpoint")) as query,
+    ):
+        query.awaitTermination(DEADLINE_S)
+    write_consumer(folder, "late", new)
+    with start_pipeline(spark, folder, (), str(tmp_path / "checkpoint")) as query:
+        assert query.awaitTermination(DEADLINE_S)
+    for topic in (old, new):
+        assert read(bootstrap, topic) == [(n, n + 1) for n in range(50)]
+    first, *_, last = list_plans(folder, bootstrap, "S")
+    assert (list(first.consumers), list(last.consumers)) == (["c"], ["c", "late"])
+
+
+def test_a_change_that_kafka_refuses_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_job_folder(tmp_path, "127.0.0.1:1", "out-c", source="t")
+    write_consumer(tmp_path, "c", "out-c")
+    os.utime(tmp_path / "streams/s.yaml", (1, 1))
+    ask = read_options({"config": str(tmp_path), "stream": "S"})
+    folder = JobFolder(choose_consumers(load(tmp_path)), "S", (), ask, 1.0)
+    tried: list[float] = []
+    now = [1000.0]
+
+    def refuse(work: object) -> None:
+        tried.append(now[0])
+        raise SourceUnavailable("Kafka does not answer")
+
+    monkeypatch.setattr("spark.job.folder.run_apart", refuse)
+    monkeypatch.setattr("spark.job.folder.ensure_outputs", lambda chosen: None)
+    monkeypatch.setattr("spark.job.folder.monotonic", lambda: now[0])
+    write_consumer(tmp_path, "d", "out-d")
+    for now[0] in (1000.0, 1001.0, 1000.0 + RETRY_S):
+        assert folder.renew(None) is None
+    assert tried == [1000.0, 1000.0 + RETRY_S]
+
+
+def test_the_consumers_of_a_folder(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, "127.0.0.1:1", "served", source="t")
+    with pytest.raises(UnknownConsumer, match=r"no consumer has `engine: spark`[.] Write it into its file"):
+        choose_consumers(load(folder))
+    write_consumer(folder, "d", "out-d")
+    write_consumer(folder, "e", "out-e")
+    assert [output.name for output in choose_consumers(load(folder)).outputs] == ["d", "e"]
+    (folder / "streams/r.yaml").write_text("name: R\ntopics: [r]\nsubject: {header: subject}\n")
+    write_consumer(folder, "f", "out-f")
+    file = folder / "consumers/f.yaml"
+    file.write_text(file.read_text().replace("stream: S", "stream: R"))
+    loaded = load(folder)
+    with pytest.raises(UnknownConsumer, match=r"several streams have consumers with `engine: spark`: R, S\. Name one"):
+        choose_consumers(loaded)
+    assert find_checkpoints(loaded, (), "", "/checkpoint") == {"R": "/checkpoint/R", "S": "/checkpoint/S"}
+    assert find_checkpoints(loaded, (), "R", "/checkpoint") == {"R": "/checkpoint"}
+    assert find_checkpoints(loaded, ("d",), "", "/checkpoint") == {"S": "/checkpoint"}
