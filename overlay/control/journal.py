@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 
 from overlay.clock import now_ms
 from overlay.errors import SourceUnavailable
-from overlay.kafka.connection import Properties, for_aiokafka
+from overlay.kafka.connection import Properties, expect_brokers, for_aiokafka
 from overlay.kafka.own_topics import control_topic, journal_id
 from overlay.output.entry import Entry, press_entries
 from overlay.output.transaction import Transactions
@@ -73,6 +73,7 @@ async def strike(kafka: Properties, prefix: str, id: ConsumerId) -> None:
     """
     topic = control_topic(prefix)
     producer = AIOKafkaProducer(**for_aiokafka(kafka), acks="all", request_timeout_ms=10_000)
+    expect_brokers(producer.client)
     try:
         async with asyncio.timeout(DEADLINE_S):
             await producer.start()

@@ -17,6 +17,7 @@ from aiokafka.errors import (
     AuthenticationMethodNotSupported,
     ClusterAuthorizationFailedError,
     IllegalSaslStateError,
+    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
@@ -198,11 +199,29 @@ async def _try_host(
         await asyncio.sleep(RETRY_S)
 
 
+def expect_brokers(client: AIOKafkaClient) -> None:
+    """Let the start of an aiokafka client fail with KafkaConnectionError if no broker of the cluster
+    is known yet.
+
+    A broker that the controller does not hear from answers, but lists no broker, not even itself.
+    aiokafka takes that for a start, and fails an assertion when it needs a broker.
+    """
+    bootstrap = client.bootstrap
+
+    async def bootstrap_and_look() -> None:
+        await bootstrap()
+        if not client.cluster.brokers():
+            raise KafkaConnectionError("the cluster lists no broker: none is heard by its controller at present")
+
+    client.bootstrap = bootstrap_and_look
+
+
 async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
     """Return a connected aiokafka client. `more`: further arguments for it. Raises
     SourceUnavailable.
     """
     client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})
+    expect_brokers(client)
     try:
         await finish_within(client.bootstrap(), BOOTSTRAP_S)
     except asyncio.CancelledError:

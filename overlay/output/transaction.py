@@ -31,7 +31,7 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import now_ms
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
-from overlay.kafka.connection import BOOTSTRAP_S, Properties, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, Properties, expect_brokers, for_aiokafka
 from overlay.logs import get_logger
 from overlay.waits import finish_within
 
@@ -59,6 +59,7 @@ class _Sender:
         self._producer = AIOKafkaProducer(
             **for_aiokafka(kafka), acks="all", enable_idempotence=True, request_timeout_ms=10_000, **settings
         )
+        expect_brokers(self._producer.client)
         self._produce = Produce(self._producer)
 
     async def start(self, topics: Iterable[str]) -> None:
@@ -71,15 +72,15 @@ class _Sender:
             async with asyncio.timeout(START_DEADLINE_S):
                 await finish_within(self._producer.start(), BOOTSTRAP_S)
                 await self._producer.client.set_topics(list(topics))
-        except asyncio.CancelledError:
-            await self.close()
-            raise
         except (KafkaError, OSError, TimeoutError) as error:
             await self.close()
             raise SourceUnavailable(
                 f"the producer cannot start: {str(error) or type(error).__name__}. Where another"
                 " transaction of ours cannot end, see whether every output topic has its replicas in sync"
             ) from error
+        except BaseException:
+            await self.close()
+            raise
 
     async def look_up(self, topics: Iterable[str]) -> None:
         """Add topics to the client, and get their metadata in one request, instead of one by one as

@@ -27,7 +27,7 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, SourceUnavailable
-from overlay.kafka.connection import BOOTSTRAP_S, Properties, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, Properties, expect_brokers, for_aiokafka
 from overlay.kafka.own_topics import workers_group
 from overlay.logs import get_logger
 from overlay.waits import finish_within, unless
@@ -80,6 +80,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             metadata_max_age_ms=METADATA_MS,
             consumer_timeout_ms=FETCH_MS,
         )
+        expect_brokers(self._consumer._client)
 
     async def start(self) -> None:
         """Connect to Kafka; `run` joins the group. Raises SourceUnavailable."""

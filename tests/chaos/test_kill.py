@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 
 from tests.oracle.push import place
 from tests.support.index import check_chunks, read_index
-from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.kafka import NewTopicFixture, SureProducer, await_markers
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.service import READY_S, RunningService, StartService
 from tests.support.waiting import wait_until
@@ -97,6 +97,8 @@ class Traffic:
         self._thread.join(60)
         if self.error is not None:
             raise self.error
+        for topic in self.topics:
+            await_markers(self.bootstrap, topic)
 
 
 # a header that holds the whole subject, so that subjects have several tokens

@@ -15,6 +15,7 @@ import overlay
 from overlay.client import Client
 from overlay.filter import Filter
 from tests.oracle.push import wants
+from tests.support.kafka import await_markers
 from tests.support.service import write_service_file
 from tests.worker.scenes import Seen, read_committed
 
@@ -42,6 +43,7 @@ def fill(bootstrap: str, topic: str, partitions: int, *, rounds: int = 10, each:
                 producer.abort_transaction(30)
             else:
                 producer.commit_transaction(30)
+    await_markers(bootstrap, topic)
 
 
 def _produce(producer: Producer, topic: str, rng: random.Random, partitions: int) -> None:

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from overlay.demo.home import DemoError
 from overlay.demo.outputs import read_output
-from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.kafka import NewTopicFixture, SureProducer, await_markers
 
 
 def produce_deliveries(bootstrap: str, topic: str, sequences: range, *, commit: bool) -> None:
@@ -24,6 +24,7 @@ def produce_deliveries(bootstrap: str, topic: str, sequences: range, *, commit: 
         producer.commit_transaction(30)
     else:
         producer.abort_transaction(30)
+    await_markers(bootstrap, topic)
 
 
 def test_only_what_is_committed_counts(bootstrap: str, new_topic: NewTopicFixture) -> None:

@@ -21,7 +21,7 @@ from overlay.kafka.range_reader import LOOK_BACK, find_records_end, read_records
 from overlay.scan import Decoder, Records, make_plan
 from tests.index.test_start_positions import delete_below
 from tests.kafka.answers import refuse_fetches
-from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
+from tests.support.kafka import NewTopicFixture, SureProducer, await_markers, make_topic, produce_values
 from tests.worker.scenes import DEADLINE_S
 
 
@@ -288,6 +288,7 @@ async def test_the_end_of_the_records_lies_before_markers_and_what_was_aborted(
         end()
 
     async def look() -> int:
+        await asyncio.to_thread(await_markers, bootstrap, topic)
         (_, end), *_ = (await admin.find_bounds([(topic, 0)])).values()
         return await find_records_end(client, (topic, 0), 0, end)
 

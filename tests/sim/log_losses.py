@@ -52,8 +52,9 @@ class LogLosses:
     async def _cut(self, chance: random.Random) -> None:
         """Cut the source, and reset the stream."""
         async with self._lock:
-            if self._lose_end(SOURCE, chance):
+            if (partition := self._lose_end(SOURCE, chance)) is not None:
                 await self._reset(chance)
+                self._abort_hanging(partition)
 
     async def _cut_acks(self, chance: random.Random) -> None:
         """Cut the ack topic. The service goes on by itself."""
@@ -80,20 +81,25 @@ class LogLosses:
             return False
         self._run.archive.cut(topic, partition.index, lambda: self._elect(partition, heir, lost))
         await asyncio.sleep(ABORT_AFTER_S * chance.random())
+        self._abort_hanging(partition)
+        return True
+
+    def _abort_hanging(self, partition: Partition) -> None:
+        """Have an operator abort the transactions whose markers are lost."""
+        topic = partition.topic.name
         with self._world.at_cluster(f"an operator looks for transactions that hang in {topic}") as cluster:
             if count := cluster.transactions.abort_hanging(partition):
                 self._world.tell(f"{count} transactions are aborted in {topic}-{partition.index}")
-        return True
 
-    def _lose_end(self, topic: str, chance: random.Random) -> bool:
-        """Have a broker lead a partition that lacks its last records. Return False if no broker can lead it."""
+    def _lose_end(self, topic: str, chance: random.Random) -> Partition | None:
+        """Have a broker lead a partition that lacks its last records, and return it; None if no broker can lead it."""
         partition = chance.choice(self._world.cluster.topics[topic].partitions)
         heir = self._find_heir(partition)
         if heir is None:
-            return False
+            return None
         self._run.archive.keep_whole(topic)
         self._elect(partition, heir, chance.randint(1, MOST_LOST))
-        return True
+        return partition
 
     def _elect(self, partition: Partition, heir: int, lost: int) -> None:
         """Have a broker lead a partition that lacks its last offsets."""
@@ -103,7 +109,8 @@ class LogLosses:
 
     def _find_heir(self, partition: Partition) -> int | None:
         """Return a broker that may lead a partition, if possible another one than now."""
-        others = [node for node in partition.replicas if node in self._world.cluster.up and node != partition.leader]
+        running = self._world.cluster.up & self._world.cluster.alive
+        others = [node for node in partition.replicas if node in running and node != partition.leader]
         if others:
             return others[0]
         return partition.leader if partition.leader in self._world.cluster.up else None

@@ -47,6 +47,7 @@ class Mishaps:
             Kind.FREEZE: self._freeze,
             Kind.STOP: self._stop,
             Kind.RESTART: self._restart,
+            Kind.LAPSE: self._lapse,
             Kind.MOVE: self._move,
             Kind.PART: self._part,
             Kind.JUMP: self._jump,
@@ -154,11 +155,23 @@ class Mishaps:
         with self._world.at_cluster(f"broker {broker} starts") as cluster:
             cluster.start(broker)
 
+    async def _lapse(self, chance: random.Random) -> None:
+        """Let a broker that runs lead nothing for a while."""
+        broker = chance.choice(self._world.cluster.brokers)
+        if not {broker} <= self._world.cluster.up & self._world.cluster.alive:
+            return
+        with self._world.at_cluster(f"the controller misses the heartbeats of broker {broker}") as cluster:
+            cluster.lapse(broker)
+        await asyncio.sleep(chance.choice((0.5, 5.0, 20.0)) * chance.random())
+        with self._world.at_cluster(f"the controller hears broker {broker} again") as cluster:
+            cluster.rejoin(broker)
+
     async def _move(self, chance: random.Random) -> None:
         names = sorted(self._world.cluster.topics)
         topic = self._world.cluster.topics[chance.choice(names)]
         partition = chance.choice(topic.partitions)
-        heirs = [node for node in partition.isr if node != partition.leader and node in self._world.cluster.up]
+        running = self._world.cluster.up & self._world.cluster.alive
+        heirs = [node for node in partition.isr if node != partition.leader and node in running]
         if heirs:
             heir = chance.choice(heirs)
             with self._world.at_cluster(f"{topic.name}-{partition.index} is led by {heir}") as cluster:

@@ -28,6 +28,7 @@ class Kind(Enum):
     FREEZE = "freeze a worker"
     STOP = "stop workers"
     RESTART = "restart a broker"
+    LAPSE = "let the controller miss a broker's heartbeats"
     MOVE = "move a leader"
     PART = "part a worker from brokers"
     JUMP = "set a worker's clock"
@@ -338,6 +339,7 @@ def _draw_loss_rates(chance: random.Random) -> dict[Kind, float]:
         Kind.CUT_OUTPUT: chance.random() * 3 if chance.random() < 0.12 else 0.0,
         Kind.CUT_CONTROL: chance.random() * 3 if chance.random() < 0.2 and not policy else 0.0,
         Kind.REPOLICY: chance.random() * 4 if chance.random() < 0.2 and policy else 0.0,
+        Kind.LAPSE: chance.random() * 3 if chance.random() < 0.3 else 0.0,
     }
 
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from overlay.config import Loaded
+from overlay.errors import SourceUnavailable
+from overlay.kafka.connection import open_client
 from overlay.kafka.own_topics import shard_id, workers_group
+from overlay.output.transaction import Transactions
 from overlay.worker.kept.indexes import open_indexes
+from overlay.worker.membership import Membership
 
 from .host import Worker, read_config, warm_up
 from .kafka.cluster import GROUP, TRANSACTION
@@ -153,3 +159,46 @@ def test_a_broker_that_takes_no_bytes_holds_up_no_session() -> None:
     assert world.run(history) < 60
     ends = [line for line in world.story if "beginning again" in line]
     assert len(ends) == 1 and "out-0: not taken within" in ends[0], "the session says why it has ended"
+
+
+def test_a_broker_that_its_controller_does_not_hear_is_waited_for() -> None:
+    """It answers all the while, and lists no broker. Workers that start meanwhile find none to ask."""
+    warm_up()
+    world = World(9, brokers=1)
+
+    async def history(world: World) -> None:
+        worker = await start(world)
+        for pause_s in (1.0, 15.0, 60.0):
+            with world.at_cluster("no broker is heard") as cluster:
+                cluster.lapse(cluster.brokers[0])
+            await asyncio.sleep(pause_s / 2)
+            world.kill("w")
+            worker.start()
+            await asyncio.sleep(pause_s / 2)
+            with world.at_cluster("the broker is heard again") as cluster:
+                cluster.rejoin(cluster.brokers[0])
+            await deliver(world, f"after {pause_s}")
+        worker.check_end()
+        await worker.stop()
+
+    world.run(history)
+
+
+def test_nothing_starts_at_a_broker_that_its_controller_does_not_hear() -> None:
+    world = World(10, brokers=1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        world.cluster.lapse(world.cluster.brokers[0])
+        kafka = {"bootstrap.servers": world.bootstrap}
+        transactions = Transactions(kafka, "t", "source", 0)
+        membership = Membership(kafka, "overlay", "overlay.state")
+        for start in (open_client(kafka), transactions.start(["source"]), membership.start()):
+            with pytest.raises(SourceUnavailable, match="lists no broker"):
+                await start
+        world.cluster.rejoin(world.cluster.brokers[0])
+        transactions = Transactions(kafka, "t", "source", 0)
+        await transactions.start(["source"])
+        await transactions.close()
+
+    world.run(history)

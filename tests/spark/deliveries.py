@@ -9,6 +9,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from tests.support.kafka import await_markers
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -45,6 +47,7 @@ def deliver(bootstrap: str, topic: str, deliveries: Iterable[Delivery], *, commi
         producer.commit_transaction(30)
     else:
         producer.abort_transaction(30)
+    await_markers(bootstrap, topic)
 
 
 def write_folder(

@@ -38,7 +38,7 @@ from tests.client.logs import (
     passes,
     read_properties,
 )
-from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, await_markers, make_topic
 from tests.support.ledger import read_ledger
 from tests.support.waiting import wait_until
 from tests.worker.scenes import Scene, Seen, await_caught_up, produce, read_committed, serve
@@ -92,6 +92,7 @@ def fill_compacted(bootstrap: str, topic: str) -> None:
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
+    await_markers(bootstrap, topic)
 
 
 @pytest.fixture(scope="module")

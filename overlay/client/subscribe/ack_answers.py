@@ -161,14 +161,14 @@ class _Ear:
         If the client has lost all brokers, another one is opened first, however long that takes,
         unless `stop` is set.
         """
-        if self._contact.is_lost:
-            self._open_anew(stop)
+        if self._contact.is_lost and not self._open_anew(stop):
+            return []
         first = self._consumer.poll(POLL_S)
         return [first, *self._consumer.consume(BATCH, 0)] if first is not None else []
 
-    def _open_anew(self, stop: threading.Event) -> None:
-        """Replace the Kafka client by a new one. Tries again every RETRY_S seconds until that
-        succeeds or `stop` is set.
+    def _open_anew(self, stop: threading.Event) -> bool:
+        """Replace the Kafka client by a new one. Tries again every RETRY_S seconds. Returns True
+        when that has succeeded, and False once `stop` is set.
 
         Answers that came meanwhile are missed; acking again does no harm.
         """
@@ -181,7 +181,8 @@ class _Ear:
                 log.info("waiting for Kafka", topic=self._topic, reason=str(error))
                 stop.wait(RETRY_S)
             else:
-                return
+                return True
+        return False
 
     def close(self) -> None:
         self._consumer.close()

@@ -204,12 +204,14 @@ class Storm:
         began = time.monotonic()
         left = self._await_calm(judge, outputs)
         calm_s = time.monotonic() - began
+        wrong = [worker.describe() for worker in self._workers] if left else []
         for application in self._applications:
             application.stop()
         for worker in self._workers:
             worker.stop()
         if left:
             judge.faults.append(f"{CALM_S:.0f} s after the storm there is something left: {left}")
+            judge.faults += wrong
         for consumer in pushed:
             outputs[consumer.name].read()
             judge.judge(consumer, outputs[consumer.name].deliveries, self._notes.get(consumer.name))

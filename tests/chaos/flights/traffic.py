@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from overlay.local.flights import Headers, read_flights, records
+from tests.support.kafka import await_markers
 
 from .plan import NUMBER, PARTITIONS
 
@@ -55,6 +56,7 @@ class Traffic:
             raise AssertionError("the producers did not end")
         if self.error is not None:
             raise self.error
+        await_markers(self.bootstrap, self.topic)
 
     def _run(self) -> None:
         try:

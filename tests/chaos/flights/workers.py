@@ -60,6 +60,17 @@ class Worker:
             )
         self._guard = Guard(["kill", "-9", str(self._process.pid)])
 
+    def describe(self) -> str:
+        """Return what the worker says of its readiness, and the end of its log."""
+        try:
+            with urllib.request.urlopen(self.url + "/readyz", timeout=5) as answer:
+                ready = answer.read().decode()
+        except urllib.error.HTTPError as error:
+            ready = error.read().decode()
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            ready = f"no answer: {error}"
+        return f"worker {self.number}, /readyz: {ready[:_TAIL]}\nend of its log:\n{self._read_tail()}"
+
     def look(self) -> None:
         """Note an end that the test did not cause, and start the process again."""
         if self._process is not None and (code := self._process.poll()) is not None:

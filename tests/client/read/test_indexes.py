@@ -18,7 +18,7 @@ from overlay.client import Client, Reading
 from tests.client.indexing import index_stream
 from tests.client.logs import BASE, CODECS, KEPT, by_partition, read_offsets
 from tests.index.test_start_positions import delete_below
-from tests.support.kafka import SureProducer, make_topic
+from tests.support.kafka import SureProducer, await_markers, make_topic
 from tests.support.service import write_service_file
 
 PLACES = ("rome", "oslo", "bonn", "kiel", "graz")
@@ -74,6 +74,7 @@ def fill(bootstrap: str, topic: str, partitions: int, rng: random.Random, bursts
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
+    await_markers(bootstrap, topic)
 
 
 def produce(producer: Producer, topic: str, rng: random.Random, partitions: int, burst: int, number: int) -> None:

@@ -72,3 +72,23 @@ def test_answers_come_after_a_client_was_lost(
         wait_until(is_answered, DEADLINE_S, "the answer is heard")
         waiting.wait(DEADLINE_S)
     answers.close()
+
+
+def test_a_client_that_was_lost_is_closed_while_kafka_is_away(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ack that waits hears of it, as while Kafka is there."""
+    topic, tried = new_topic(), threading.Event()
+    answers = AckAnswers({"bootstrap.servers": bootstrap}, topic)
+    with answers.expect() as waiting:
+
+        def fail(*_: object, **__: object) -> None:
+            tried.set()
+            raise SourceUnavailable("away")
+
+        monkeypatch.setattr("overlay.client.subscribe.ack_answers.open_replies", fail)
+        monkeypatch.setattr(Contact, "is_lost", True)
+        assert tried.wait(DEADLINE_S)
+        answers.close()
+        with pytest.raises(SourceUnavailable, match="closed"):
+            waiting.wait(DEADLINE_S)

@@ -257,6 +257,15 @@ class Cluster:
         """Start a broker that was stopped."""
         leadership.start(self, broker)
 
+    def lapse(self, broker: int) -> None:
+        """Let the controller miss a broker's heartbeats until `rejoin`. The broker runs and answers, but leads and
+        coordinates nothing, and no broker lists it."""
+        leadership.fence(self, broker)
+
+    def rejoin(self, broker: int) -> None:
+        """End `lapse`, unless the broker was stopped meanwhile. It leads again what has no leader."""
+        leadership.rejoin(self, broker)
+
     def move_leader(
         self, topic: str, index: int, broker: int | None = None, *, unclean: bool = False, lose: int = 0
     ) -> None:
@@ -268,7 +277,7 @@ class Cluster:
         partition = self.topics[topic].partitions[index]
         if broker is None:
             ranked = partition.replicas if unclean else partition.isr
-            others = [node for node in ranked if node in self.up and node != partition.leader]
+            others = [node for node in ranked if node in self.up & self.alive and node != partition.leader]
             if not others:
                 return
             broker = others[0]

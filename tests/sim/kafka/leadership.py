@@ -29,12 +29,12 @@ def stop(cluster: Cluster, broker: int) -> None:
         cluster.hang_up(session)
     delay_s = cluster.settings.failover_s
     if delay_s:
-        cluster.timers.at(cluster.now + delay_s, lambda: None if broker in cluster.up else _fence(cluster, broker))
+        cluster.timers.at(cluster.now + delay_s, lambda: None if broker in cluster.up else fence(cluster, broker))
     else:
-        _fence(cluster, broker)
+        fence(cluster, broker)
 
 
-def _fence(cluster: Cluster, broker: int) -> None:
+def fence(cluster: Cluster, broker: int) -> None:
     """Let others lead and coordinate what a broker did that is gone."""
     if broker not in cluster.alive:
         return
@@ -70,9 +70,20 @@ def start(cluster: Cluster, broker: int) -> None:
     """
     if broker in cluster.up:
         return
-    _fence(cluster, broker)  # the controller knows it by another epoch now
-    cluster.announce()
+    fence(cluster, broker)  # the controller knows it by another epoch now
     cluster.up.add(broker)
+    _admit(cluster, broker)
+
+
+def rejoin(cluster: Cluster, broker: int) -> None:
+    """Let the controller hear a broker again that runs."""
+    if broker in cluster.up and broker not in cluster.alive:
+        _admit(cluster, broker)
+
+
+def _admit(cluster: Cluster, broker: int) -> None:
+    """Let a broker lead what has no leader and was in sync here last, and follow the rest."""
+    cluster.announce()
     cluster.alive.add(broker)
     for partition in list_partitions(cluster):
         if broker not in partition.replicas:
