@@ -32,13 +32,13 @@ async def read_span(
     fetcher: Fetcher | None = None,
 ) -> AsyncGenerator[Fetched, None]:
     """Yield fetches that together hold the offsets start <= offset < end. `end` must not be above
-    the last stable offset.
+    the high watermark; what lies above the last stable offset is waited for.
 
     `size`: approximate bytes of the range, if known; not much more is then fetched. `fetcher`: one
     to share between several ranges that are read at the same time.
 
     Raises SourceChanged if `start` is no longer in the log or the log has changed,
-    SourceUnavailable after PATIENCE_S without an answer.
+    SourceUnavailable after PATIENCE_S without an answer, or behind a transaction that stays open.
     """
     if start >= end:
         return
@@ -61,16 +61,25 @@ async def read_span(
                 case Changed() | Denied() as found:
                     raise refuse(found, (topic, partition), "Read it anew")
                 case None:
-                    await _wait(fetcher, topic, partition, position)
+                    if not await is_set_within(fetcher.changed, PATIENCE_S):
+                        is_open = partition_fetch.stable_end == position
+                        raise SourceUnavailable(_explain(topic, partition, position, is_open=is_open))
     finally:
         fetcher.shut(partition_fetch)
         if own:
             await fetcher.close()
 
 
-async def _wait(fetcher: Fetcher, topic: str, partition: int, position: int) -> None:
-    if not await is_set_within(fetcher.changed, PATIENCE_S):
-        raise SourceUnavailable(f"{topic}-{partition}@{position}: no answer within {PATIENCE_S:.0f} s")
+def _explain(topic: str, partition: int, position: int, *, is_open: bool) -> str:
+    """Return why nothing came. `is_open`: whether the last stable offset is where the reading has come to."""
+    place = f"{topic}-{partition}@{position}"
+    if not is_open:
+        return f"{place}: no answer within {PATIENCE_S:.0f} s"
+    return (
+        f"{place}: a transaction that began here has been open for {PATIENCE_S:.0f} s, and nothing behind it can be read."
+        " Kafka aborts a transaction when its producer's transaction.timeout.ms has passed, but not one that its"
+        " coordinator does not know any more. `kafka-transactions.sh find-hanging` finds such a one, and `abort` ends it"
+    )
 
 
 async def read_records(

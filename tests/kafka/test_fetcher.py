@@ -12,7 +12,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.fetch import FetchRequest
 from confluent_kafka import Producer
 
-from overlay.errors import SourceChanged
+from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetch_response import fetch
@@ -423,3 +423,21 @@ async def test_a_partition_that_may_not_be_read_is_denied_alone(
         assert isinstance(taken, Denied) and closed in taken.reason
     finally:
         await fetcher.close()
+
+
+async def test_a_span_behind_an_open_transaction(
+    client: AIOKafkaClient, bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker answers, and has nothing to hand out."""
+    monkeypatch.setattr("overlay.kafka.range_reader.PATIENCE_S", 2.0)
+    topic = new_topic()
+    produce_values(bootstrap, topic, [b"a"] * 3)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    assert producer.flush(30) == 0
+    with pytest.raises(SourceUnavailable, match=f"{topic}-0@3: a transaction that began here has been open for 2 s"):
+        async for _ in read_span(client, topic, 0, 0, 4):
+            pass
+    producer.abort_transaction(30)
