@@ -283,6 +283,8 @@ class Loop(asyncio.BaseEventLoop):
         self._timers.clear()
         tasks = asyncio.all_tasks(self)
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        # else `asyncio.gather` in a `finally` block makes a loop of the operating system, which nobody closes
+        asyncio.set_event_loop(self)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -293,6 +295,7 @@ class Loop(asyncio.BaseEventLoop):
                 gc.collect()
         finally:
             sys.unraisablehook = hook
+            asyncio.set_event_loop(None)
         self.close()
 
 
