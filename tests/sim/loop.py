@@ -283,7 +283,7 @@ class Loop(asyncio.BaseEventLoop):
         self._timers.clear()
         tasks = asyncio.all_tasks(self)
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        # else `asyncio.gather` in a `finally` block makes a loop of the operating system, which nobody closes
+        # else `asyncio.gather` in a `finally` block makes another loop, which stays open
         asyncio.set_event_loop(self)
         try:
             with warnings.catch_warnings():
