@@ -32,7 +32,6 @@ DOCUMENTED = {
     "spark.acks.term": "docs/spark.md",
     "spark.columns.find_in_envelope": "docs/spark-source.md",
     "spark.columns.to_column": "docs/spark-source.md",
-    "spark.source.read_consumer": "docs/spark.md",
     "spark.source.read_stream_consumer": "docs/spark.md",
 }
 """What programs of users call, and the page that says so."""

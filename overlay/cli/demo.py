@@ -21,16 +21,18 @@ import click
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the demo, emptied at the start. Default: $OVERLAY_HOME/demo, else in the platform's data folder.",
 )
-def demo(keep: bool, scale: float, home: Path | None) -> None:
+@click.option("--no-spark", is_flag=True, help="Leave out the last part, in which Spark reads an output topic.")
+def demo(keep: bool, scale: float, home: Path | None, no_spark: bool) -> None:
     """Filter real flight records out of a real Kafka topic, and check the result.
 
     Starts its own Kafka and publishes the 336,776 flights that left New York in 2013 with a plain
     producer. Then it runs the service on examples/flights, and computes from the data set what the
-    output topics must contain. The exit code is 1 if their content differs.
+    output topics must contain. The exit code is 1 if their content differs. At the end Spark reads
+    one of them.
     """
-    click.echo("kafka-overlay demo: Kafka, flights, service, check. Ctrl-C stops everything.")
+    click.echo("kafka-overlay demo: Kafka, flights, service, check, Spark. Ctrl-C stops everything.")
     from overlay.demo.play import play
     from overlay.demo.screen import Screen
 
-    if not play(home, scale, keep=keep, screen=Screen()):
+    if not play(home, scale, keep=keep, with_spark=not no_spark, screen=Screen()):
         raise SystemExit(1)

@@ -59,6 +59,10 @@ class DemoHome:
         return self.root / "service.log"
 
     @property
+    def spark_log(self) -> Path:
+        return self.root / "spark.log"
+
+    @property
     def pid(self) -> Path:
         return self.root / "service.pid"
 
@@ -93,7 +97,7 @@ def open_home(root: Path | None) -> Iterator[DemoHome]:
         _refuse_running(home)
         for folder in (home.kafka, home.config.parent, home.schema.parent):
             shutil.rmtree(folder, ignore_errors=True)
-        for file in (home.log, home.pid):
+        for file in (home.log, home.spark_log, home.pid):
             file.unlink(missing_ok=True)
         yield home
     finally:

@@ -1,4 +1,4 @@
-"""The demo in order: broker, flights, service, check, verdict. At the end everything is stopped.
+"""The demo in order: broker, flights, service, check, verdict, Spark. At the end everything is stopped.
 
 The reported rate covers the time from the first look with processed records to the first look with
 all of them committed. It leaves out the start of the process, the loading of its kernels, and the
@@ -21,10 +21,11 @@ from overlay.local.flights import count_records, publish, read_flights, subjects
 
 from .home import DemoError, open_home, write_config
 from .outputs import read_output
-from .report import Checked, Throughput, report
+from .report import Checked, Throughput, say_next, say_result
 from .screen import Screen
 from .selection import select
 from .service import Look, ServiceProcess, compile_kernels, start_service
+from .spark import show_spark
 from .verdict import compare, expect
 
 TOPIC = "flights"
@@ -33,11 +34,11 @@ _PATIENCE_S = 180.0
 """Seconds without progress before the demo gives up."""
 
 
-def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool:
+def play(root: Path | None, scale: float, *, keep: bool, with_spark: bool, screen: Screen) -> bool:
     """Play the demo and return whether every output has the expected content.
 
-    With `keep`, Kafka and the service go on running if the demo reaches its end. Raises
-    OverlayError if it does not.
+    With `keep`, Kafka and the service go on running if the demo reaches its end. With `with_spark`,
+    Spark reads one of the outputs. Raises OverlayError if the end is not reached.
     """
     with open_home(root) as home, _ended_by_signals(), ExitStack() as stack:
         screen.say(f"starting Apache Kafka in {home.kafka} ...")
@@ -56,7 +57,12 @@ def play(root: Path | None, scale: float, *, keep: bool, screen: Screen) -> bool
             last, pace = watch(service, records, step)
         screen.say("checking the output topics against the data set ...")
         checked = check(broker.bootstrap, last, flights, records)
-        report(screen, home, broker, service, checked, pace, keep=keep)
+        say_result(screen, home, checked, pace)
+        if with_spark:
+            show_spark(screen, home)
+        else:
+            screen.say("Spark is left out: without --no-spark it reads one of the output topics")
+        say_next(screen, home, broker, service, checked, keep=keep)
         if keep:
             stack.pop_all()
         return all(not one.faults for one in checked)

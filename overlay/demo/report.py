@@ -48,21 +48,18 @@ class Throughput:
     seconds: float
 
 
-def report(
-    screen: Screen,
-    home: DemoHome,
-    broker: Broker,
-    service: ServiceProcess,
-    checked: list[Checked],
-    pace: Throughput,
-    *,
-    keep: bool,
-) -> None:
-    """Print the result of the demo and the next steps."""
+def say_result(screen: Screen, home: DemoHome, checked: list[Checked], pace: Throughput) -> None:
+    """Print the outputs beside the data set, the verdict, and the rate."""
     screen.say()
     screen.console.print(_build_table(checked))
     _say_verdict(screen, home, checked)
     screen.say(_describe_pace(pace))
+
+
+def say_next(
+    screen: Screen, home: DemoHome, broker: Broker, service: ServiceProcess, checked: list[Checked], *, keep: bool
+) -> None:
+    """Print where to look next, and how to stop what goes on."""
     screen.say()
     if keep:
         _say_kept(screen, home, broker, service, checked)

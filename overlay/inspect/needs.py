@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig
+from overlay.config.consumer import Engine
 from overlay.index.retention import index_config
 from overlay.kafka.own_topics import (
     STATE_CONFIG,
@@ -18,7 +19,10 @@ from overlay.kafka.own_topics import (
     control_topic,
     events_topic,
     index_topic,
+    job_id,
+    job_topic,
     journal_id,
+    lease_group,
     list_shared_topics,
     reply_topic,
     shard_id,
@@ -38,6 +42,7 @@ class ResourceKind(Enum):
     REPLIES = "reply topic"
     EVENTS = "events topic"
     ACKS = "ack topic"
+    JOB = "state topic of a Spark job"
     LETTERS = "dead-letter topic"
     TRANSACTION = "transactional id"
     GROUP = "group"
@@ -87,6 +92,7 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
         *_need_sides(loaded),
         *_need_readers(loaded.consumers.values()),
         *_need_indexes(loaded),
+        *_need_jobs(loaded),
         *_need_service(loaded.service),
     )
 
@@ -111,6 +117,10 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
 
         consumer = need.consumers[-1]
         return NewTopicPlan(consumer.output.partitions, replication, topic_config(consumer))
+    if need.kind is ResourceKind.JOB:
+        from overlay.state.job_log import FIRST_PARTITIONS
+
+        return NewTopicPlan(FIRST_PARTITIONS, replication, STATE_CONFIG)
     if need.kind in (ResourceKind.ACKS, ResourceKind.LETTERS):
         return NewTopicPlan(1, replication, {})
     return None
@@ -171,6 +181,24 @@ def _need_indexes(loaded: Loaded) -> Iterator[Need]:
     operations = ("Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write", "Create")
     for name in loaded.streams:
         yield Need(ResourceKind.INDEX, index_topic(loaded.service.topics.prefix, name), operations, (f"stream {name}",))
+
+
+def _need_jobs(loaded: Loaded) -> Iterator[Need]:
+    """Yield what the Spark jobs need, one for each stream with consumers that have `engine: spark`, under the stream's name."""
+    names: dict[str, list[str]] = {}
+    for config in loaded.consumers.values():
+        if config.engine is Engine.SPARK:
+            names.setdefault(config.stream, []).append(config.id[1])
+    prefix = loaded.service.topics.prefix
+    for stream, consumers in names.items():
+        users = (f"Spark job {stream}",)
+        # Alter: a partition is added for each output partition
+        yield Need(ResourceKind.JOB, job_topic(prefix, stream), ("Describe", "Read", "Write", "Alter", "Create"), users)
+        for name in (job_id(prefix, stream), f"{job_id(prefix, stream)}.*"):
+            yield Need(ResourceKind.TRANSACTION, name, ("Describe", "Write"), users)
+        for consumer in consumers:
+            group = lease_group(prefix, (stream, consumer))
+            yield Need(ResourceKind.GROUP, group, ("Describe", "Read"), (f"consumer {consumer} of {stream}",))
 
 
 def _need_service(service: ServiceConfig) -> Iterator[Need]:

@@ -15,12 +15,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from overlay.cli.demo import demo
 from overlay.config import load
 from overlay.demo.home import DemoError, DemoHome, open_home, write_config
+from overlay.demo.screen import Screen
 from overlay.demo.service import start_service
+from overlay.demo.spark import show_spark
 from overlay.local import Condition, status, stop
+from overlay.local.flights import read_flights
 from overlay.local.locks import is_locked
 from tests.support.waiting import wait_until
 
@@ -74,6 +78,7 @@ def test_a_kept_demo_goes_on_until_the_commands_it_prints(tmp_path: Path) -> Non
         assert "\x1b" not in said
         assert "publishing flights: 6,736 of 6,736" in said
         assert "OK: each output topic holds exactly the flights that its filters select" in said
+        _check_spark(said)
 
         again = CliRunner().invoke(demo, ["--home", str(home), "--scale", SCALE])
         assert isinstance(again.exception, DemoError)
@@ -91,6 +96,18 @@ def test_a_kept_demo_goes_on_until_the_commands_it_prints(tmp_path: Path) -> Non
         subprocess.run(_on_this_path(stopping[1]), shell=True, check=True, capture_output=True, timeout=90)
         wait_until(lambda: not is_locked(DemoHome(home).life_lock), 30, "the service has ended")
         assert_stopped(home)
+
+
+def _check_spark(said: str) -> None:
+    """The table that Spark printed says what the data set says."""
+    flights = read_flights().slice(0, 6_736).to_pandas()
+    wanted = flights[(flights.origin == "LGA") | ((flights.origin == "EWR") & (flights.dest == "ORD"))]
+    wanted = wanted[wanted.dep_delay.notna()]
+    for carrier, group in wanted.groupby("carrier"):
+        mean, longest = group.dep_delay.mean(), group.dep_delay.max()
+        line = rf"  {carrier} +{len(group):,} +{mean:.1f} min +{longest:.0f} min\n"
+        assert re.search(line, said), (line, said)
+    assert f"Spark's own Kafka source read these {len(wanted):,} deliveries" in said
 
 
 def _on_this_path(command: str) -> str:
@@ -127,6 +144,14 @@ def test_a_demo_that_is_broken_off_stops_what_it_started(tmp_path: Path, number:
         assert process.returncode == code, read(home)
         assert "Kafka has stopped" in read(home)
         assert_stopped(home)
+
+
+def test_spark_that_fails_is_quoted(tmp_path: Path) -> None:
+    with open_home(tmp_path / "demo") as home:
+        write_config(home, "127.0.0.1:1")
+        (home.config / "consumers" / "laguardia-and-ohare.yaml").unlink()
+        with pytest.raises(DemoError, match=r"(?s)exit code 1\. `overlay demo --no-spark` .*no consumer"):
+            show_spark(Screen(Console(quiet=True)), home)
 
 
 def test_a_bad_verdict_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,26 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
     assert (state.partitions, state.replication, state.config["cleanup.policy"]) == (2, 1, "delete")
 
 
+def test_what_spark_jobs_need(tmp_path: Path) -> None:
+    """A job for each stream, under its name, whatever the number of its consumers."""
+    files = {
+        "late.yaml": CONSUMER + "engine: spark\n",
+        "other.yaml": CONSUMER.replace("durable_name: late", "durable_name: other") + "engine: spark\n",
+    }
+    loaded = load_files(tmp_path, {f"consumers/{name}": text for name, text in files.items()})
+    assert loaded.problems == ()
+    needs = {(need.kind, need.name): need for need in find_needs(loaded) if ".spark." in need.name}
+    assert {key: " ".join(need.operations) for key, need in needs.items()} == {
+        (ResourceKind.JOB, "overlay.spark.FLIGHTS"): "Describe Read Write Alter Create",
+        (ResourceKind.TRANSACTION, "overlay.spark.FLIGHTS"): "Describe Write",
+        (ResourceKind.TRANSACTION, "overlay.spark.FLIGHTS.*"): "Describe Write",
+        (ResourceKind.GROUP, "overlay.spark.FLIGHTS.late"): "Describe Read",
+        (ResourceKind.GROUP, "overlay.spark.FLIGHTS.other"): "Describe Read",
+    }
+    job = needs[ResourceKind.JOB, "overlay.spark.FLIGHTS"]
+    assert job.kind.is_own and plan_topic(job, loaded.service)
+
+
 def test_topics_beside_the_outputs(tmp_path: Path) -> None:
     acked = CONSUMER.replace("ack_policy: none", "ack_policy: explicit") + "dead_letter: given-up\n"
     loaded = load_files(tmp_path, {"consumers/late.yaml": acked, "overlay.yaml": SERVICE})
