@@ -5,7 +5,7 @@ after each batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from overlay.errors import OverlayError
 from overlay.metrics import Metrics
+from overlay.state.job_plan import BatchPlan
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import QueryProgressEvent
@@ -31,7 +32,8 @@ class Figures(StreamingQueryListener):
         """`stream`: of the job's consumers."""
         self.metrics = Metrics()
         self._stream = stream
-        self._consumers: set[str] = set()
+        self._behind: dict[str, int] = {}
+        """By consumer of the last batch, how many offsets it stands before that batch's end."""
         self.query = ""
         """The run id of the query to count; other queries of the session are ignored."""
 
@@ -49,13 +51,13 @@ class Figures(StreamingQueryListener):
             server.server_close()
             thread.join()
 
-    def note(self, records: Mapping[str, int]) -> None:
-        """Count the records that a batch delivered to each of its consumers, by name."""
-        for name, count in records.items():
-            self.metrics.records_delivered.labels(self._stream, name).inc(count)
-        for name in self._consumers - records.keys():
+    def note(self, plan: BatchPlan) -> None:
+        """Count the records that a batch delivered to each of its consumers. Called when the batch has ended."""
+        for name, each in plan.consumers.items():
+            self.metrics.records_delivered.labels(self._stream, name).inc(each.last - each.before)
+        for name in self._behind.keys() - plan.consumers.keys():
             self.metrics.consumer_lag_records.remove(self._stream, name)
-        self._consumers = set(records)
+        self._behind = dict.fromkeys(plan.consumers, 0) | plan.count_behind()
 
     def onQueryStarted(self, event: Any) -> None:
         """Do nothing: the code that starts the query sets `query`."""
@@ -72,8 +74,8 @@ class Figures(StreamingQueryListener):
         )
         if any(source.startOffset for source in progress.sources):
             self.metrics.records_fetched.labels(self._stream).inc(max(0, ends - starts))
-        for name in self._consumers:
-            self.metrics.consumer_lag_records.labels(self._stream, name).set(max(0, latest - ends))
+        for name, behind in self._behind.items():
+            self.metrics.consumer_lag_records.labels(self._stream, name).set(max(0, latest - ends) + behind)
 
     def onQueryIdle(self, event: Any) -> None:
         """Do nothing."""

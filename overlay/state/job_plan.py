@@ -96,12 +96,15 @@ class BatchPlan:
         """Return the plan with all its deliveries committed."""
         return replace(self, is_complete=True)
 
-    def list_behind(self) -> list[str]:
-        """Return the consumers that have not come to the batch's end with it, since they are catching up."""
-        return [name for name, each in self.consumers.items() if each.reads and not self._has_caught_up(each)]
+    def count_behind(self) -> dict[str, int]:
+        """Return by how many offsets consumers that are catching up stand before the batch's end; the others are left out."""
+        counts = {name: self._count_left(each) for name, each in self.consumers.items()}
+        return {name: count for name, count in counts.items() if count}
 
-    def _has_caught_up(self, consumer: ConsumerPlan) -> bool:
-        return all(consumer.reads.get(source, (stop, stop))[1] >= stop for source, (_, stop) in self.ends.items())
+    def _count_left(self, consumer: ConsumerPlan) -> int:
+        """Return how many offsets before the batch's end a consumer has still to read when the batch has ended."""
+        reads = consumer.reads
+        return sum(max(0, stop - reads.get(source, (0, stop))[1]) for source, (_, stop) in self.ends.items())
 
     def draft(
         self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: int
@@ -125,7 +128,7 @@ class BatchPlan:
 
     def _read_on(self, consumer: ConsumerPlan, ends: Ends, limit: int) -> Ends:
         """Return what the batch behind this one reads for a consumer alone, empty if it reads with the others."""
-        if not consumer.reads or self._has_caught_up(consumer):
+        if not self._count_left(consumer):
             return {}
         return catch_up({source: stop for source, (_, stop) in consumer.reads.items()}, ends, limit)
 

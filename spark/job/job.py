@@ -96,7 +96,7 @@ class Job:
 
     `renew`: called between two batches; returns the consumers of the next one, None if they have not
     changed. `check_owner`: raises unless this driver still owns the consumers. `note`: called with the
-    records delivered to each consumer, by name. `clock`: ms since 1970. `catch_up`: how many offsets
+    plan of each batch that has ended. `clock`: ms since 1970. `catch_up`: how many offsets
     a batch reads at most for a consumer that is behind the others.
     """
 
@@ -107,7 +107,7 @@ class Job:
     consumers: JobConsumers
     renew: Callable[[], JobConsumers | None]
     check_owner: CheckOwner
-    note: Callable[[Mapping[str, int]], None]
+    note: Callable[[BatchPlan], None]
     clock: Callable[[], int]
     catch_up: int
     _batch: threading.Lock = field(default_factory=threading.Lock)
@@ -208,7 +208,7 @@ class Job:
                 )  # fmt: skip
                 self._write(found, job)
             self._write_plan(plan.complete())
-            self.note({name: each.last - each.before for name, each in plan.consumers.items()})
+            self.note(plan)
         finally:
             found.unpersist()
 

@@ -74,7 +74,7 @@ class RangesReader(OverlayStreamReader):
         known = start.get(JOB, {})
         files = find_digest(self._folder) or known.get("files", "")
         last = self._read_plan()
-        behind = str(last.batch) if last is not None and last.list_behind() else known.get("behind", "")
+        behind = str(last.batch) if last is not None and last.count_behind() else known.get("behind", "")
         return {**super().latestOffset(start, limit), JOB: {"files": files, "behind": behind}}
 
     def _read_plan(self) -> BatchPlan | None:

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from overlay.clock import now_ms
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import ConsumerPlan
+from overlay.state.job_plan import BatchPlan, ConsumerPlan
 from spark.options import read_options
 
 from .folder import Chosen, JobFolder
@@ -37,14 +37,14 @@ def start_job(
     once: bool,
     options: Mapping[str, str],
     patience_s: float,
-    note: Callable[[Mapping[str, int]], None],
+    note: Callable[[BatchPlan], None],
 ) -> Iterator[StreamingQuery]:
     """Run the job of some consumers as a query, which is stopped at the end of the block.
 
     `names`: of the consumers to follow in the folder, empty for all. `name`: of the job, under which its
     state is kept. `once`: end with what there is now. `options`: more options of format("overlay").
-    `patience_s`: how long to wait for another pipeline's lease. `note`: called with the records
-    delivered to each consumer. Raises OverlayError; later errors come out of the query.
+    `patience_s`: how long to wait for another pipeline's lease. `note`: called with the
+    plan of each batch that has ended. Raises OverlayError; later errors come out of the query.
     """
     source = {"columns": "sequence,offset", **options, "config": str(chosen.folder), "stream": chosen.stream.name}
     ask = read_options(source)

@@ -63,9 +63,8 @@ def test_each_offset_is_read_once_and_in_order(
             assert position is not None
             assert {source: position.offsets[source] for source in SOURCES} == offset
             assert position.sequence == sequences[name]
-        assert last.list_behind() == [
-            name for name in sorted(names) if any(at[source] > offsets[name][source] for source in SOURCES)
-        ]
+        left = {name: sum(max(0, at[source] - offsets[name][source]) for source in SOURCES) for name in names}
+        assert last.count_behind() == {name: count for name, count in left.items() if count}
 
 
 def find_begin(name: str, last: BatchPlan | None, floors: Mapping[str, int]) -> ConsumerPlan:

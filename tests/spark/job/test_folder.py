@@ -108,8 +108,8 @@ def test_a_consumer_that_comes_later_holds_no_other_back(
         assert [sequence for _, sequence in found] == [*range(1, 1101)]
         for parity in (0, 1):
             assert [n for n, _ in found if n % 2 == parity] == [*range(parity, 1100, 2)]
-    behind = [plan.list_behind() for plan in list_plans(folder, bootstrap, "S")]
-    assert behind[-4:] == [["late"], ["late"], ["late"], []] and not any(behind[:-4])
+    behind = [plan.count_behind() for plan in list_plans(folder, bootstrap, "S")]
+    assert behind[-4:] == [{"late": 800}, {"late": 500}, {"late": 200}, {}] and not any(behind[:-4])
     *_, first, _, _, _ = list_plans(folder, bootstrap, "S")
     assert first.consumers["c"].last == 1100, (
         "the other consumer has the new records in the batch in which this one begins"
