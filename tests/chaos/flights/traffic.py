@@ -20,7 +20,7 @@ from .plan import NUMBER, PARTITIONS
 BURST = 100
 ABORTED = 0.3
 """Share of the transactions that are aborted."""
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long a producer tries again: longer than a broker takes to restart."""
 
 
@@ -43,7 +43,7 @@ class Traffic:
             for codec in ("lz4", "zstd")
         ]
         self._transactional = Producer(
-            {**common, "transactional.id": f"storm-{self.topic}", "transaction.timeout.ms": 60_000}
+            {**common, "transactional.id": f"storm-{self.topic}", "transaction.timeout.ms": 300_000}
         )
         self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
         self._thread.start()
