@@ -10,8 +10,8 @@ from overlay.local.launch import read_tail
 from .home import DemoError, DemoHome
 from .screen import Screen
 
-CONSUMER = "laguardia-and-ohare"
-"""The consumer that is read: one with flights of many carriers."""
+CONSUMER = "late-long-haul"
+"""The consumer that is read: one with flights of several carriers, and few enough for a Java that has just started."""
 DEADLINE_S = 180.0
 _LOG_LINES = 12
 
