@@ -92,7 +92,7 @@ def comes_true(condition: Callable[[], object], seconds: float, *, pause_s: floa
     while not condition():
         if monotonic() > deadline:
             return False
-        time.sleep(pause_s)
+        time.sleep(pause_s)  # no event reports what is waited for
     return True
 
 

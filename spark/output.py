@@ -100,6 +100,10 @@ def _explain_absence(loaded: Loaded, name: str, stream: str) -> str:
     of = f" of stream {stream!r}" if stream else ""
     known = sorted({consumer for of_stream, consumer in loaded.consumers if not stream or of_stream == stream})
     others = f"{suggest(name, known)} There is {', '.join(known)}" if known else " Nor is there any other"
+    return f"{where}: there is no consumer {name!r}{of}.{others}{name_refused(loaded)}"
+
+
+def name_refused(loaded: Loaded) -> str:
+    """Return the problems of a folder's refused files as the end of a message, empty if there are none."""
     refused = [str(problem) for problem in loaded.problems]
-    because = "\nFiles of the folder that were refused:\n" + "\n".join(refused) if refused else ""
-    return f"{where}: there is no consumer {name!r}{of}.{others}{because}"
+    return "\nFiles of the folder that were refused:\n" + "\n".join(refused) if refused else ""

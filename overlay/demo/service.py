@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from overlay.local.launch import read_tail
@@ -98,7 +99,7 @@ class ServiceProcess:
 
     def quote_log(self) -> str:
         """Return the end of the log for an error message, one event per line."""
-        return _quote_log(self.home)
+        return quote_log(self.home.log)
 
     def stop(self) -> int:
         """Stop the process by SIGTERM if it runs, wait for its end and return its exit code.
@@ -132,7 +133,7 @@ def compile_kernels(home: DemoHome) -> None:
     with home.log.open("wb") as log:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
     if code.returncode:
-        raise DemoError(f"compiling the kernels ended with exit code {code.returncode}. {_quote_log(home)}")
+        raise DemoError(f"compiling the kernels ended with exit code {code.returncode}. {quote_log(home.log)}")
 
 
 def start_service(home: DemoHome, url: str) -> ServiceProcess:
@@ -163,9 +164,10 @@ def start_service(home: DemoHome, url: str) -> ServiceProcess:
     return ServiceProcess(home, url, process)
 
 
-def _quote_log(home: DemoHome) -> str:
-    lines = read_tail(home.log, _LOG_LINES).splitlines()
-    return "\n  ".join([f"The end of {home.log}:", *map(_spell_line, lines)] if lines else ["Its log is empty"])
+def quote_log(log: Path) -> str:
+    """Return the end of a log for an error message, one event per line."""
+    lines = read_tail(log, _LOG_LINES).splitlines()
+    return "\n  ".join([f"The end of {log}:", *map(_spell_line, lines)] if lines else ["Its log is empty"])
 
 
 def _read_consumer(found: dict[str, Any]) -> DeliveryProgress:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from overlay.local.launch import read_tail
-
 from .home import DemoError, DemoHome
 from .screen import Screen
+from .service import quote_log
 
 CONSUMER = "late-long-haul"
 """The consumer that is read: one with flights of several carriers, and few enough for a Java that has just started."""
 DEADLINE_S = 180.0
-_LOG_LINES = 12
 
 
 def show_spark(screen: Screen, home: DemoHome) -> None:
@@ -27,14 +25,13 @@ def show_spark(screen: Screen, home: DemoHome) -> None:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, timeout=DEADLINE_S, check=False
             )
     except subprocess.TimeoutExpired:
-        raise DemoError(f"Spark did not end within {DEADLINE_S:.0f} s and was killed. {_quote_log(home)}") from None
+        raise DemoError(
+            f"Spark did not end within {DEADLINE_S:.0f} s and was killed. {quote_log(home.spark_log)}"
+        ) from None
     if done.returncode:
         raise DemoError(
-            f"Spark ended with exit code {done.returncode}. `overlay demo --no-spark` goes without it. {_quote_log(home)}"
+            f"Spark ended with exit code {done.returncode}. `overlay demo --no-spark` goes without it."
+            f" {quote_log(home.spark_log)}"
         )
     for line in done.stdout.decode().splitlines():
         screen.say(f"  {line}")
-
-
-def _quote_log(home: DemoHome) -> str:
-    return "\n  ".join([f"The end of {home.spark_log}:", *read_tail(home.spark_log, _LOG_LINES).splitlines()])

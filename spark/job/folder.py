@@ -29,7 +29,7 @@ from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition
 from overlay.subject import Pattern
 from spark.lease import ClaimWatch, Lease, run_apart
 from spark.options import Ask
-from spark.output import Output, UnknownConsumer, find_output
+from spark.output import Output, UnknownConsumer, find_output, name_refused
 from spark.partitions import TaskPartition
 from spark.plan import Planner
 
@@ -118,10 +118,9 @@ def _explain_none(loaded: Loaded, stream: str, streams: set[str]) -> str:
     """Return the message for a folder from whose consumers no single stream follows."""
     if streams:
         return f"several streams have consumers with `engine: spark`: {', '.join(sorted(streams))}. Name one of them"
-    refused = [str(problem) for problem in loaded.problems]
-    because = "\nFiles of the folder that were refused:\n" + "\n".join(refused) if refused else ""
     of = f" of stream {stream!r}" if stream else ""
-    return f"{Path(loaded.files[''].file).parent}: no consumer{of} has `engine: spark`. Write it into its file{because}"
+    where = Path(loaded.files[""].file).parent
+    return f"{where}: no consumer{of} has `engine: spark`. Write it into its file{name_refused(loaded)}"
 
 
 async def ensure_outputs(chosen: Chosen) -> dict[str, TopicFacts]:

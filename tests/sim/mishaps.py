@@ -151,7 +151,7 @@ class Mishaps:
             return
         with self._world.at_cluster(f"broker {broker} stops") as cluster:
             cluster.stop(broker)
-        await asyncio.sleep(chance.choice((0.5, 5.0, 20.0)) * chance.random())
+        await _wait_for_broker(chance)
         with self._world.at_cluster(f"broker {broker} starts") as cluster:
             cluster.start(broker)
 
@@ -162,7 +162,7 @@ class Mishaps:
             return
         with self._world.at_cluster(f"the controller misses the heartbeats of broker {broker}") as cluster:
             cluster.lapse(broker)
-        await asyncio.sleep(chance.choice((0.5, 5.0, 20.0)) * chance.random())
+        await _wait_for_broker(chance)
         with self._world.at_cluster(f"the controller hears broker {broker} again") as cluster:
             cluster.rejoin(broker)
 
@@ -194,6 +194,11 @@ class Mishaps:
         offset_s = min(most, chance.choice((1.0, 60.0, 3_600.0))) * (2 * chance.random() - 1)
         worker.offset_s = worker.process.offset_s = offset_s
         self._world.tell(f"the clock of {worker.name} is {worker.offset_s:.3f} s ahead")
+
+
+async def _wait_for_broker(chance: random.Random) -> None:
+    """Wait as long as a broker is away."""
+    await asyncio.sleep(chance.choice((0.5, 5.0, 20.0)) * chance.random())
 
 
 def _is_dead(process: Process) -> bool:

@@ -256,7 +256,7 @@ class Storm:
                         left[consumer.name] = pending
                 if not left:
                     return {}
-                time.sleep(LOOK_S)
+                time.sleep(LOOK_S)  # no event reports what is waited for
         return left
 
     def _find_numbers(self, consumer: Consumer, outputs: dict[str, Output]) -> set[int]:
