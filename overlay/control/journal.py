@@ -43,6 +43,11 @@ class Journal:
         SourceUnavailable.
         """
         await self._transactions.start(self._known)
+        try:
+            await self._transactions.end_lost([(self._topic, 0)])
+        except BaseException:
+            await self._transactions.close()
+            raise
 
     async def commit(self, entries: Sequence[Entry]) -> int:
         """Write all entries in one transaction. Return the offset of the last record in the control

@@ -16,6 +16,8 @@ These rules make it hold (docs/exactly-once.md#transactions, found by experiment
   aborts as well, and its new epoch keeps such a batch out.
 - A batch that the broker refuses for a passing reason is retried. A deadline ends the retries, well
   before the broker would time out the transaction by itself.
+- What the former owner's last transaction left open, because Kafka lost its marker, is ended before
+  anything is written (lost_markers.py).
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ from overlay.clock import now_ms
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
 from overlay.kafka.connection import BOOTSTRAP_S, Properties, expect_brokers, for_aiokafka
 from overlay.logs import get_logger
-from overlay.waits import finish_within
+from overlay.waits import Backoff, finish_within
 
 from .batch_builder import OutputBatch
 from .entry import Entry, press_entries
+from .lost_markers import LastTransaction, Outcome, find_last, find_leaderless, find_open
 from .produce import FENCED, Produce
 from .record import Record
 
@@ -48,6 +51,8 @@ START_DEADLINE_S = 30.0
 STOP_S = 2.0
 ANSWERS_S = 2.0
 """Seconds for which an abort waits for the answers to requests in flight."""
+LOOK_BACKOFF_S = (0.05, 1.0)
+"""Pauses between two looks for leaders, and for transactions that were left open."""
 
 
 class _Sender:
@@ -89,6 +94,11 @@ class _Sender:
         for topic in topics:
             self._producer.client._topics.add(topic)
         await self._producer.client.force_metadata_update()
+
+    def list_partitions(self, topics: Iterable[str]) -> set[TopicPartition]:
+        """Return the partitions of topics that were looked up; none of a topic that does not exist."""
+        cluster = self._producer.client.cluster
+        return {TopicPartition(topic, each) for topic in topics for each in cluster.partitions_for_topic(topic) or ()}
 
     async def close(self) -> None:
         """Disconnect, and fail batches in flight. Takes about 2 * STOP_S at most, and raises no error."""
@@ -141,7 +151,10 @@ class Transactions(_Sender):
         super().__init__(kafka, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         self._state = TopicPartition(state_topic, shard)
         self._answered = asyncio.Event()
+        self._outcome: Outcome | None = None
+        """How the last transaction before this producer was decided, if the coordinator knew it."""
         self._watch_answers()
+        self._look_back_first()
 
     @property
     def incarnation(self) -> str:
@@ -152,6 +165,61 @@ class Transactions(_Sender):
         """
         producer_id, epoch = self._producer._txn_manager._pid_and_epoch
         return f"{producer_id}x{epoch}"
+
+    async def end_lost(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """End what the last transaction of a former producer has left open in these partitions, as that
+        transaction was decided (lost_markers.py). To be called before the first transaction. The topics
+        must be looked up.
+
+        A partition that does not tell within DEADLINE_S is passed over, unless it is that of the state.
+        Raises SourceUnavailable then, and if the decision is not known; else as the methods that write.
+        """
+        found = await self._find_open({TopicPartition(*each) for each in partitions})
+        if not found:
+            return
+        names = ", ".join(f"{tp.topic}-{tp.partition}@{offset}" for tp, offset in sorted(found.items()))
+        if self._outcome is None:
+            raise SourceUnavailable(
+                f"{names}: a transaction of {self._producer._txn_manager.transactional_id} ended without its marker, and Kafka"
+                " does not know any more whether it was committed. `kafka-transactions.sh find-hanging` shows it, and"
+                " `abort` ends it; docs/operations.md says what that means"
+            )
+        log.warning(
+            "ending a transaction whose marker Kafka has lost", partitions=names, as_decided=self._outcome.value
+        )
+        async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
+            await self._producer.begin_transaction()
+            await self._include(set(found))
+            if self._outcome is Outcome.COMMITTED:
+                await self._producer.commit_transaction()
+            else:
+                await self._producer.abort_transaction()
+
+    async def _find_open(self, asked: set[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the partitions in which our producer id has a transaction open, each with its first offset."""
+        client = self._producer.client
+        producer_id = self._producer._txn_manager.producer_id
+        opened: dict[TopicPartition, int] = {}
+        unknown: dict[TopicPartition, str] = {}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DEADLINE_S):
+                backoff = Backoff(*LOOK_BACKOFF_S)
+                while True:
+                    found = await find_open(client, producer_id, asked)
+                    opened |= found.open
+                    asked, unknown = set(found.unknown), found.unknown
+                    if not asked:
+                        return opened
+                    await backoff.rest()
+                    await client.force_metadata_update()
+        if self._state in unknown:
+            place = f"{self._state.topic}-{self._state.partition}"
+            raise SourceUnavailable(f"{place}: it does not say which transactions are open: {unknown[self._state]}")
+        log.warning(
+            "output partitions do not say which transactions are open",
+            partitions={f"{tp.topic}-{tp.partition}": why for tp, why in sorted(unknown.items())},
+        )
+        return opened
 
     async def begin(self) -> None:
         """Begin a transaction."""
@@ -232,6 +300,34 @@ class Transactions(_Sender):
                 self._answered.set()
 
         sender._do_add_partitions_to_txn = ask_and_tell
+
+    def _look_back_first(self) -> None:
+        """Have aiokafka's producer look at the last transaction before each InitProducerId."""
+        sender = self._producer._sender
+        init = sender._do_init_pid
+
+        async def look_back_and_init(coordinator: int) -> bool:
+            last = await self._look_back(coordinator)
+            # an answer to InitProducerId may be lost: the next look finds nothing then, and this one counts
+            self._outcome = last.outcome or self._outcome
+            return bool(await init(coordinator))
+
+        sender._do_init_pid = look_back_and_init
+
+    async def _look_back(self, coordinator: int) -> LastTransaction:
+        """Return the last transaction, once each of its partitions and the state's has a leader: without one
+        the marker that InitProducerId writes would be lost. `coordinator`: a node id. The caller of
+        `start` waits no longer than its deadline."""
+        client, backoff = self._producer.client, Backoff(*LOOK_BACKOFF_S)
+        while True:
+            try:
+                last = await find_last(client, coordinator, self._producer._txn_manager.transactional_id)
+                leaderless = await find_leaderless(client, coordinator, {self._state, *last.unmarked})
+            except KafkaError:
+                return LastTransaction(None)  # InitProducerId fails as well, and is tried again
+            if not leaderless:
+                return last
+            await backoff.rest()
 
     @contextlib.asynccontextmanager
     async def _guard(self) -> AsyncIterator[None]:

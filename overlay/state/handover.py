@@ -362,6 +362,7 @@ async def _fence_job(
     transactions = Transactions(kafka, job_id(prefix, job), topic, 0)
     try:
         await transactions.start([topic])
+        await transactions.end_lost([(topic, 0)])
         return await _read_plan(client, admin, topic)
     except SourceUnavailable as error:
         if isinstance(error.__cause__, TransactionalIdAuthorizationFailed):

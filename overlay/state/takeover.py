@@ -4,7 +4,8 @@ The order matters (docs/exactly-once.md#takeover). InitProducerId comes first: i
 owner and ends its open transaction. Then the high watermark of the state partition is requested
 with read uncommitted. The partition is read with read committed until the position reaches that
 watermark. Requesting only the committed end would be wrong: while a transaction of another producer
-is open, it can be anything down to 0.
+is open, it can be anything down to 0. What the former owner's last transaction left open, because
+Kafka lost its marker, is ended in between (overlay/output/lost_markers.py).
 
 A worker that was slow between its assignment and this point has fenced the rightful owner. So it
 asks the group again after it has read the state, and leaves without writing if the shard is not
@@ -100,6 +101,7 @@ async def take_over(
     transactions = Transactions(kafka, shard_id(prefix, shard), topic, shard)
     await transactions.start([topic])
     try:
+        await transactions.end_lost([(topic, shard)])
         state, count = await read_state(client, admin, topic, shard)
         generation = await confirm(state)
         if generation is None:

@@ -23,7 +23,7 @@ from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
-from overlay.kafka.own_topics import index_topic, state_topic
+from overlay.kafka.own_topics import events_topic, index_topic, state_topic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender, Transactions
@@ -224,7 +224,14 @@ class Shard:
         resumes = await open_indexes(client, self.admin, service, self._list_indexes(), assignment, state, delta)
         record = functools.partial(_record, transactions, state)
         await enlist(client, self.admin, self.loaded, self.mine, state, assignment, delta, record)
-        await transactions.look_up(outputs | set(assignment.index_topics.values()) | assignment.outputs.keys())
+        written = {
+            *outputs,
+            *assignment.index_topics.values(),
+            *assignment.outputs,
+            events_topic(service.topics.prefix),
+        }
+        await transactions.look_up(written)
+        await transactions.end_lost(transactions.list_partitions(written))
         state.apply(delta)
         place = (state_topic(service.topics.prefix), self.number)
         session = Session(

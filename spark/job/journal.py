@@ -88,6 +88,7 @@ class Journal:
         """Fence every other driver, and read the last plan."""
         self._transactions = Transactions(self._kafka, job_id(self._prefix, self._job), self.topic, 0)
         await self._transactions.start([self.topic])
+        await self._transactions.end_lost([(self.topic, 0)])
         found = await read_last(self._client, self._admin, self.topic, 0)
         self.last = None if found is None else decode_plan(found)
 

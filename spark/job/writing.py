@@ -124,6 +124,7 @@ async def _write(job: JobWrite, blocks: _OfWriter, line: Connection) -> int:
     transactions = Transactions(scan.kafka, writer_id(scan.prefix, job.job, output), topic, state, TRANSACTION_MS)
     await transactions.start([output[0], topic])
     try:
+        await transactions.end_lost([output, (topic, state)])
         last = await read_last(await line.open(), line.admin, topic, state)
         if last is not None and not _is_ahead(job, decode_commit(last), output):
             return -1

@@ -87,6 +87,8 @@ class Cluster:
             37: lambda answer: administration.create_partitions(self, answer),
             42: lambda answer: group_offsets.delete_groups(self, answer),
             44: lambda answer: administration.alter_configs_incrementally(self, answer),
+            61: self.transactions.describe_producers,
+            65: self.transactions.describe,
             69: lambda answer: group_offsets.describe_consumer_groups(self, answer),
         }
         retention.begin(self)

@@ -27,6 +27,9 @@ class Settings:
     """Whether topics that do not say have the time of the append as the timestamps of their records (LogAppendTime)."""
     marker_s: float = 0.01
     """From the end of a transaction until its markers are written and the next one may begin."""
+    loses_markers_of: str | tuple[str, ...] = ()
+    """How transactional ids begin whose coordinator leaves out the markers of partitions without a leader, as Kafka 4.3
+    does for all of them; () for none. Producers of source topics would need an operator then."""
     replication_s: float = 0.0
     """From an append until the followers have it and the high watermark passes it."""
     failover_s: float = 0.0

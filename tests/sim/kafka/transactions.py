@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .batches import ABORT, COMMIT, Batch, make_marker
 from .codes import Code
 from .session import Answer
-from .topics import Partition
+from .topics import NO_LEADER, Partition
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -200,7 +200,10 @@ class Transactions:
         self._find_completed(known, kind)
 
     def _mark(self, known: Transactional, kind: int, topic: str, index: int) -> None:
-        """Write the marker of a partition as soon as it has a leader, and again if it is lost before the followers have it."""
+        """Write the marker of a partition as soon as it has a leader, and again if it is lost before the followers have it.
+
+        Kafka 4.3 takes a partition without a leader for deleted and leaves its marker out (`Settings.loses_markers_of`).
+        """
         cluster = self._cluster
 
         def settle(is_replicated: bool) -> None:
@@ -213,7 +216,9 @@ class Transactions:
         partition = cluster.find(topic, index)
         if cluster.coordinator(known.name, TRANSACTION) not in cluster.up:
             settle(False)
-        elif partition is None:
+        elif partition is None or (
+            partition.leader == NO_LEADER and known.name.startswith(cluster.settings.loses_markers_of)
+        ):
             settle(True)
         elif partition.leader not in cluster.up:
             settle(False)
@@ -226,6 +231,42 @@ class Transactions:
     def _find_completed(self, known: Transactional, kind: int) -> None:
         if not known.partitions:
             known.state = State.COMPLETE_COMMIT if kind == COMMIT else State.COMPLETE_ABORT
+
+    def describe(self, answer: Answer) -> None:
+        """DescribeTransactions: the state of each transactional id, and the partitions that have no marker yet."""
+        rows: list[Any] = []
+        for name in answer.request.transactional_ids:
+            known = self.known.get(name)
+            code = self._cluster.refuse_coordinator(answer.session.broker, name, TRANSACTION)
+            if code or known is None:
+                rows.append((int(code or Code.TRANSACTIONAL_ID_NOT_FOUND), name, "", 0, 0, 0, 0, [], {}))
+                continue
+            topics: dict[str, list[int]] = {}
+            for topic, index in known.partitions:
+                topics.setdefault(topic, []).append(index)
+            began = int(known.began * 1000)
+            listed: list[Any] = [(topic, indexes, {}) for topic, indexes in topics.items()]
+            rows.append((0, name, known.state.value, known.timeout_ms, began, known.producer, known.epoch, listed, {}))
+        answer.give(0, rows, {})
+
+    def describe_producers(self, answer: Answer) -> None:
+        """DescribeProducers: the producers of partitions that the asked broker leads."""
+        topics: list[Any] = []
+        for topic, indexes, _ in answer.request.topics:
+            rows: list[Any] = []
+            for index in indexes:
+                partition = self._cluster.find_led(answer.session.broker, topic, index)
+                if isinstance(partition, Code):
+                    rows.append((index, int(partition), None, [], {}))
+                    continue
+                epoch = self.coordinator_epoch
+                producers: list[Any] = [
+                    (id, one.epoch, one.last_sequence, int(one.seen_ms), epoch, _or_none(one.open_at), {})
+                    for id, one in partition.log.producers.known.items()
+                ]
+                rows.append((index, 0, None, producers, {}))
+            topics.append((topic, rows, {}))
+        answer.give(0, topics, {})
 
     def abort_hanging(self, partition: Partition) -> int:
         """Abort the transactions of a partition that no coordinator knows any more, as `kafka-transactions.sh abort` does.
@@ -289,6 +330,10 @@ class Transactions:
         if known.state is not State.ONGOING or group not in known.groups:
             return Code.INVALID_TXN_STATE
         return Code.NONE
+
+
+def _or_none(offset: int | None) -> int:
+    return -1 if offset is None else offset
 
 
 def _spread(

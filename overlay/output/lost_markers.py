@@ -1,0 +1,158 @@
+"""Transactions that have ended without their marker.
+
+A transaction ends in two steps. The coordinator decides, and writes the decision down. Then it has a
+marker, commit or abort, written to each partition of the transaction. Readers of committed records
+stop before the first record without one.
+
+Kafka loses markers. A coordinator that finds no leader for a partition in its metadata takes the
+partition for deleted, and leaves its marker out (seen with Kafka 4.3, in `TransactionMarkerChannelManager`
+and `KRaftMetadataCache.getPartitionLeaderEndpoint`). A partition without replicas elsewhere has no
+leader while its broker stops, and while the controller misses the heartbeats of a starved broker. The
+coordinator may run on that very broker. Of twelve writers whose broker was restarted, five lost a
+marker. An unclean election can take a marker away as well.
+
+The producer is told that its transaction has ended, and it has. But the partition has it open. Nothing
+behind it can be read, and no timeout of Kafka ends it. A state partition like this keeps its shard from
+every new owner. In an output the next commit of the same producer would make the records visible, also
+if the decision was to abort.
+
+The mend needs no right beyond those of a producer. A marker of a producer id ends whatever this id has
+open in a partition, under this epoch or an earlier one. So a new owner asks which partitions are open
+under its producer id, adds them to a transaction of its own, writes nothing, and ends the transaction as
+the former one was decided. Two things make that sound:
+
+- **The decision is known.** The coordinator is asked for it (DescribeTransactions) before InitProducerId,
+  which makes it forget. Without a decision nothing is done, and the caller is told.
+- **InitProducerId loses no marker itself.** It aborts what is still open. So it is sent only when each
+  partition of the open transaction has a leader, and so does the state partition.
+
+Brokers that do not know these requests (before 3.0) are not asked. Partitions that this client may not
+read are passed over: Kafka does not tell about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.structs import TopicPartition
+
+from overlay.kafka.protocol import Code, TopicsRequest, Unsupported
+from overlay.kafka.transaction_requests import DescribeProducersRequest, DescribeTransactionsRequest
+
+NO_LEADER = -1
+
+
+class Outcome(Enum):
+    """How a transaction was decided, or will be by the InitProducerId that follows."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+_OUTCOMES = {
+    "PrepareCommit": Outcome.COMMITTED,
+    "CompleteCommit": Outcome.COMMITTED,
+    "Ongoing": Outcome.ABORTED,
+    "PrepareEpochFence": Outcome.ABORTED,
+    "PrepareAbort": Outcome.ABORTED,
+    "CompleteAbort": Outcome.ABORTED,
+}
+"""By the coordinator's name of a state. The others (Empty, Dead) tell of no transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastTransaction:
+    """The last transaction of a transactional id. `outcome`: None if the coordinator does not know of one.
+    `unmarked`: the partitions whose markers are still to be written."""
+
+    outcome: Outcome | None
+    unmarked: frozenset[TopicPartition] = frozenset()
+
+
+async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: str) -> LastTransaction:
+    """Ask the coordinator, a node id, for the last transaction of a transactional id. Raises KafkaError if
+    it does not answer."""
+    request = DescribeTransactionsRequest(transactional_id)
+    try:
+        response = await client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
+    except Unsupported:
+        return LastTransaction(None)
+    ((code, _, state, _, _, _, _, topics, _),) = response.transactions
+    if code:
+        return LastTransaction(None)  # a new id, or one that InitProducerId will refuse with a better message
+    unmarked = frozenset(TopicPartition(topic, index) for topic, indexes, _ in topics for index in indexes)
+    return LastTransaction(_OUTCOMES.get(state), unmarked)
+
+
+async def find_leaderless(
+    client: AIOKafkaClient, node: int, partitions: Collection[TopicPartition]
+) -> set[TopicPartition]:
+    """Return those of the partitions that have no leader, as a broker knows it. Topics that do not exist
+    have none of them. Raises KafkaError if the broker does not answer."""
+    request = TopicsRequest({tp.topic for tp in partitions})
+    response = await client.send(node, request, group=ConnectionGroup.COORDINATION)
+    leaderless = {
+        TopicPartition(topic, index)
+        for _, topic, _, _, found, _, _ in response.topics
+        for _, index, leader, *_ in found
+        if leader == NO_LEADER
+    }
+    return leaderless & set(partitions)
+
+
+@dataclass(slots=True)
+class OpenPartitions:
+    """Where a producer has a transaction open. `open`: the first offset of it, by partition.
+    `unknown`: why a partition did not tell, for partitions that may tell later."""
+
+    open: dict[TopicPartition, int]
+    unknown: dict[TopicPartition, str]
+
+
+_FOR_GOOD = {Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PARTITION}
+"""Answers that stay as they are: a topic that we may not read, or that is gone."""
+
+
+async def find_open(client: AIOKafkaClient, producer_id: int, partitions: Iterable[TopicPartition]) -> OpenPartitions:
+    """Ask the leaders of partitions whether a producer has a transaction open there. The client has to
+    know the topics."""
+    found = OpenPartitions({}, {})
+    by_leader: dict[int, dict[str, list[int]]] = {}
+    for tp in partitions:
+        leader = client.cluster.leader_for_partition(tp)
+        if leader is None or leader == NO_LEADER:
+            found.unknown[tp] = "it has no leader"
+        else:
+            by_leader.setdefault(leader, {}).setdefault(tp.topic, []).append(tp.partition)
+    for leader, topics in by_leader.items():
+        try:
+            response = await client.send(leader, DescribeProducersRequest(topics))
+        except Unsupported:
+            continue
+        except KafkaError as error:
+            reason = str(error) or type(error).__name__
+            found.unknown |= {TopicPartition(topic, each): reason for topic, each in _flatten(topics)}
+            continue
+        for topic, rows, _ in response.topics:
+            for index, code, _, producers, _ in rows:
+                _note(found, TopicPartition(topic, index), code, producers, producer_id)
+    return found
+
+
+def _flatten(topics: dict[str, list[int]]) -> list[tuple[str, int]]:
+    return [(topic, index) for topic, indexes in topics.items() for index in indexes]
+
+
+def _note(found: OpenPartitions, tp: TopicPartition, code: int, producers: list[Any], producer_id: int) -> None:
+    if code:
+        if code not in _FOR_GOOD:
+            found.unknown[tp] = str(for_code(code).__name__)
+        return
+    for id, _, _, _, _, open_since, _ in producers:
+        if id == producer_id and open_since >= 0:
+            found.open[tp] = open_since

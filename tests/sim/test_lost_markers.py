@@ -1,0 +1,243 @@
+"""Partitions without a leader while a transaction of a shard ends: Kafka leaves their markers out.
+
+The decision is the coordinator's, and the producer is told of it. The partition has the transaction open until its
+next owner ends it (overlay/output/lost_markers.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from overlay.config import Loaded
+from overlay.errors import SourceUnavailable
+from overlay.output.entry import Entry, press_entries
+from overlay.output.record import Record
+from overlay.output.transaction import Transactions
+
+from .host import Worker, read_config, warm_up
+from .kafka.session import Answer
+from .kafka.settings import Settings
+from .kafka.topics import Partition
+from .kafka.transactions import State
+from .scenes import await_values, intercept, read_sequences, read_values, until
+from .world import World
+from .writing import write_under_one_key
+
+ADD_PARTITIONS, END = 24, 26
+"""API keys of AddPartitionsToTxn and EndTxn."""
+STATE, OUTPUT = ("overlay.state", 0), ("out", 0)
+FIRST = [str(number) for number in range(5)]
+
+
+def make_world(seed: int, **limits: Any) -> World:
+    warm_up()
+    return World(seed, brokers=1, settings=Settings(loses_markers_of="overlay."), limits=limits)
+
+
+def configure(world: World) -> Loaded:
+    return read_config(
+        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
+        [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
+        [{"stream": "S", "durable_name": "c", "deliver_subject": "out", "ack_policy": "none"}],
+    )
+
+
+def find(world: World, place: tuple[str, int]) -> Partition:
+    found = world.cluster.find(*place)
+    assert found is not None
+    return found
+
+
+def is_open(world: World, place: tuple[str, int]) -> bool:
+    return bool(find(world, place).log.producers.open)
+
+
+class Saboteur:
+    """Takes the leaders of partitions away at the end of the next transaction that has records in all of them.
+
+    `is_kept`: whether the request that ends it reaches the coordinator; the worker is killed at it either way.
+    """
+
+    def __init__(self, world: World, worker: Worker, places: tuple[tuple[str, int], ...], *, is_kept: bool) -> None:
+        self.is_armed, self.has_struck = False, False
+        self._world, self._worker, self._places, self._is_kept = world, worker, places, is_kept
+        intercept(world, END, self._end)
+
+    def _end(self, answer: Answer, handle: Callable[[Answer], None]) -> None:
+        if not self.is_armed or not all(is_open(self._world, place) for place in self._places):
+            handle(answer)
+            return
+        self.is_armed, self.has_struck = False, True
+        for place in self._places:
+            self._world.cluster.remove_leader(*place)
+        if self._is_kept:
+            handle(answer)
+        self._worker.kill()
+
+
+async def run_as_process(world: World, work: Coroutine[Any, Any, None]) -> None:
+    """Run something that connects to brokers. Raises what it raises."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        try:
+            await work
+            done.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            done.set_exception(error)
+
+    world.start("writers", run())
+    await done
+
+
+async def deliver_first(world: World, worker: Worker) -> None:
+    world.cluster.create_topic("source")
+    worker.start()
+    await write_under_one_key(world, "source", FIRST)
+    await await_values(world, "out", FIRST)
+
+
+async def check_rest(world: World, worker: Worker) -> None:
+    """Start the worker again: what comes now, and what came when it was killed, is delivered once and in order."""
+    worker.start()
+    await write_under_one_key(world, "source", ["last"])
+    await await_values(world, "out", ["last"])
+    assert read_values(world, "out") == [*FIRST, "lost", "last"]
+    assert read_sequences(world, "out") == list(range(1, 8))
+    await worker.stop()
+
+
+@contextmanager
+def sabotage(world: World, worker: Worker, *places: tuple[str, int], is_kept: bool) -> Iterator[Saboteur]:
+    saboteur = Saboteur(world, worker, places, is_kept=is_kept)
+    saboteur.is_armed = True
+    yield saboteur
+    assert saboteur.has_struck
+
+
+def test_a_commit_whose_markers_were_lost_is_completed_by_the_next_owner() -> None:
+    """The worker dies with it. The coordinator has the commit; neither the state nor the output has its marker."""
+    world = make_world(1)
+
+    async def history(world: World) -> None:
+        worker = Worker(world, "w", configure(world))
+        await deliver_first(world, worker)
+        with sabotage(world, worker, STATE, OUTPUT, is_kept=True) as saboteur:
+            await write_under_one_key(world, "source", ["lost"])
+            await until(lambda: saboteur.has_struck, "a transaction ended without leaders")
+        for place in (STATE, OUTPUT):
+            world.cluster.restore_leader(*place)
+            assert is_open(world, place)
+        await check_rest(world, worker)
+
+    world.run(history)
+
+
+def test_a_commit_whose_marker_the_state_alone_has_lost_is_no_second_delivery() -> None:
+    """The output shows the records. If the state were aborted, they would be delivered again."""
+    world = make_world(2)
+
+    async def history(world: World) -> None:
+        worker = Worker(world, "w", configure(world))
+        await deliver_first(world, worker)
+        with sabotage(world, worker, STATE, is_kept=True) as saboteur:
+            await write_under_one_key(world, "source", ["lost"])
+            await until(lambda: saboteur.has_struck and not is_open(world, OUTPUT), "the output alone has its marker")
+        assert read_values(world, "out")[-1] == "lost"
+        world.cluster.restore_leader(*STATE)
+        assert is_open(world, STATE)
+        await check_rest(world, worker)
+
+    world.run(history)
+
+
+def test_an_abort_by_the_timeout_of_which_the_output_lost_the_marker_shows_nothing() -> None:
+    """The worker dies before its commit arrives. Its transaction times out while the output has no leader. Without a marker the
+    next commit would make its record visible, beside the one that is delivered anew."""
+    world = make_world(3)
+
+    async def history(world: World) -> None:
+        worker = Worker(world, "w", configure(world))
+        await deliver_first(world, worker)
+        with sabotage(world, worker, OUTPUT, is_kept=False) as saboteur:
+            await write_under_one_key(world, "source", ["lost"])
+            await until(lambda: saboteur.has_struck, "a transaction ended without leaders")
+            await until(lambda: not is_open(world, STATE), "the coordinator has aborted it", 60.0)
+        world.cluster.restore_leader(*OUTPUT)
+        assert is_open(world, OUTPUT)
+        await check_rest(world, worker)
+
+    world.run(history)
+
+
+def test_init_producer_id_waits_for_the_leaders_of_what_it_would_abort() -> None:
+    """It would make the coordinator forget the transaction, and the marker would be lost."""
+    world = make_world(4)
+    topics, id = ("state", "out"), "overlay.shard.0"
+    places = [(topic, 0) for topic in topics]
+
+    async def write(world: World) -> None:
+        kafka = {"bootstrap.servers": world.bootstrap}
+        former = Transactions(kafka, id, "state", 0)
+        await former.start(topics)
+        await former.begin()
+        await former.send(press_entries([Entry(topic, Record(None, b"lost"), 0) for topic in topics], 0))
+        for place in places:
+            world.cluster.remove_leader(*place)
+        heir = Transactions(kafka, id, "state", 0)
+        starting = asyncio.create_task(heir.start(topics))
+        await asyncio.sleep(3.0)
+        assert world.cluster.transactions.known[id].state is State.ONGOING
+        for place in places:
+            world.cluster.restore_leader(*place)
+        await starting
+        await heir.end_lost(places)
+        assert not any(is_open(world, place) for place in places)
+        await former.close()
+        await heir.close()
+
+    async def history(world: World) -> None:
+        for topic in topics:
+            world.cluster.create_topic(topic)
+        await run_as_process(world, write(world))
+
+    world.run(history)
+
+
+def test_a_decision_that_is_forgotten_is_said() -> None:
+    """A second InitProducerId has made the coordinator forget it. To guess could lose records, or deliver them twice."""
+    world = make_world(5)
+
+    async def write(world: World) -> None:
+        kafka = {"bootstrap.servers": world.bootstrap}
+        former = Transactions(kafka, "overlay.shard.0", "state", 0)
+        await former.start(["state"])
+        await former.begin()
+        await former.send(press_entries([Entry("state", Record(None, b"lost"), 0)], 0))
+        world.cluster.remove_leader("state", 0)
+        await former.abort()
+        await asyncio.sleep(1.0)  # its marker would be written meanwhile
+        world.cluster.restore_leader("state", 0)
+        for _ in range(2):
+            heir = Transactions(kafka, "overlay.shard.0", "state", 0)
+            await heir.start(["state"])
+            await heir.close()
+        heir = Transactions(kafka, "overlay.shard.0", "state", 0)
+        await heir.start(["state"])
+        with pytest.raises(
+            SourceUnavailable, match=r"state-0@0: a transaction of overlay\.shard\.0 ended without its marker"
+        ):
+            await heir.end_lost([("state", 0)])
+        await heir.close()
+        await former.close()
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("state")
+        await run_as_process(world, write(world))
+
+    world.run(history)
