@@ -1,4 +1,4 @@
-"""The model of overlay.yaml: how to reach Kafka, the overlay's own topics, and the HTTP server.
+"""The model of overlay.yaml: how to reach Kafka, the overlay's own topics, the HTTP server, the fleet.
 
 Kafka settings have librdkafka's property names, but librdkafka is only one of the clients in use.
 Fetches and transactions use aiokafka, and Spark has a client of its own. So the model accepts a
@@ -17,6 +17,8 @@ from .model import Model, check_topic
 
 _HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\],]*):(?P<port>\d{1,5})", re.ASCII)
 _PREFIX = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,39}", re.ASCII)
+WORKER_NAME = re.compile(r"[a-zA-Z0-9._:-]{1,100}", re.ASCII)
+"""Names of workers."""
 
 
 def _check_servers(text: str) -> str:
@@ -47,6 +49,12 @@ def _check_listen(text: str) -> str:
 def _check_prefix(text: str) -> str:
     if not _PREFIX.fullmatch(text):
         raise ValueError("a prefix has 1 to 40 of the characters a-z A-Z 0-9 . _ - and does not begin with a dot")
+    return text
+
+
+def _check_worker(text: str) -> str:
+    if text and not WORKER_NAME.fullmatch(text):
+        raise ValueError("a worker's name has 1 to 100 of the characters a-z A-Z 0-9 . _ : -")
     return text
 
 
@@ -175,6 +183,26 @@ class HttpConfig(Model):
         return split_address(self.listen)
 
 
+WorkerName = Annotated[
+    str, AfterValidator(_check_worker), Field(json_schema_extra={"pattern": r"^[a-zA-Z0-9._:-]{0,100}$"})
+]
+
+
+class FleetConfig(Model):
+    """The view of all workers: what this worker tells for it, and where `overlay fleet run` shows it."""
+
+    publish: bool = True
+    """Whether the worker writes its status to `<prefix>.fleet` every few seconds."""
+    worker: WorkerName = ""
+    """The worker's name, the same after a restart and another for each worker. Default: host name and HTTP port."""
+    listen: Annotated[str, AfterValidator(_check_listen)] = "127.0.0.1:8223"
+    """Address of the page and the metrics of `overlay fleet run`, as host:port; port 0 takes a free one."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return split_address(self.listen)
+
+
 class ServiceConfig(Model):
     """The service: one overlay.yaml in each config folder."""
 
@@ -184,6 +212,8 @@ class ServiceConfig(Model):
     """Where the overlay keeps its own topics, and how it creates topics."""
     http: HttpConfig = HttpConfig()
     """The HTTP server for metrics and health."""
+    fleet: FleetConfig = FleetConfig()
+    """The view of all workers: `overlay fleet run`, and what this worker tells for it."""
     shards: Annotated[int, Field(ge=1, le=1024)] = 1
     """Partitions of the state topic: how many workers can share the consumers. Fixed once the topic exists."""
 

@@ -29,6 +29,14 @@ CONTROL_CONFIG = {
 }
 REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(HOUR_MS), "segment.ms": str(HOUR_MS // 2)}
 EVENTS_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
+FLEET_CONFIG = {
+    "cleanup.policy": "delete",
+    # each status is repeated within a minute, so an hour is for readers that come late and for people
+    "retention.ms": str(HOUR_MS),
+    "segment.ms": str(HOUR_MS // 6),
+    # one clock puts the statuses of all workers in order, and shows whose clock differs
+    "message.timestamp.type": "LogAppendTime",
+}
 """Settings with which the topics are created. The settings of an index topic follow from its
 sources (overlay/index/retention.py). The topics for acks and dead letters have the broker's."""
 
@@ -63,6 +71,18 @@ def events_topic(prefix: str) -> str:
     """Return the name of the events topic: one partition. The key is the subject to which JetStream
     would publish the event."""
     return f"{prefix}.events"
+
+
+def fleet_topic(prefix: str) -> str:
+    """Return the name of the topic with the statuses of all workers: one partition. The key is the
+    worker's name (docs/fleet.md)."""
+    return f"{prefix}.fleet"
+
+
+def fleet_app(prefix: str) -> str:
+    """Return the id of the Faust application of `overlay fleet run`: the name of its consumer group,
+    and how the names of its changelog topics begin."""
+    return f"{prefix}.fleet"
 
 
 def index_topic(prefix: str, stream: str) -> str:
