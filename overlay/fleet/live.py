@@ -1,0 +1,87 @@
+"""The picture that one fleet process shows: rows, open findings and Kafka's time, kept up to date."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import mmh3
+
+from overlay.units import format_time
+
+from .findings import Expected, Finding, OpenFindings, Picture, look, survey
+from .memory import KafkaTime, Memory
+from .picture import describe
+
+KEEP_MS = 1_000
+"""How long an answer of `/fleet` is used again, in ms, however many pages ask."""
+EVENT = "$OVERLAY.EVENT.FLEET"
+EVENT_TYPE = "overlay.fleet.v1.finding"
+
+
+@dataclass(slots=True)
+class LivePicture:
+    """What `overlay fleet run` knows. `memory` and `open_findings` may lie in tables that outlive the process."""
+
+    memory: Memory = field(default_factory=Memory)
+    open_findings: OpenFindings = field(default_factory=OpenFindings)
+    expected: Expected = field(default_factory=Expected)
+    _time: KafkaTime = field(default_factory=KafkaTime)
+    _picture: Picture | None = None
+    _answer: dict[str, Any] = field(default_factory=dict)
+    _text: str = ""
+    """The same as JSON, empty until it is asked for."""
+    _answered_at: int = -KEEP_MS
+
+    def judge(self, monotonic: int) -> tuple[list[Finding], list[Finding]]:
+        """Look at the rows as they are now. Return the findings that open, and those that close.
+
+        `monotonic`: the monotonic clock in ms. Before the first status there is nothing to judge.
+        """
+        newest = max((row["seen"] for row in self.memory.workers.values()), default=0)
+        if newest:
+            self._time.note(newest, monotonic)
+        now = self._time.tell(monotonic)
+        if now is None:
+            return [], []
+        self.memory.forget(now)
+        self._picture = look(self.memory, now, self.expected)
+        return self.open_findings.update(survey(self._picture), now)
+
+    def stand_by(self) -> None:
+        """Show nothing from now on: another process has the topic."""
+        self._picture, self._answer, self._text = None, {}, ""
+
+    def describe(self, monotonic: int) -> dict[str, Any]:
+        """Return what `/fleet` answers, at most KEEP_MS old; {} before the first status, and while another process has
+        the topic. `monotonic`: the monotonic clock in ms.
+        """
+        if self._picture is None:
+            return {}
+        if not self._answer or monotonic - self._answered_at >= KEEP_MS:
+            self._answer = describe(self._picture, self.open_findings.list(), self.memory.refused)
+            self._answered_at, self._text = monotonic, ""
+        return self._answer
+
+    def encode(self, monotonic: int) -> str:
+        """Return the same as JSON, empty if there is none."""
+        if (answer := self.describe(monotonic)) and not self._text:
+            self._text = json.dumps(answer)
+        return self._text
+
+
+def encode_event(finding: Finding, now: int, *, is_open: bool) -> tuple[bytes, bytes]:
+    """Return key and value of the record of the events topic for a finding that opens or closes. `now`: ns since 1970."""
+    id = f"{mmh3.hash128(f'{finding.name}/{finding.since}/{is_open}', signed=False):032x}"
+    body = {
+        "type": EVENT_TYPE,
+        "id": id,
+        "timestamp": format_time(now),
+        "action": "opened" if is_open else "closed",
+        "kind": finding.kind.value,
+        "about": finding.about,
+        "text": finding.text,
+        "since": format_time(finding.since * 1_000_000),
+    }
+    return f"{EVENT}.{finding.kind.value.upper()}".encode(), json.dumps(body, separators=(",", ":")).encode()

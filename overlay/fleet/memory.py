@@ -1,0 +1,192 @@
+"""What is known of the workers and consumers: statuses folded into rows. Pure.
+
+Rows are kept in two mappings from texts to JSON objects, so that tables of Faust can hold them as well as
+dicts. Times are Kafka's, the time at which a status was appended: the clocks of workers may differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .status import ConsumerStatus, Count, Refusal, Status, Worker, WorkerStatus, decode, judge_time
+
+FORGET_MS = 3_600_000
+"""How long a worker is remembered that is not heard of, in ms; as long as the topic keeps its statuses."""
+MOST_WORKERS = 1_000
+MOST_CONSUMERS = 200_000
+"""Most rows that are kept, whatever is written to the topic."""
+
+WINDOW_MS = 600_000
+"""For how long an estimate of Kafka's time counts, once there are newer statuses; twice that at most."""
+
+Rows = MutableMapping[str, dict[str, Any]]
+
+
+class WorkerRow(WorkerStatus):
+    """The last status of a worker."""
+
+    seen: Count
+    """When Kafka took it, ms since 1970."""
+    rival: Count = 0
+    """When Kafka last took a status of an older process under the same name while this one ran, ms since 1970; 0 if never."""
+
+    @property
+    def ahead_ms(self) -> int:
+        """By how much the worker's clock is ahead of Kafka's; negative if it is behind. A status that took
+        long to be written makes it look behind.
+        """
+        return self.clock - self.seen
+
+    @property
+    def silent_after_ms(self) -> int:
+        """How long after its last status the worker counts as silent."""
+        return 3 * self.every + 1_000
+
+
+class ConsumerRow(ConsumerStatus):
+    """The last status of a consumer."""
+
+    worker: Worker
+    """Which worker told it."""
+    seen: Count
+    """When Kafka took it, ms since 1970."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """The rows of one fleet. `workers` by name, `consumers` by stream/name."""
+
+    workers: Rows = field(default_factory=dict)
+    consumers: Rows = field(default_factory=dict)
+    refused: Counter[Refusal] = field(default_factory=Counter)
+    """How many records were passed over."""
+
+    _read: dict[str, tuple[dict[str, Any], ConsumerRow]] = field(default_factory=dict)
+    """The rows of consumers as they were last read, so that a row is checked once and not at each look."""
+
+    def take(self, key: bytes | None, value: bytes | None, appended: int, now: int, prefix: str) -> None:
+        """Put a record of the topic into the rows, or count why it is passed over. Never raises.
+
+        `appended`: Kafka's time on it; `now`: the reader's; both ms since 1970. `prefix`: topics.prefix of the
+        service that is looked at.
+        """
+        status = decode(key, value, prefix)
+        if isinstance(status, Refusal):
+            self.refuse(status)
+        elif (reason := judge_time(status, appended, now)) is not None:
+            self.refuse(reason)
+        else:
+            self.fold(status, appended)
+
+    def refuse(self, reason: Refusal) -> None:
+        """Count a record that was passed over."""
+        self.refused[reason] += 1
+
+    def fold(self, status: Status, appended: int) -> Refusal | None:
+        """Put a status into the rows. Return why it was passed over, or None if it was not; that is counted.
+
+        `appended`: Kafka's time on the record, ms since 1970.
+        """
+        if (reason := self._fold_worker(status, appended)) is not None:
+            self.refuse(reason)
+            return reason
+        reason = None
+        for told in status.consumers:
+            if told.id not in self.consumers and len(self.consumers) >= MOST_CONSUMERS:
+                reason = Refusal.LIMIT
+            else:
+                row = ConsumerRow(**dict(told), worker=status.worker, seen=appended)
+                self.consumers[told.id] = row.model_dump(mode="json", exclude_defaults=True)
+        for id in status.gone:
+            self.consumers.pop(id, None)
+        if reason is not None:
+            self.refuse(reason)
+        return reason
+
+    def _fold_worker(self, status: Status, appended: int) -> Refusal | None:
+        """Put what a status says of its worker into its row. Return why the status is passed over, None if it is not."""
+        known = self.find_worker(status.worker)
+        rival = 0
+        if known is None:
+            if len(self.workers) >= MOST_WORKERS:
+                return Refusal.LIMIT
+        elif known.boot == status.boot:
+            if status.number <= known.number:
+                return Refusal.PAST
+            rival = known.rival
+        elif appended <= known.seen + known.silent_after_ms and status.started <= known.started:
+            # of an earlier process, which may still run under the same name; if the known one is silent, this one
+            # has taken its place, and the machine's clock has been set back
+            row = known.model_copy(update={"rival": appended})
+            self.workers[status.worker] = row.model_dump(mode="json", exclude_defaults=True)
+            return Refusal.PAST
+        if status.leaving:
+            self.workers.pop(status.worker, None)
+            return None
+        told = {name: value for name, value in dict(status).items() if name in WorkerStatus.model_fields}
+        row = WorkerRow(**told, seen=appended, rival=rival)
+        self.workers[status.worker] = row.model_dump(mode="json", exclude_defaults=True)
+        return None
+
+    def find_worker(self, name: str) -> WorkerRow | None:
+        """Return the row of a worker, None if it is not known."""
+        found = self.workers.get(name)
+        return None if found is None else WorkerRow.model_validate(found, strict=False)
+
+    def list_workers(self) -> list[WorkerRow]:
+        """Return the rows of all workers, by name."""
+        return sorted(
+            (WorkerRow.model_validate(row, strict=False) for row in list(self.workers.values())), key=lambda w: w.worker
+        )
+
+    def list_consumers(self) -> list[ConsumerRow]:
+        """Return the rows of all consumers, by stream and name."""
+        read: dict[str, tuple[dict[str, Any], ConsumerRow]] = {}
+        for id, row in list(self.consumers.items()):
+            known = self._read.get(id)
+            is_same = known is not None and known[0] is row
+            read[id] = known if is_same and known else (row, ConsumerRow.model_validate(row, strict=False))
+        self._read = read
+        return sorted((row for _, row in read.values()), key=lambda row: (row.stream, row.name))
+
+    def forget(self, now: int) -> None:
+        """Drop the rows of workers and consumers that were not heard of for FORGET_MS. `now`: Kafka's time, ms since 1970."""
+        for rows in (self.workers, self.consumers):
+            for name in [name for name, row in list(rows.items()) if row["seen"] < now - FORGET_MS]:
+                rows.pop(name, None)
+
+
+@dataclass(slots=True)
+class KafkaTime:
+    """Kafka's time by the newest status and the monotonic clock, which goes on while no status comes.
+
+    A status has been on its way for a while, so the estimate is ahead by no more than the two clocks have
+    drifted apart within two windows.
+    """
+
+    _newest: int = 0
+    _ahead: int | None = None
+    """Kafka's time minus the monotonic clock, the most that was seen in this window."""
+    _before: int | None = None
+    """The same of the window before."""
+    _began: int = 0
+
+    def note(self, appended: int, monotonic: int) -> None:
+        """Learn from the newest status that is known now. `appended`: Kafka's time on it, ms since 1970; `monotonic`: the
+        monotonic clock in ms.
+        """
+        if appended <= self._newest:
+            return
+        self._newest = appended
+        if monotonic - self._began > WINDOW_MS:
+            self._before, self._ahead, self._began = self._ahead, None, monotonic
+        ahead = appended - monotonic
+        self._ahead = ahead if self._ahead is None else max(self._ahead, ahead)
+
+    def tell(self, monotonic: int) -> int | None:
+        """Return Kafka's time in ms since 1970, None before the first status."""
+        known = [ahead for ahead in (self._ahead, self._before) if ahead is not None]
+        return monotonic + max(known) if known else None

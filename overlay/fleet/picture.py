@@ -1,0 +1,101 @@
+"""What `/fleet`, `overlay workers` and `overlay shards` show: the rows of one moment as JSON objects. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from overlay.kafka.own_topics import shard_of
+
+from .findings import Finding, Picture, list_unserved
+from .memory import ConsumerRow, WorkerRow
+from .status import Refusal
+
+SILENT = "silent"
+NOT_SERVED = "not served"
+
+
+def describe(picture: Picture, findings: Sequence[Finding], refused: Mapping[Refusal, int]) -> dict[str, Any]:
+    """Return the picture with its open findings, and how many records of the topic were refused."""
+    return {
+        "time": picture.now,
+        "workers": describe_workers(picture),
+        "shards": describe_shards(picture),
+        "consumers": describe_consumers(picture),
+        "findings": [
+            {"kind": found.kind.value, "about": found.about, "text": found.text, "since": found.since}
+            for found in findings
+        ],
+        "ignored": {reason.value: refused.get(reason, 0) for reason in Refusal},
+    }
+
+
+def describe_workers(picture: Picture) -> list[dict[str, Any]]:
+    """Return an object for each worker, by name. Times are Kafka's, ms since 1970, but for `started`: the worker's own."""
+    return [_describe_worker(picture, row) for row in picture.workers]
+
+
+def _describe_worker(picture: Picture, row: WorkerRow) -> dict[str, Any]:
+    is_live = row.worker in picture.live
+    state = SILENT if not is_live else "waiting" if row.trouble else "running"
+    return {
+        "worker": row.worker,
+        "state": state,
+        "reason": row.trouble if is_live else "",
+        "shards": sorted(shard.number for shard in row.shards),
+        "shard_count": row.shard_count,
+        "consumers": row.served,
+        "version": row.version,
+        "digest": row.digest,
+        "started": row.started,
+        "seen": row.seen,
+        "clock_ahead_seconds": round(row.ahead_ms / 1000, 3),
+    }
+
+
+def describe_shards(picture: Picture) -> list[dict[str, Any]]:
+    """Return an object for each shard, by number: its state, its owners, and what it has."""
+    count = len(picture.owners)
+    consumers = Counter(shard_of((row.stream, row.name), count) for row in picture.consumers if picture.is_fresh(row))
+    found = []
+    for number, owners in sorted(picture.owners.items()):
+        trouble = picture.find_trouble(number)
+        state = "no owner" if not owners else "two owners" if len(owners) > 1 else "starting" if trouble else "running"
+        found.append(
+            {
+                "shard": number,
+                "state": state,
+                "reason": trouble or "",
+                "workers": list(owners),
+                "consumers": consumers[number],
+            }
+        )
+    return found
+
+
+def describe_consumers(picture: Picture) -> list[dict[str, Any]]:
+    """Return an object for each consumer that is served or should be, by stream and name."""
+    unserved = {name for names in list_unserved(picture).values() for name in names}
+    found = {row.id: _describe_consumer(picture, row) for row in picture.consumers}
+    wanted = {"/".join(id): id for id in picture.expected.consumers}
+    for id in unserved | (wanted.keys() - found.keys()):
+        stream, name = wanted[id] if id in wanted else (found[id]["stream"], found[id]["name"])
+        known = found.get(id) or _describe_missing(picture, stream, name)
+        found[id] = known | {"state": NOT_SERVED}
+    return [found[id] for id in sorted(found)]
+
+
+def _describe_consumer(picture: Picture, row: ConsumerRow) -> dict[str, Any]:
+    known = row.model_dump(mode="json")
+    return {
+        **known,
+        "shard": shard_of((row.stream, row.name), len(picture.owners)),
+        "state": row.state if picture.is_fresh(row) else SILENT,
+    }
+
+
+def _describe_missing(picture: Picture, stream: str, name: str) -> dict[str, Any]:
+    """Return the object of a consumer that no worker has told of: of this fleet's files alone."""
+    row = ConsumerRow(stream=stream, name=name, state=NOT_SERVED, worker="-", seen=0)
+    return _describe_consumer(picture, row) | {"worker": ""}
