@@ -110,6 +110,7 @@ class Metrics:
             "clock_ahead_seconds",
             "By how much this machine's clock was ahead of the brokers' when requests had it compared",
         )
+        self.fleet_statuses = counter("fleet_statuses", "Statuses of this worker for the fleet, by result", "result")
         self.consumer_stalled = gauge("consumer_stalled", "1 while a consumer cannot go on", "stream", "consumer")
         self.stream_stopped = gauge("stream_stopped", "1 while a stream, or a partition of it, is not read", "stream")
         self.commit_seconds = Histogram(

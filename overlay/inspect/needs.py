@@ -14,10 +14,12 @@ from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig
 from overlay.config.consumer import Engine
 from overlay.index.retention import index_config
 from overlay.kafka.own_topics import (
+    FLEET_CONFIG,
     STATE_CONFIG,
     acks_topic,
     control_topic,
     events_topic,
+    fleet_topic,
     index_topic,
     job_id,
     job_topic,
@@ -41,6 +43,7 @@ class ResourceKind(Enum):
     CONTROL = "control topic"
     REPLIES = "reply topic"
     EVENTS = "events topic"
+    FLEET = "fleet topic"
     ACKS = "ack topic"
     JOB = "state topic of a Spark job"
     LETTERS = "dead-letter topic"
@@ -109,6 +112,8 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
         return NewTopicPlan(service.shards, replication, STATE_CONFIG)
     if need.kind in (ResourceKind.CONTROL, ResourceKind.REPLIES, ResourceKind.EVENTS):
         return NewTopicPlan(1, replication, list_shared_topics(service.topics.prefix)[need.name])
+    if need.kind is ResourceKind.FLEET:
+        return NewTopicPlan(1, replication, FLEET_CONFIG)
     if need.kind is ResourceKind.INDEX:
         # the service adds the retention of the source topics, which is not known here yet
         return NewTopicPlan(1, replication, index_config(()))
@@ -209,6 +214,8 @@ def _need_service(service: ServiceConfig) -> Iterator[Need]:
     yield Need(ResourceKind.CONTROL, control_topic(prefix), ("Describe", "Read", "Write", "Create"), users)
     yield Need(ResourceKind.REPLIES, reply_topic(prefix), ("Describe", "Write", "Create"), users)
     yield Need(ResourceKind.EVENTS, events_topic(prefix), ("Describe", "DescribeConfigs", "Write", "Create"), users)
+    if service.fleet.publish:
+        yield Need(ResourceKind.FLEET, fleet_topic(prefix), ("Describe", "Write", "Create"), users)
     for shard in range(service.shards):
         yield Need(ResourceKind.TRANSACTION, shard_id(prefix, shard), ("Describe", "Write"), users)
         yield Need(ResourceKind.TRANSACTION, journal_id(prefix, shard), ("Describe", "Write"), users)

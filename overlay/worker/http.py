@@ -55,9 +55,14 @@ def make_app(metrics: Metrics, report: Report) -> web.Application:
     return app
 
 
-async def start_http(app: web.Application, address: tuple[str, int]) -> tuple[web.AppRunner, int]:
+async def start_http(
+    app: web.Application, address: tuple[str, int], field: str = "http.listen"
+) -> tuple[web.AppRunner, int]:
     """Begin to listen at a host and port; port 0 lets the system choose one. Return the runner,
-    whose `cleanup` ends it, and the real port. Raises OverlayError if it cannot listen there."""
+    whose `cleanup` ends it, and the real port. Raises OverlayError if it cannot listen there.
+
+    `field`: which field of overlay.yaml has the address, for that error.
+    """
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, *address)
@@ -65,5 +70,5 @@ async def start_http(app: web.Application, address: tuple[str, int]) -> tuple[we
         await site.start()
     except OSError as error:
         await runner.cleanup()
-        raise OverlayError(f"{address[0]}:{address[1]}: cannot listen there: {error}. Change http.listen") from error
+        raise OverlayError(f"{address[0]}:{address[1]}: cannot listen there: {error}. Change {field}") from error
     return runner, runner.addresses[0][1]

@@ -59,6 +59,8 @@ class Series:
             self.metrics.acks_refused.labels(flaw.value)
         for part in PARTS:
             self.metrics.acks_unnamed.labels(part)
+        for result in ("written", "failed"):
+            self.metrics.fleet_statuses.labels(result)
         for reason in REFUSALS:
             self.metrics.replies_refused.labels(reason)
 

@@ -62,6 +62,10 @@ class Rates:
             self._recent.popleft()
         return self._recent
 
+    def list_active(self, now: int) -> set[ConsumerId]:
+        """Return the consumers that were given records in the last ten seconds. `now`: ms since 1970."""
+        return {consumer for _, delivered, *_ in self._recall(now) for consumer in delivered}
+
     def of_consumer(self, consumer: ConsumerId, now: int) -> float:
         """Return the records a second that were delivered to a consumer in the last ten seconds. `now`: ms since 1970."""
         return self._per_second(sum(delivered[consumer] for _, delivered, *_ in self._recall(now)), now)

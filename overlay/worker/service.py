@@ -22,6 +22,7 @@ from overlay.config.identity import Identity, identify
 from overlay.control.registry import Registry
 from overlay.control.serve import RequestServer
 from overlay.errors import OverlayError, SourceUnavailable
+from overlay.fleet.publisher import Publisher
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import reach
 from overlay.kafka.own_topics import list_shared_topics, state_topic
@@ -38,6 +39,7 @@ from .metric_series import Series
 from .report import Rates, report_service
 from .session import Session
 from .shard_manager import ShardManager
+from .status import ProcessStart, StatusSource, name_worker
 from .warmup import load_kernels
 
 log = get_logger(__name__)
@@ -69,6 +71,7 @@ class Service:
     """Kafka's id of the cluster, empty until it has been reached."""
     shard_manager: ShardManager | None = None
     """None until this worker is a member of the group."""
+    _start: ProcessStart = field(default_factory=ProcessStart)
     _request_server: RequestServer | None = None
     _opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series."""
@@ -169,6 +172,8 @@ class Service:
             else:
                 group.create_task(self._follow_files(registry, self.shard_manager, stop), name="files")
             shard_manager = self.shard_manager
+            if service.fleet.publish:
+                group.create_task(self._open_publisher(admin, shard_manager).run(stop), name="fleet")
 
             async def take(numbers: set[int]) -> None:
                 """Serve exactly these shards, after the control topic was read to its end. Do
@@ -180,6 +185,14 @@ class Service:
                     await shard_manager.take(numbers)
 
             await membership.run(stop, take, shard_manager.release)
+
+    def _open_publisher(self, admin: Admin, shard_manager: ShardManager) -> Publisher:
+        """Return what publishes the status of this worker for the fleet."""
+        service = self.loaded.service
+        topics = service.topics
+        worker = name_worker(service, socket.gethostname(), self.port)
+        source = StatusSource(lambda: self.identity, shard_manager, worker, self._start)
+        return Publisher(service.kafka, admin, topics.prefix, topics.replication, worker, self.metrics, source.collect)
 
     async def _follow_files(self, registry: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
         """Pass changes of the folder's files to the shard manager, until `stop`. Runs only if there

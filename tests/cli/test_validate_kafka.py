@@ -34,7 +34,7 @@ ACLS = {
     "super.users": "User:ANONYMOUS",
 }
 # what the service's user has in the test that lacks only Read on the source
-OWN = ("ov.state", "ov.control", "ov.replies", "ov.events")
+OWN = ("ov.state", "ov.control", "ov.replies", "ov.events", "ov.fleet")
 GRANTS = (
     (ResourceType.TOPIC, "orders", "DESCRIBE"),
     (ResourceType.TOPIC, "orders", "DESCRIBE_CONFIGS"),
@@ -152,6 +152,7 @@ RESOURCES = {
     ResourceKind.CONTROL: ResourceType.TOPIC,
     ResourceKind.REPLIES: ResourceType.TOPIC,
     ResourceKind.EVENTS: ResourceType.TOPIC,
+    ResourceKind.FLEET: ResourceType.TOPIC,
     ResourceKind.TRANSACTION: ResourceType.TRANSACTIONAL_ID,
     ResourceKind.GROUP: ResourceType.GROUP,
 }

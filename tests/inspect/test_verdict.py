@@ -17,7 +17,7 @@ ALL = frozenset({"Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write",
 FULL = TopicAnswer(True, 3, "id", ALL, {"cleanup.policy": "delete", "retention.ms": "604800000"})
 ABSENT = TopicAnswer(False)
 INDEX = "overlay.FLIGHTS.index"
-OWN = ("overlay.state", "overlay.control", "overlay.replies", "overlay.events")
+OWN = ("overlay.state", "overlay.control", "overlay.replies", "overlay.events", "overlay.fleet")
 
 
 def judge(
@@ -51,6 +51,7 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
         (ResourceKind.CONTROL, "overlay.control"): "Describe Read Write Create",
         (ResourceKind.REPLIES, "overlay.replies"): "Describe Write Create",
         (ResourceKind.EVENTS, "overlay.events"): "Describe DescribeConfigs Write Create",
+        (ResourceKind.FLEET, "overlay.fleet"): "Describe Write Create",
         (ResourceKind.TRANSACTION, "overlay.shard.0"): "Describe Write",
         (ResourceKind.TRANSACTION, "overlay.shard.1"): "Describe Write",
         (ResourceKind.TRANSACTION, "overlay.control.0"): "Describe Write",
@@ -65,6 +66,11 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
     state = plans["overlay.state"]
     assert state is not None
     assert (state.partitions, state.replication, state.config["cleanup.policy"]) == (2, 1, "delete")
+
+
+def test_a_worker_that_publishes_nothing_needs_no_topic_for_it(tmp_path: Path) -> None:
+    loaded = load_files(tmp_path, {"overlay.yaml": SERVICE + "fleet: {publish: false}\n"})
+    assert ResourceKind.FLEET not in {need.kind for need in find_needs(loaded)}
 
 
 def test_what_spark_jobs_need(tmp_path: Path) -> None:

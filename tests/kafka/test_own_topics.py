@@ -6,6 +6,8 @@ from overlay.kafka.own_topics import (
     acks_topic,
     control_topic,
     events_topic,
+    fleet_app,
+    fleet_topic,
     index_topic,
     journal_id,
     lease_group,
@@ -24,6 +26,7 @@ def test_names_of_topics() -> None:
     assert state_topic("p") == "p.state"
     assert [control_topic("p"), reply_topic("p"), events_topic("p")] == ["p.control", "p.replies", "p.events"]
     assert list(list_shared_topics("p")) == ["p.control", "p.replies", "p.events"]
+    assert fleet_topic("p") == fleet_app("p") == "p.fleet"
     assert ordered_topic("p", "ordered-1") == "p-ordered-1"
     assert (index_topic("p", "S"), acks_topic("p", "S")) == ("p.S.index", "p.S.acks")
 

@@ -1,0 +1,125 @@
+"""Writes the statuses of a worker to `<prefix>.fleet`, beside the data plane and never in its way.
+
+The writer is a producer of its own, without transactions. It holds the records of one status and no
+more: what cannot be written is dropped and counted, and the next status tells the state of then. A
+failure is logged once, and the next try is later. Nothing is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from overlay.errors import OverlayError, SourceUnavailable
+from overlay.kafka.admin import Admin, new_topic
+from overlay.kafka.connection import BOOTSTRAP_S, Properties, expect_brokers, for_aiokafka
+from overlay.kafka.own_topics import FLEET_CONFIG, fleet_topic
+from overlay.logs import get_logger
+from overlay.metrics import Metrics
+from overlay.waits import finish_within, is_set_within
+
+from .status import EVERY_MS, MOST_BYTES
+
+log = get_logger(__name__)
+
+WRITE_S = 4.0
+"""Seconds that writing one status may take."""
+STOP_S = 1.0
+"""The same for the last one, which a worker that was told to stop waits for."""
+AVOID_S = 60.0
+"""Pause in seconds after a failure that does not pass by itself: the topic is not allowed, for example."""
+
+Collect = Callable[[bool], Awaitable[Sequence[bytes]]]
+"""Returns the records of a status. True for the last one."""
+
+
+async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], replication: int) -> None:
+    """Create a topic of one partition if it is missing. Raises OverlayError with Kafka's reason if it may not be created,
+    SourceUnavailable.
+    """
+    denied: dict[str, str] = {}
+    if topic not in await admin.find_topics([topic], with_config=False, denied=denied) and not denied:
+        denied = await admin.create_topics([new_topic(topic, 1, replication, config)])
+    if denied:
+        raise OverlayError(denied[topic])
+
+
+@dataclass(slots=True)
+class Publisher:
+    """Writes what `collect` returns, every EVERY_MS. `worker`: the name of the worker, the key of its records."""
+
+    kafka: Properties
+    admin: Admin
+    prefix: str
+    replication: int
+    worker: str
+    metrics: Metrics
+    collect: Collect
+    _producer: AIOKafkaProducer | None = None
+    _trouble: str = ""
+    """Why the last status was not written, as it was logged."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Write a status now and every EVERY_MS until `stop`, and then the last one. Raises nothing but CancelledError."""
+        pause = 0.0
+        try:
+            while True:
+                is_last = await is_set_within(stop, pause)
+                pause = await self._publish(is_last=is_last)
+                if is_last:
+                    return
+        finally:
+            await self._close()
+
+    async def _publish(self, *, is_last: bool) -> float:
+        """Write one status. Return how long to wait before the next one, in seconds. A failure is counted, and
+        logged if it is another than the last.
+        """
+        try:
+            values = await self.collect(is_last)
+            async with asyncio.timeout(STOP_S if is_last else WRITE_S):
+                await self._write(values)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the data plane goes on
+            reason = str(error) or type(error).__name__
+            self.metrics.fleet_statuses.labels("failed").inc()
+            if reason != self._trouble:
+                self._trouble = reason
+                log.warning("no status for the fleet is written", topic=fleet_topic(self.prefix), reason=reason)
+            await self._close()
+            return EVERY_MS / 1000 if _may_pass(error) else AVOID_S
+        self._trouble = ""
+        self.metrics.fleet_statuses.labels("written").inc()
+        return EVERY_MS / 1000
+
+    async def _write(self, values: Sequence[bytes]) -> None:
+        """Write records one after the other. Raises OverlayError, KafkaError, OSError."""
+        if self._producer is None:
+            await ensure_topic(self.admin, fleet_topic(self.prefix), FLEET_CONFIG, self.replication)
+            producer = AIOKafkaProducer(**for_aiokafka(self.kafka), acks=1, request_timeout_ms=int(WRITE_S * 1000))
+            expect_brokers(producer.client)
+            self._producer = producer
+            await finish_within(producer.start(), BOOTSTRAP_S)
+        for value in values:
+            if len(value) > MOST_BYTES:
+                raise OverlayError(
+                    f"a status of {len(value):,} bytes is larger than {MOST_BYTES:,}. Report this as a bug"
+                )
+            await self._producer.send_and_wait(fleet_topic(self.prefix), value, self.worker.encode(), partition=0)
+
+    async def _close(self) -> None:
+        """Close the producer and drop what it holds. Takes STOP_S at most."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await producer.stop()
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return whether a failure passes when Kafka answers again."""
+    return isinstance(error, SourceUnavailable | TimeoutError | OSError) or bool(getattr(error, "retriable", False))

@@ -1,0 +1,156 @@
+"""The status that this worker publishes for the fleet (docs/fleet.md): itself, its shards, and the consumers that changed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from overlay.chance import draw_id
+from overlay.clock import now_ms
+from overlay.config import Loaded, ServiceConfig
+from overlay.config.identity import Identity
+from overlay.fleet.changes import Changes
+from overlay.fleet.status import MOST_POSITIONS, ConsumerStatus, ShardStatus, WorkerStatus, clean, encode
+from overlay.kafka.own_topics import shard_of
+from overlay.state.shard_state import ConsumerId
+
+from .session import Session
+from .shard_manager import ShardManager
+
+TURN = 50
+"""Consumers that are described in one go, before the event loop does other work."""
+MOST_REASON = 100
+"""Most characters of a shard's reason."""
+BOOT_LENGTH = 12
+MOST_LAG_S = 1e12
+"""Timestamps of source records may be anything."""
+
+
+def name_worker(service: ServiceConfig, host: str, port: int) -> str:
+    """Return the name of a worker: `fleet.worker`, or host name and HTTP port. `port`: where HTTP listens, 0 if nowhere."""
+    if service.fleet.worker:
+        return service.fleet.worker
+    return f"{re.sub(r'[^a-zA-Z0-9._-]', '-', host)[:90]}:{port}"
+
+
+@dataclass(slots=True)
+class ProcessStart:
+    """What tells the statuses of one process from those of another one under the same name, and puts them in order."""
+
+    boot: str = field(default_factory=lambda: draw_id()[:BOOT_LENGTH])
+    started: int = field(default_factory=now_ms)
+    """By this machine's clock, ms since 1970."""
+    number: int = 0
+    """Of the next record."""
+
+
+@dataclass(slots=True)
+class StatusSource:
+    """Describes a worker during one membership of the group."""
+
+    find_identity: Callable[[], Identity]
+    shard_manager: ShardManager
+    worker: str
+    start: ProcessStart
+    """Outlives the membership."""
+    _changes: Changes = field(default_factory=Changes)
+    _assigned: tuple[Loaded, frozenset[int], list[Session]] | None = None
+    """What the consumers in `_changes` were chosen by."""
+    _served: int = 0
+
+    async def collect(self, is_last: bool) -> Sequence[bytes]:
+        """Return the records of a status. `is_last`: whether the worker was told to stop; then no consumer is told."""
+        gone, consumers = ([], []) if is_last else await self._collect_consumers()
+        values = encode(self._describe_worker(is_last=is_last), consumers, gone)
+        self.start.number += len(values)
+        return values
+
+    async def _collect_consumers(self) -> tuple[list[str], list[ConsumerStatus]]:
+        """Return the consumers that were deleted, and the descriptions of those to tell of."""
+        gone = self._assign()
+        manager = self.shard_manager
+        self._changes.note(manager.rates.list_active(now_ms()))
+        told = []
+        for count, id in enumerate(self._changes.take(), 1):
+            report = manager.report_consumer(id)
+            if not report or report["state"] == "elsewhere":
+                self._changes.drop(id)
+            else:
+                found = describe_consumer(report)
+                if self._changes.settle(id, _sum_up(found), is_busy=found.is_busy):
+                    told.append(found)
+            if count % TURN == 0:
+                await asyncio.sleep(0)
+        return ["/".join(id) for id in gone], told
+
+    def _assign(self) -> list[ConsumerId]:
+        """If the worker's shards, sessions or consumers are others than last time, tell of all its consumers soon. Return
+        those that do not exist any more.
+        """
+        manager = self.shard_manager
+        loaded, owned, sessions = manager.loaded, manager.owned, manager.sessions
+        if self._assigned is not None:
+            before, owned_before, sessions_before = self._assigned
+            pairs = zip(sessions, sessions_before, strict=False)
+            is_same = len(sessions) == len(sessions_before) and all(now is then for now, then in pairs)
+            if loaded is before and owned == owned_before and is_same:
+                return []
+        self._assigned = loaded, owned, sessions
+        mine = [id for id in loaded.served if shard_of(id, manager.count) in owned]
+        self._served = len(mine)
+        return self._changes.assign(mine, loaded.served)
+
+    def _describe_worker(self, *, is_last: bool) -> WorkerStatus:
+        manager, identity = self.shard_manager, self.find_identity()
+        shards = []
+        for number in sorted(manager.owned):
+            shard = manager.shards.get(number)
+            # one without consumers and indexes has nothing to run
+            is_ready = shard is None or shard.session is not None
+            reason = "" if shard is None or is_ready else clean(shard.trouble or "starting", MOST_REASON)
+            shards.append(ShardStatus(number=number, ready=is_ready, reason=reason))
+        return WorkerStatus(
+            prefix=identity.prefix,
+            worker=self.worker,
+            boot=self.start.boot,
+            number=self.start.number,
+            started=self.start.started,
+            clock=now_ms(),
+            version=identity.version,
+            digest=identity.digest,
+            shard_count=manager.count,
+            trouble=clean(manager.trouble),
+            leaving=is_last,
+            served=self._served,
+            shards=tuple(shards),
+        )
+
+
+def _sum_up(found: ConsumerStatus) -> int:
+    """Return a hash of a description, for the comparison with the one before."""
+    return hash((*(value for name, value in found if name != "positions"), *found.positions.values()))
+
+
+def describe_consumer(report: Mapping[str, Any]) -> ConsumerStatus:
+    """Return what a status tells of a consumer. `report`: what /consumers says of it (report.py)."""
+    acks = report.get("acks", {})
+    positions = report.get("positions", {})
+    return ConsumerStatus(
+        stream=report["stream"],
+        name=report["name"],
+        state=report["state"],
+        reason=clean(report["reason"]),
+        sequence=report.get("consumer_sequence", 0),
+        delivered=report["delivered"],
+        rate=round(report["rate"], 3),
+        lag=report.get("lag_records"),
+        lag_s=min(report["lag_seconds"], MOST_LAG_S),
+        pending=report.get("num_pending"),
+        pending_is=report.get("num_pending_is", ""),
+        unacked=acks.get("num_ack_pending", 0),
+        redelivered=acks.get("num_redelivered", 0),
+        positions=positions if len(positions) <= MOST_POSITIONS else {},
+    )

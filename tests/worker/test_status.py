@@ -1,0 +1,232 @@
+"""What a worker publishes of itself: its shards, and of its consumers those that changed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from overlay.config import ServiceConfig
+from overlay.config.identity import Identity
+from overlay.fleet.status import ShardStatus, Status, decode
+from overlay.kafka.own_topics import shard_of
+from overlay.state.shard_state import ConsumerId
+from overlay.worker.report import Rates
+from overlay.worker.round.task import Counts
+from overlay.worker.shard_manager import ShardManager
+from overlay.worker.status import MOST_REASON, ProcessStart, StatusSource, describe_consumer, name_worker
+
+IDENTITY = Identity("1.0", "p", "h:1", "/folder", "d")
+
+
+@dataclass
+class FakeShard:
+    trouble: str = ""
+    session: object | None = None
+
+
+@dataclass
+class FakeLoaded:
+    served: dict[ConsumerId, None]
+
+
+@dataclass
+class FakeManager:
+    """What a status asks of a shard manager. Counts how often a consumer is described."""
+
+    loaded: FakeLoaded
+    count: int = 2
+    owned: frozenset[int] = frozenset({0, 1})
+    shards: dict[int, FakeShard] = field(default_factory=dict)
+    trouble: str = ""
+    rates: Rates = field(default_factory=Rates)
+    reports: dict[ConsumerId, dict[str, Any]] = field(default_factory=dict)
+    described: int = 0
+
+    @property
+    def sessions(self) -> list[object]:
+        return [shard.session for shard in self.shards.values() if shard.session is not None]
+
+    def report_consumer(self, id: ConsumerId) -> dict[str, Any]:
+        self.described += 1
+        usual = {"stream": id[0], "name": id[1], "state": "running", "reason": "", "delivered": 0, "rate": 0.0}
+        shard = shard_of(id, self.count)
+        more = {"lag_records": 0, "lag_seconds": 0.0} | ({} if shard in self.owned else {"state": "elsewhere"})
+        return usual | more | self.reports.get(id, {})
+
+
+def make_manager(consumers: int = 3) -> FakeManager:
+    ids = [("S", f"c{number:04}") for number in range(consumers)]
+    shards = {0: FakeShard(session=object()), 1: FakeShard(session=object())}
+    return FakeManager(FakeLoaded(dict.fromkeys(ids)), shards=shards)
+
+
+@dataclass
+class Worker:
+    manager: FakeManager
+    start: ProcessStart = field(default_factory=ProcessStart)
+    source: StatusSource = field(init=False)
+
+    def __post_init__(self) -> None:
+        manager = cast("ShardManager", self.manager)
+        self.source = StatusSource(lambda: IDENTITY, manager, "w", self.start)
+
+    async def tell(self, *, is_last: bool = False) -> list[Status]:
+        values = await self.source.collect(is_last)
+        read = [decode(b"w", value, "p") for value in values]
+        return [status for status in read if isinstance(status, Status)]
+
+    async def list_told(self) -> list[str]:
+        return [each.name for status in await self.tell() for each in status.consumers]
+
+
+async def test_a_status_tells_of_the_worker_and_its_shards() -> None:
+    manager = make_manager()
+    manager.shards[1] = FakeShard("no leader\n" + "x" * 500)
+    worker = Worker(manager)
+    (status,) = await worker.tell()
+    assert (status.worker, status.prefix, status.digest, status.version) == ("w", "p", "d", "1.0")
+    assert (status.shard_count, status.served, status.leaving) == (2, 3, False)
+    reason = "no leader " + "x" * (MOST_REASON - 10)
+    assert status.shards == (ShardStatus(number=0), ShardStatus(number=1, ready=False, reason=reason))
+    del manager.shards[1]  # it has neither consumers nor indexes
+    manager.owned, manager.trouble = frozenset({1}), "waiting"
+    (status,) = await worker.tell()
+    assert (status.shards, status.trouble) == ((ShardStatus(number=1),), "waiting")
+
+
+async def test_records_are_counted_through_memberships() -> None:
+    worker = Worker(make_manager())
+    first = await worker.tell()
+    again = Worker(make_manager(300), worker.start)
+    second = await again.tell()
+    numbers = [status.number for status in (*first, *second, *await again.tell(is_last=True))]
+    assert numbers == list(range(len(numbers)))
+    assert len(second) == 2
+    assert {status.boot for status in (*first, *second)} == {worker.start.boot}
+
+
+async def test_the_last_status_says_so_and_no_more() -> None:
+    (status,) = await Worker(make_manager()).tell(is_last=True)
+    assert status.leaving
+    assert status.consumers == ()
+
+
+async def test_only_consumers_of_the_workers_shards_are_told() -> None:
+    manager = make_manager(20)
+    manager.owned = frozenset({1})
+    mine = [name for stream, name in manager.loaded.served if shard_of((stream, name), 2) == 1]
+    assert 0 < len(mine) < 20
+    assert await Worker(manager).list_told() == mine
+
+
+async def test_what_changed_is_told_and_idle_consumers_cost_a_share() -> None:
+    manager = make_manager(600)
+    worker = Worker(manager)
+    assert len(await worker.list_told()) == 600
+    for _ in range(3):
+        await worker.list_told()
+    manager.described = 0
+    manager.rates.note(Counts(delivered={("S", "c0599"): 5}), manager.rates.began)
+    manager.reports["S", "c0599"] = {"delivered": 5}
+    assert "c0599" in await worker.list_told()
+    assert manager.described <= 600 / 12 + 1
+
+
+@pytest.mark.parametrize("change", ["session", "owned", "config"])
+async def test_after_a_change_everything_is_looked_at(change: str) -> None:
+    manager = make_manager(60)
+    worker = Worker(manager)
+    for _ in range(3):
+        await worker.list_told()
+    manager.described = 0
+    if change == "session":
+        manager.shards[0] = FakeShard(session=object())
+    elif change == "owned":
+        manager.owned = frozenset({0})
+    else:
+        manager.loaded = FakeLoaded(dict(manager.loaded.served))
+    await worker.list_told()
+    assert manager.described == sum(shard_of(id, 2) in manager.owned for id in manager.loaded.served)
+
+
+async def test_deleted_consumers_are_named() -> None:
+    manager = make_manager()
+    worker = Worker(manager)
+    await worker.tell()
+    manager.loaded = FakeLoaded({("S", "c0000"): None})
+    (status,) = await worker.tell()
+    assert status.gone == ("S/c0001", "S/c0002")
+
+
+REPORT = {
+    "stream": "S",
+    "name": "c",
+    "state": "catching up",
+    "reason": "",
+    "delivered": 9,
+    "rate": 1.23456,
+    "consumer_sequence": 8,
+    "positions": {"t-0": 7},
+    "lag_records": 6,
+    "lag_seconds": 5.0,
+    "num_pending": 4,
+    "num_pending_is": "estimate",
+    "acks": {"num_ack_pending": 3, "num_redelivered": 2},
+}
+
+
+def test_a_consumer_as_the_service_reports_it() -> None:
+    found = describe_consumer(REPORT)
+    assert (found.id, found.state, found.delivered, found.rate, found.sequence) == ("S/c", "catching up", 9, 1.235, 8)
+    assert (found.lag, found.lag_s, found.pending, found.pending_is) == (6, 5.0, 4, "estimate")
+    assert (found.unacked, found.redelivered, found.positions) == (3, 2, {"t-0": 7})
+
+
+def test_odd_reports_fit_too() -> None:
+    odd = {
+        "lag_seconds": 9e18,
+        "reason": "a\nb" * 500,
+        "positions": {f"t-{n}": n for n in range(17)},
+        "lag_records": None,
+    }
+    found = describe_consumer(REPORT | odd)
+    assert (found.positions, found.lag, found.reason[:3]) == ({}, None, "a b")
+    bare = describe_consumer({"stream": "S", "name": "c", "state": "starting", "reason": "", "delivered": 0, "rate": 0.0,
+                              "lag_seconds": 0.0})  # fmt: skip
+    assert (bare.lag, bare.sequence, bare.unacked) == (None, 0, 0)
+
+
+def make_service(**fleet: Any) -> ServiceConfig:
+    return ServiceConfig.model_validate({"kafka": {"bootstrap.servers": "h:1"}, "fleet": fleet})
+
+
+@pytest.mark.parametrize(
+    ("fleet", "host", "name"),
+    [
+        ({}, "box-1.example", "box-1.example:8222"),
+        ({}, "büx_1 ", "b-x_1-:8222"),
+        ({}, "x" * 300, "x" * 90 + ":8222"),
+        ({"worker": "east-1"}, "box", "east-1"),
+    ],
+)
+def test_the_name_of_a_worker(fleet: dict[str, str], host: str, name: str) -> None:
+    assert name_worker(make_service(**fleet), host, 8222) == name
+
+
+@pytest.mark.parametrize("name", ["a b", "x" * 101, "ü", "a/b"])
+def test_names_that_the_config_refuses(name: str) -> None:
+    with pytest.raises(ValueError, match="a worker's name has 1 to 100"):
+        make_service(worker=name)
+
+
+def test_active_consumers_are_those_of_the_last_ten_seconds() -> None:
+    rates = Rates(began=0)
+    ids: Sequence[ConsumerId] = [("S", str(number)) for number in range(3)]
+    for id, now in zip(ids, itertools.count(0, 6_000), strict=False):
+        rates.note(Counts(delivered={id: 1}), now)
+    assert rates.list_active(12_001) == set(ids[1:])
+    assert rates.list_active(60_000) == set()
