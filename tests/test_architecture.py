@@ -30,6 +30,7 @@ PURE_FILES = (
     "kafka/log_position.py",
     *(f"output/{name}.py" for name in ("assemble", "batch_builder", "encoded_batch", "entry", "partition", "record")),
     "state/shard_state.py",
+    *(f"fleet/{name}.py" for name in ("changes", "findings", "live", "memory", "picture", "status")),
 )
 FORBIDDEN = {
     "asyncio",
@@ -53,7 +54,7 @@ EXEMPT = {
 
 ROOMS = (
     *("scan", "subject", "filter", "config", "kafka", "match", "index", "consumer", "output", "state", "dispatch"),
-    *("control", "worker", "inspect", "client", "view", "local", "demo", "cli"),
+    *("control", "fleet", "worker", "inspect", "client", "view", "local", "demo", "cli"),
 )
 """The rooms in the order of docs/architecture.md. A room imports only from those before it."""
 APART = {
@@ -68,7 +69,7 @@ APART = {
     "view": {"worker", "dispatch"},
 }
 """Earlier rooms from which a room imports nothing either."""
-NOT_FOR_SPARK = {"worker", "dispatch", "view", "demo", "cli"}
+NOT_FOR_SPARK = {"fleet", "worker", "dispatch", "view", "demo", "cli"}
 IN_WORKER: dict[str, set[str]] = {
     "cursors": {"assignment", "round"},
     "round": set(),
@@ -191,7 +192,7 @@ def test_rooms_of_the_worker(room: str) -> None:
 RISKY = {"describe_consumer_groups", "list_consumer_group_offsets"}
 """Requests under which librdkafka may end the process when a connection breaks (overlay/kafka/admin.py)."""
 SERVICE = (
-    *("worker", "control", "dispatch", "state", "output", "consumer", "index"),
+    *("worker", "fleet", "control", "dispatch", "state", "output", "consumer", "index"),
     *("match", "kafka", "config", "filter", "scan"),
 )
 
@@ -218,6 +219,21 @@ def test_the_service_has_one_way_to_kafka() -> None:
     theirs = {"overlay.kafka.confluent", "overlay.kafka.message_headers"}
     callers = {shorten(path) for path in files if find_imports(path) & theirs}
     assert callers == set()
+
+
+def test_faust_is_loaded_by_the_fleet_alone() -> None:
+    """No record goes through Faust, and `overlay run` never loads it."""
+    users = {shorten(path) for path in ROOT.rglob("*.py") if {"faust", "mode"} & _list_tops(path)}
+    assert users == {"fleet/app.py"}
+    callers = {shorten(path) for path in ROOT.rglob("*.py") if "overlay.fleet.app" in find_imports(path)}
+    assert callers == {"cli/fleet.py"}
+    code = "import sys, overlay.cli.run, overlay.worker.service, overlay.fleet.read; print('faust' in sys.modules)"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert asked.stdout == "False\n"
+
+
+def _list_tops(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in find_imports(path)}
 
 
 def test_one_file_reads_the_wall_clock() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from overlay.fleet.metrics import FleetMetrics
 from overlay.metrics import Metrics
 
 _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "summary": ("", "_sum", "_count")}
@@ -33,10 +34,12 @@ def read_exposition(text: str) -> Exposition:
 
 
 def write_exposition() -> str:
-    """A /metrics page on which every metric of the overlay has a series."""
-    metrics = Metrics()
-    for metric in vars(metrics).values():
-        # the library says nowhere in public which labels a metric was given
-        if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
-            metric.labels(*metric._labelnames)
-    return generate_latest(metrics.registry).decode()
+    """The /metrics pages of a worker and of a fleet process, on which every metric of the overlay has a series."""
+    pages = []
+    for metrics in (Metrics(), FleetMetrics()):
+        for metric in vars(metrics).values():
+            # the library says nowhere in public which labels a metric was given
+            if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
+                metric.labels(*metric._labelnames)
+        pages.append(generate_latest(metrics.registry).decode())
+    return "".join(pages)

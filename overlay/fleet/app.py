@@ -1,0 +1,185 @@
+"""The Faust application of `overlay fleet run`: the only module that imports Faust.
+
+Faust assigns the topic's partition to one of the processes with the same prefix, keeps its tables in changelog
+topics, and hands both to another process when that one goes. All decisions are in the pure modules: the agent
+puts records into rows (memory.py), and a timer judges the rows (live.py) and writes what opens and closes to the
+events topic. Data never flows through here, and no worker waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import faust
+from faust.types import TP, EventT, StreamT
+
+from overlay.clock import monotonic, now_ms, now_ns
+from overlay.config import ServiceConfig
+from overlay.errors import OverlayError, SourceUnavailable
+from overlay.kafka.admin import Admin
+from overlay.kafka.connection import Properties, for_aiokafka, list_servers, reach
+from overlay.kafka.own_topics import EVENTS_CONFIG, FLEET_CONFIG, events_topic, fleet_app, fleet_topic
+from overlay.logs import get_logger
+from overlay.waits import Backoff, unless
+
+from .findings import OpenFindings
+from .live import LivePicture, encode_event
+from .memory import Memory
+from .publisher import ensure_topic
+
+log = get_logger(__name__)
+
+JUDGE_S = 1.0
+"""Seconds between two looks at the rows."""
+SESSION_S = 10.0
+"""Seconds after which another process takes over from one that is not heard."""
+PAUSES_S = (0.5, 30.0)
+"""Shortest and longest pause before the application starts again after an error."""
+
+
+async def run_app(service: ServiceConfig, live: LivePicture, stop: asyncio.Event) -> None:
+    """Keep a picture up to date until `stop`. When Kafka cannot be reached, or the application ends with an error, it
+    starts again from its tables.
+
+    Raises CredentialsRefused.
+    """
+    backoff = Backoff(*PAUSES_S)
+    while not stop.is_set():
+        began = monotonic()
+        try:
+            if await unless(stop, _prepare(service)):
+                await _run_once(service, live, stop)
+        except SourceUnavailable as error:
+            log.warning("waiting for Kafka", reason=str(error))
+        except OverlayError:
+            raise
+        except Exception as error:
+            # of Faust or one of its tasks; it has logged it
+            log.exception("the fleet's application ended and begins again", reason=str(error) or type(error).__name__)
+        finally:
+            live.stand_by()
+        if monotonic() - began > 2 * PAUSES_S[1]:
+            backoff.reset()
+        if not stop.is_set():
+            await backoff.rest(stop)
+
+
+async def _prepare(service: ServiceConfig) -> None:
+    """Create the topics that are missing. Raises OverlayError if one may not be created, or if the fleet's has several
+    partitions.
+    """
+    await reach(service.kafka)
+    topics = service.topics
+    topic = fleet_topic(topics.prefix)
+    async with Admin(service.kafka) as admin:
+        await ensure_topic(admin, topic, FLEET_CONFIG, topics.replication)
+        await ensure_topic(admin, events_topic(topics.prefix), EVENTS_CONFIG, topics.replication)
+        if (count := (await admin.find_topics([topic], with_config=False))[topic].partitions) != 1:
+            raise OverlayError(f"topic {topic} has {count} partitions and must have 1. Delete it: it will be made anew")
+
+
+async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Event) -> None:
+    """Run a new application until `stop` or until it ends. Raises what has ended it."""
+    with tempfile.TemporaryDirectory(prefix="overlay-fleet-") as folder:
+        app = make_app(service, live, folder)
+        try:
+            await app.start()
+            await unless(stop, app.wait_until_stopped())
+        finally:
+            with contextlib.suppress(TimeoutError):
+                await app.stop()
+        if app.crash_reason is not None and not stop.is_set():
+            raise app.crash_reason
+
+
+def make_app(service: ServiceConfig, live: LivePicture, folder: str) -> faust.App:
+    """Return an application that fills `live`. Its tables lie in memory and in changelog topics; `folder`: for what else
+    Faust writes.
+    """
+    topics = service.topics
+    app = faust.App(
+        fleet_app(topics.prefix),
+        broker=[f"kafka://{server}" for server in list_servers(service.kafka)],
+        broker_session_timeout=SESSION_S,
+        consumer_auto_offset_reset="earliest",
+        datadir=folder,
+        store="memory://",
+        table_standby_replicas=0,
+        topic_disable_leader=True,
+        topic_partitions=1,
+        topic_replication_factor=topics.replication,
+        web_enabled=False,
+        **make_credentials(service.kafka),
+    )
+    # written by a timer as well, beside the stream: so not to the partition of the stream's event, but to the only one
+    tables = {
+        name: app.Table(name, partitions=1, use_partitioner=True) for name in ("workers", "consumers", "findings")
+    }
+    live.memory = Memory(tables["workers"], tables["consumers"])
+    live.open_findings = OpenFindings(tables["findings"])
+    _follow(app, live, topics.prefix)
+    return app
+
+
+def _follow(app: faust.App, live: LivePicture, prefix: str) -> None:
+    """Give the application its agent and its timer."""
+    topic = fleet_topic(prefix)
+    events = app.topic(events_topic(prefix), **_RAW)
+
+    @app.agent(app.topic(topic, **_RAW))
+    async def follow(stream: StreamT[bytes]) -> None:
+        async for event in stream.events():
+            take_event(live, event, prefix)
+
+    @app.timer(JUDGE_S)  # type: ignore[untyped-decorator] # Faust has no types for it
+    async def judge() -> None:
+        if not _is_active(app, topic):
+            live.stand_by()
+            return
+        opened, closed = live.judge(int(monotonic() * 1000))
+        for is_open, findings in ((True, opened), (False, closed)):
+            for finding in findings:
+                log.info("finding", opened=is_open, kind=finding.kind.value, about=finding.about, text=finding.text)
+                key, value = encode_event(finding, now_ns(), is_open=is_open)
+                await events.send(key=key, value=value)
+
+
+_RAW: Mapping[str, Any] = {
+    "key_type": bytes,
+    "key_serializer": "raw",
+    "value_type": bytes,
+    "value_serializer": "raw",
+    # workers and _prepare create the topics, with their own settings
+    "allow_empty": True,
+    "internal": False,
+}
+
+
+def take_event(live: LivePicture, event: EventT[bytes], prefix: str) -> None:
+    """Put a record that Faust has read into the rows."""
+    appended = round(event.message.timestamp * 1000)
+    live.memory.take(event.message.key, event.message.value, appended, now_ms(), prefix)
+
+
+def _is_active(app: faust.App, topic: str) -> bool:
+    """Return whether this process has the topic, and its tables are read back."""
+    return bool(app.tables.actives_ready and not app.rebalancing and TP(topic, 0) in app.consumer.assignment())
+
+
+def make_credentials(kafka: Properties) -> dict[str, Any]:
+    """Return Faust's arguments for TLS and SASL. Raises SourceUnavailable while certificates cannot be read."""
+    settings = for_aiokafka(kafka)
+    context = settings.get("ssl_context")
+    if "sasl_mechanism" in settings:
+        credentials = faust.SASLCredentials(
+            username=settings["sasl_plain_username"],
+            password=settings["sasl_plain_password"],
+            mechanism=settings["sasl_mechanism"],
+            ssl_context=context,
+        )
+        return {"broker_credentials": credentials}
+    return {} if context is None else {"broker_credentials": faust.SSLCredentials(context)}

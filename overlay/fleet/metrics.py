@@ -1,0 +1,54 @@
+"""The Prometheus metrics of `overlay fleet run` (docs/fleet.md#metrics)."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.process_collector import ProcessCollector
+
+from .findings import Kind
+from .status import Refusal
+
+WORKER_STATES = ("running", "waiting", "silent")
+SHARD_STATES = ("running", "starting", "no owner", "two owners")
+
+
+class FleetMetrics:
+    """The metrics of one fleet process, in a registry of their own. They are 0 while another process has the topic."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, namespace="overlay_fleet", registry=registry)
+
+        self.active = gauge("active", "1 while this process has the fleet's topic and judges, 0 while it stands by")
+        self.workers = gauge("workers", "Workers by state", "state")
+        self.shards = gauge("shards", "Shards by state", "state")
+        self.consumers = gauge("consumers", "Consumers by state", "state")
+        self.findings = gauge("findings", "Open findings by kind", "kind")
+        self.ignored = gauge("ignored_records", "Records of the topic that were passed over, since the start", "reason")
+
+    def set(self, picture: Mapping[str, Any]) -> None:
+        """Set the gauges by what `/fleet` answers; {} if this process stands by."""
+        self.active.set(bool(picture))
+        for metric, part, states in (
+            (self.workers, "workers", WORKER_STATES),
+            (self.shards, "shards", SHARD_STATES),
+        ):
+            counts = Counts(row["state"] for row in picture.get(part, ()))
+            for state in states:
+                metric.labels(state).set(counts[state])
+        # the states of consumers are the workers' to choose
+        self.consumers.clear()
+        for state, count in Counts(row["state"] for row in picture.get("consumers", ())).items():
+            self.consumers.labels(state).set(count)
+        open_findings = Counts(row["kind"] for row in picture.get("findings", ()))
+        for kind in Kind:
+            self.findings.labels(kind.value).set(open_findings[kind.value])
+        for reason in Refusal:
+            self.ignored.labels(reason.value).set(picture.get("ignored", {}).get(reason.value, 0))

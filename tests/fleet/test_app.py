@@ -1,0 +1,47 @@
+"""The thin shell around Faust: credentials, and records as Faust hands them over."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from faust.auth import SASLCredentials, SSLCredentials
+from faust.types import EventT
+
+from overlay.clock import now_ms
+from overlay.fleet.app import make_credentials, take_event
+from overlay.fleet.live import LivePicture
+from overlay.fleet.status import encode
+
+from .statuses import make_consumer, make_status
+
+SERVERS = {"bootstrap.servers": "h:1"}
+SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "u", "sasl.password": "p"}
+
+
+def test_without_credentials() -> None:
+    assert make_credentials(SERVERS) == {}
+
+
+def test_tls() -> None:
+    found = make_credentials({**SERVERS, "security.protocol": "SSL"})["broker_credentials"]
+    assert isinstance(found, SSLCredentials)
+    assert found.context.check_hostname
+
+
+def test_sasl_with_and_without_tls() -> None:
+    for protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
+        found = make_credentials({**SERVERS, **SASL, "security.protocol": protocol})["broker_credentials"]
+        assert isinstance(found, SASLCredentials)
+        assert found.protocol.value == protocol
+        assert (found.mechanism.value, found.username, found.password) == ("SCRAM-SHA-512", "u", "p")
+        assert (found.ssl_context is not None) == (protocol == "SASL_SSL")
+
+
+def test_records_have_kafkas_time() -> None:
+    live, appended = LivePicture(), now_ms()
+    (value,) = encode(make_status(clock=appended + 5), [make_consumer()], [])
+    message: Any = SimpleNamespace(key=b"a", value=value, timestamp=appended / 1000)
+    take_event(live, cast("EventT[bytes]", SimpleNamespace(message=message)), "overlay")
+    (row,) = live.memory.list_workers()
+    assert (row.seen, row.ahead_ms) == (appended, 5)

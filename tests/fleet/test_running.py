@@ -1,0 +1,184 @@
+"""Two workers and a fleet process on a real broker: one picture of them all, also after a kill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from overlay.config import load_service
+from overlay.kafka.own_topics import events_topic, fleet_topic
+from overlay.local.guard import Guard
+from tests.cli.trips import Trips
+from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.service import RunningService, StartService, find_free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("quiet_logs")
+
+START_S = 90
+FOUND_S = 60
+"""A worker is silent after three statuses; then the group gives its shards to the other one."""
+
+
+def start_fleet(folder: Path, stack: ExitStack) -> RunningService:
+    """Start `overlay fleet run`; it is killed with the test at the latest."""
+    host, port = load_service(folder / "overlay.yaml", {}).fleet.address
+    log = folder.parent / f"{folder.name}-fleet-{port}.log"
+    with log.open("ab") as file:
+        command = [sys.executable, "-m", "overlay", "fleet", "run", "--config", str(folder)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+    fleet = RunningService(f"http://{host}:{port}", log, process, Guard(["kill", "-9", str(process.pid)]))
+    stack.callback(kill, fleet)
+    return fleet
+
+
+def kill(fleet: RunningService) -> None:
+    if fleet.process.returncode is None:
+        fleet.kill()
+
+
+def ask(fleet: RunningService) -> dict[str, Any]:
+    """What /fleet answers; {} if it has no picture, or is not there yet."""
+    assert fleet.process.poll() is None, fleet.read_log()
+    try:
+        found: dict[str, Any] = fleet.get_json("/fleet")
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return {}
+    return found
+
+
+def list_findings(found: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(each["kind"], each["about"]) for each in found.get("findings", ())}
+
+
+def is_well(found: dict[str, Any], consumers: int) -> bool:
+    """Whether two workers have a shard each, and all consumers have read everything."""
+    return (
+        [(row["worker"], row["state"], len(row["shards"])) for row in found.get("workers", ())]
+        == [("first", "running", 1), ("second", "running", 1)]
+        and [row["state"] for row in found["shards"]] == ["running"] * 2
+        and [row["state"] for row in found["consumers"]] == ["running"] * consumers
+        and {row["lag"] for row in found["consumers"]} == {0}
+        and not found["findings"]
+    )
+
+
+def read_events(bootstrap: str, topic: str) -> list[tuple[str, str, str]]:
+    """Action, kind and worker or shard of each finding in the events topic."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest",
+                         "enable.partition.eof": True})  # fmt: skip
+    found, is_over = [], False
+    try:
+        consumer.subscribe([topic])
+        while not is_over:
+            record = consumer.poll(30)
+            assert record is not None, "the events topic does not answer"
+            if record.error():
+                is_over = True
+            elif record.key().startswith(b"$OVERLAY.EVENT.FLEET."):
+                body = json.loads(record.value())
+                found.append((body["action"], body["kind"], body["about"]))
+    finally:
+        consumer.close()
+    return found
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_a_killed_worker_is_found_and_forgiven(
+    bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, running_service: StartService, stack: ExitStack
+) -> None:
+    trips = Trips(tmp_path / "first", bootstrap, new_topic())
+    names = [f"rome{number}" for number in range(6)]
+    for name in names:
+        trips.add_consumer(name, to="rome")
+    file = trips.folder / "overlay.yaml"
+    common = file.read_text() + "shards: 2\n"
+    file.write_text(f"{common}fleet: {{worker: first, listen: '127.0.0.1:{find_free_port()}'}}\n")
+    second_folder = tmp_path / "second"
+    shutil.copytree(trips.folder, second_folder)
+    port = load_service(file, {}).http.address[1]
+    changed = common.replace(str(port), str(find_free_port()))
+    (second_folder / "overlay.yaml").write_text(
+        changed + f"fleet: {{worker: second, listen: '127.0.0.1:{find_free_port()}'}}\n"
+    )
+    prefix = load_service(file, {}).topics.prefix
+
+    running_service(trips.folder)
+    second = running_service(second_folder)
+    fleet = start_fleet(trips.folder, stack)
+    trips.produce(40)
+    wait_until(lambda: is_well(ask(fleet), len(names)), START_S, f"the picture is whole ({fleet.log})")
+    found = ask(fleet)
+    assert [row["shard"] for row in found["shards"]] == [0, 1]
+    assert {row["sequence"] for row in found["consumers"]} == {20}
+    assert {tuple(row["positions"].items()) for row in found["consumers"]} == {((f"{trips.topic}-0", 40),)}
+    (digest,) = {row["digest"] for row in found["workers"]}
+    assert digest
+
+    # what strangers write changes nothing and is counted
+    producer = SureProducer(bootstrap)
+    for key, value in (
+        (b"x", b"zork"),
+        (b"x", b"[" * 10_000),
+        (b"x", b'{"v":99}'),
+        (b"x", b'{"v":1,"prefix":"other"}'),
+        (b"", None),
+    ):
+        producer.produce(fleet_topic(prefix), value, key)
+    producer.flush()
+    counted = {"malformed": 2, "version": 1, "stranger": 1, "size": 1}
+    wait_until(lambda: counted.items() <= ask(fleet)["ignored"].items(), FOUND_S, "strange records are counted")
+    assert is_well(ask(fleet), len(names))
+
+    second.kill()
+    wait_until(lambda: ("worker_silent", "second") in list_findings(ask(fleet)), FOUND_S, "the kill is found")
+    # the first has both shards, and says so
+    wait_until(
+        lambda: [row["workers"] for row in ask(fleet)["shards"]] == [["first"], ["first"]],
+        FOUND_S,
+        "the first takes over",
+    )
+    assert 'overlay_fleet_findings{kind="worker_silent"} 1.0' in fleet.get("/metrics")
+    assert trips.run_json("workers")["workers"][1]["state"] == "silent"
+    assert "worker silent second: no status" in trips.run("workers")
+    assert [row["workers"] for row in trips.run_json("shards")["shards"]] == [["first"], ["first"]]
+    assert "first" in trips.run("shards")
+
+    third = running_service(second_folder)
+    wait_until(
+        lambda: is_well(ask(fleet), len(names)), START_S, "the finding is gone, and the second has a shard again"
+    )
+    assert trips.run_json("workers")["findings"] == []
+    told = read_events(bootstrap, events_topic(prefix))
+    assert told.count(("opened", "worker_silent", "second")) == told.count(("closed", "worker_silent", "second")) == 1
+    # another one takes over from a fleet process that is killed, and tells nothing anew
+    fleet.kill()
+    other = start_fleet(second_folder, stack)
+    wait_until(lambda: is_well(ask(other), len(names)), START_S, f"another fleet process has the picture ({other.log})")
+    assert read_events(bootstrap, events_topic(prefix)) == told
+    with urllib.request.urlopen(other.url + "/", timeout=10) as answer:
+        assert "Overlay fleet" in answer.read().decode()
+    # a worker that is told to stop says so, and is no finding
+    assert third.stop() == 0, third.read_log()
+    wait_until(
+        lambda: [row["worker"] for row in ask(other).get("workers", ())] == ["first"], FOUND_S, "the second has left"
+    )
+    assert ("worker_silent", "second") not in list_findings(ask(other))
+    assert other.stop() == 0, other.read_log()
