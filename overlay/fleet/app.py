@@ -45,7 +45,7 @@ async def run_app(service: ServiceConfig, live: LivePicture, stop: asyncio.Event
     """Keep a picture up to date until `stop`. When Kafka cannot be reached, or the application ends with an error, it
     starts again from its tables.
 
-    Raises CredentialsRefused.
+    Raises CredentialsRefused, and OverlayError if a topic may not be created or is not as it must be.
     """
     backoff = Backoff(*PAUSES_S)
     while not stop.is_set():
@@ -87,8 +87,8 @@ async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Eve
     with tempfile.TemporaryDirectory(prefix="overlay-fleet-") as folder:
         app = make_app(service, live, folder)
         try:
-            await app.start()
-            await unless(stop, app.wait_until_stopped())
+            if await unless(stop, app.start()):
+                await unless(stop, app.wait_until_stopped())
         finally:
             with contextlib.suppress(TimeoutError):
                 await app.stop()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from overlay.fleet.findings import FRESH_MS, PATIENCE_MS, Expected, Finding, Kind, OpenFindings, Picture, look, survey
 from overlay.fleet.live import LivePicture, encode_event
-from overlay.fleet.memory import Memory
+from overlay.fleet.memory import FORGET_MS, Memory
 from overlay.fleet.metrics import SHARD_STATES, WORKER_STATES, FleetMetrics
 from overlay.fleet.picture import describe
 from overlay.fleet.status import EVERY_MS, ShardStatus, Status
@@ -218,6 +218,20 @@ def test_the_live_picture_follows_the_rows() -> None:
     assert live.describe(22_000) == {}
     metrics.set({})
     assert metrics.registry.get_sample_value("overlay_fleet_workers", {"state": "running"}) == 0
+
+
+def test_a_silent_worker_is_forgotten_after_an_hour() -> None:
+    live = LivePicture()
+    live.memory.fold(make_status(), NOW)
+    live.judge(0)
+    live.judge(FORGET_MS)
+    assert Kind.WORKER_SILENT in {each.kind for each in live.open_findings.list()}
+    _, closed = live.judge(FORGET_MS + 1)
+    assert [each.kind for each in closed] == [Kind.WORKER_SILENT]
+    # that none is heard stays
+    live.judge(FORGET_MS + 100_000)
+    assert [each.kind for each in live.open_findings.list()] == [Kind.NO_WORKER]
+    assert live.describe(FORGET_MS + 100_000)["workers"] == []
 
 
 def test_events_of_findings() -> None:

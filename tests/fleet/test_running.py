@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -18,7 +19,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from overlay.config import load_service
-from overlay.kafka.own_topics import events_topic, fleet_topic
+from overlay.kafka.admin import Admin
+from overlay.kafka.own_topics import events_topic, fleet_app, fleet_topic
 from overlay.local.guard import Guard
 from tests.cli.trips import Trips
 from tests.support.kafka import NewTopicFixture, SureProducer
@@ -95,6 +97,14 @@ def read_events(bootstrap: str, topic: str) -> list[tuple[str, str, str]]:
     return found
 
 
+def count_members(bootstrap: str, group: str) -> int:
+    async def ask_kafka() -> int:
+        async with Admin({"bootstrap.servers": bootstrap}) as admin:
+            return await admin.count_members(group)
+
+    return asyncio.run(ask_kafka())
+
+
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
@@ -168,10 +178,16 @@ def test_a_killed_worker_is_found_and_forgiven(
     assert trips.run_json("workers")["findings"] == []
     told = read_events(bootstrap, events_topic(prefix))
     assert told.count(("opened", "worker_silent", "second")) == told.count(("closed", "worker_silent", "second")) == 1
-    # another one takes over from a fleet process that is killed, and tells nothing anew
-    fleet.kill()
-    other = start_fleet(second_folder, stack)
-    wait_until(lambda: is_well(ask(other), len(names)), START_S, f"another fleet process has the picture ({other.log})")
+    # of two fleet processes one stands by; it takes over when the other is killed, and tells nothing anew
+    pair = [fleet, start_fleet(second_folder, stack)]
+    wait_until(lambda: count_members(bootstrap, fleet_app(prefix)) == 2, START_S, f"both are there ({pair[1].log})")
+    wait_until(
+        lambda: [is_well(ask(each), len(names)) for each in pair].count(True) == 1, START_S, "one of them judges"
+    )
+    assert [bool(ask(each)) for each in pair].count(True) == 1
+    active, other = sorted(pair, key=lambda each: not ask(each))
+    active.kill()
+    wait_until(lambda: is_well(ask(other), len(names)), START_S, f"the other takes over ({other.log})")
     assert read_events(bootstrap, events_topic(prefix)) == told
     with urllib.request.urlopen(other.url + "/", timeout=10) as answer:
         assert "Overlay fleet" in answer.read().decode()

@@ -35,11 +35,17 @@ def read_exposition(text: str) -> Exposition:
 
 def write_exposition() -> str:
     """The /metrics pages of a worker and of a fleet process, on which every metric of the overlay has a series."""
-    pages = []
-    for metrics in (Metrics(), FleetMetrics()):
-        for metric in vars(metrics).values():
-            # the library says nowhere in public which labels a metric was given
-            if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
-                metric.labels(*metric._labelnames)
-        pages.append(generate_latest(metrics.registry).decode())
-    return "".join(pages)
+    return _write_page(Metrics()) + write_fleet_exposition()
+
+
+def write_fleet_exposition() -> str:
+    """The /metrics page of a fleet process."""
+    return _write_page(FleetMetrics())
+
+
+def _write_page(metrics: Metrics | FleetMetrics) -> str:
+    for metric in vars(metrics).values():
+        # the library says nowhere in public which labels a metric was given
+        if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
+            metric.labels(*metric._labelnames)
+    return generate_latest(metrics.registry).decode()

@@ -10,7 +10,7 @@ from tests.support.service import RunningService, StartService, write_service_fi
 from tests.support.waiting import wait_until
 
 from .checks import find_faults
-from .exposition import Exposition, read_exposition
+from .exposition import Exposition, read_exposition, write_fleet_exposition
 from .tree import list_queries
 
 RECORDS = 60
@@ -57,7 +57,8 @@ def test_dashboards_and_alerts_ask_for_what_a_running_service_offers(
     decoded = 'overlay_records_decoded_total{stream="TRIPS"}'
     wait_until(lambda: _value(service, decoded) == RECORDS, DEADLINE_S, f"{decoded} is {RECORDS}")
 
-    offered = read_exposition(service.get("/metrics"))
+    # those of the row Fleet are another process's (tests/fleet/test_running.py)
+    offered = read_exposition(service.get("/metrics") + write_fleet_exposition())
     assert [fault for query in list_queries() for fault in find_faults(query, offered)] == []
     _check_values(service, offered)
     assert service.get_json("/healthz")["status"] == "ok"
