@@ -26,12 +26,13 @@ from overlay.client.connection import Connection
 from overlay.config.stream import StreamConfig
 from overlay.errors import OverlayError
 from overlay.index.log_check import void
+from overlay.index.pending.by_subject import SubjectTally, count_by_subject
 from overlay.index.pending.estimate import count_pending, simplify
 from overlay.index.pending.last_per_subject import LastPerSubject, find_tail
 from overlay.index.skip.derive import derive
 from overlay.index.skip.plan import plan
 from overlay.index.skip.probes import Answer, Conditions, Everything
-from overlay.index.skip.prune import evaluate
+from overlay.index.skip.prune import Answers, evaluate
 from overlay.index.topic import Index
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import index_topic
@@ -107,6 +108,25 @@ class KeptIndex:
                 question = request, conditions, bounds.offset_ranges, counts
                 is_small = sum(map(len, self._index.chunks.values())) <= SMALL_CHUNKS
                 return self._plan(*question) if is_small else await finish_in_thread(self._plan, *question)
+        except (OverlayError, KafkaError, OSError) as error:
+            self._looked = float("-inf")
+            log.warning("everything is read: the index cannot be", stream=self._stream.name, reason=str(error))
+            return None
+
+    async def count_by_subject(
+        self, line: Connection, request: CheckedQuestion, conditions: Conditions, bounds: ReadBounds
+    ) -> dict[TopicPartition, SubjectTally] | None:
+        """Read what is new in the index, and return what it knows of the number of records of each
+        subject within the bounds, by partition. None if there is no index, or if it cannot be read,
+        which is logged. Waits while another reading uses the index.
+        """
+        try:
+            async with self._take_turn():
+                if not await self._read_on(line, bounds):
+                    return None
+                await self._check(line, bounds)
+                question = request, conditions, bounds.offset_ranges, await self._find_compacted(line)
+                return await finish_in_thread(self._count_by_subject, *question)
         except (OverlayError, KafkaError, OSError) as error:
             self._looked = float("-inf")
             log.warning("everything is read: the index cannot be", stream=self._stream.name, reason=str(error))
@@ -203,20 +223,50 @@ class KeptIndex:
             return ReadPlan(
                 tuple(offset_ranges), searches={s.source: self._search(request, conditions, s) for s in offset_ranges}
             )
-        return ReadPlan(tuple(self._find_sized_route(request, conditions, each) for each in offset_ranges))
+        answers: dict[TopicPartition, Answers] = {}
+        return ReadPlan(tuple(self._find_sized_route(request, conditions, each, answers) for each in offset_ranges))
 
     def _search(self, request: CheckedQuestion, conditions: Conditions, offset_range: OffsetRange) -> LastPerSubject:
         chunks = self._index.of(offset_range.source)
         may_hold = evaluate(conditions, chunks).levels != Answer.NO
         return LastPerSubject(chunks, request.patterns, offset_range.start, offset_range.stop, may_hold)
 
+    def _count_by_subject(
+        self,
+        request: CheckedQuestion,
+        conditions: Conditions,
+        offset_ranges: Sequence[OffsetRange],
+        compacted: frozenset[str],
+    ) -> dict[TopicPartition, SubjectTally]:
+        return {
+            each.source: count_by_subject(
+                conditions,
+                request.patterns,
+                self._index.of(each.source),
+                each.start,
+                each.stop,
+                compacted=each.source[0] in compacted,
+            )
+            for each in offset_ranges
+        }
+
     def _find_sized_route(
-        self, request: CheckedQuestion, conditions: Conditions, offset_range: OffsetRange
+        self,
+        request: CheckedQuestion,
+        conditions: Conditions,
+        offset_range: OffsetRange,
+        answers: dict[TopicPartition, Answers],
     ) -> OffsetRange:
-        chunks = self._index.of(offset_range.source)
+        """Return the range with the route through it. `answers`: those of the partitions met so
+        far, to which that of this one is added: a partition may have many ranges.
+        """
+        source = offset_range.source
+        chunks = self._index.of(source)
         if not len(chunks) or offset_range.start >= offset_range.stop:
             return offset_range
-        route = plan(evaluate(conditions, chunks), chunks, offset_range.start, offset_range.stop)
+        if source not in answers:
+            answers[source] = evaluate(conditions, chunks)
+        route = plan(answers[source], chunks, offset_range.start, offset_range.stop)
         sized_route, enough = size_route(route, chunks), 0
         if request.last is not None and conditions == Conditions(subject=conditions.subject):
             enough = find_tail(

@@ -33,6 +33,7 @@ from overlay.client.connection import Connection, Connections
 from overlay.clock import now_ms
 from overlay.config.stream import OnCorrupt
 from overlay.errors import CorruptBatch, SourceUnavailable
+from overlay.index.pending.by_subject import SubjectTally
 from overlay.index.pending.last_per_subject import LastPerSubject
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.config_fingerprint import find_config_fingerprint
@@ -49,7 +50,7 @@ from overlay.waits import finish_in_thread, is_set_within
 from .bounds import ReadBounds, begin_at, begin_in_order, find_bounds
 from .columns import make_empty_rows
 from .growth import Growth
-from .indexes import Indexes, ReadPlan, derive_conditions
+from .indexes import Indexes, KeptIndex, ReadPlan, derive_conditions
 from .merging import Merge
 from .newest import Newest, merge_newest
 from .offset_ranges import OffsetRange, cut_out
@@ -144,15 +145,44 @@ async def make_read_plan(
     """
     conditions = derive_conditions(request, now_ms())
     index = indexes.find(request, conditions)
+    bounds = await _find_bounds(line, indexes, index, request)
+    if narrow is not None:
+        bounds = narrow(bounds)
+    read_plan = await index.find_read_plan(line, request, conditions, bounds) if index else None
+    return bounds, await _begin(line, request, read_plan or ReadPlan(bounds.offset_ranges))
+
+
+async def count_by_index(
+    line: Connection, indexes: Indexes, request: CheckedQuestion, narrow: Callable[[ReadBounds], ReadBounds]
+) -> dict[TopicPartition, SubjectTally]:
+    """Return how many records of each subject pass a request, by partition, as far as the stream's
+    index tells, and which offsets have to be read for the rest: all of them if there is no index.
+
+    `narrow` gets the bounds of the stream's logs and returns them or smaller ones, with at most one
+    range for each partition. Raises what `find_bounds` and `narrow` raise, and NoSequence.
+    """
+    conditions = derive_conditions(request, now_ms())
+    index = indexes.keep(request) if request.index else None
+    bounds = narrow(await _find_bounds(line, indexes, index, request))
+    found = await index.count_by_subject(line, request, conditions, bounds) if index else None
+    if found is not None:
+        return found
+    ranges = {each.source: (each.start, each.stop) for each in bounds.offset_ranges if each.start < each.stop}
+    return {source: SubjectTally({}, ((start, stop),), 0, 0, stop - start) for source, (start, stop) in ranges.items()}
+
+
+async def _find_bounds(
+    line: Connection, indexes: Indexes, index: KeptIndex | None, request: CheckedQuestion
+) -> ReadBounds:
+    """Return the bounds of the stream's logs, with the order of its partitions if the request needs
+    it. `index`: the index that is used, None for none.
+    """
     kept = index or (indexes.keep(request) if line.is_divided(request.stream) else None)
     bounds = await find_bounds(line, request, kept.offsets if kept else {})
     if not bounds.sources.is_sequenced and (request.columns or request.from_seq is not None):
         kept = indexes.keep(request)
         bounds = begin_in_order(bounds, request, await kept.find_order(line, bounds) if kept else None)
-    if narrow is not None:
-        bounds = narrow(bounds)
-    read_plan = await index.find_read_plan(line, request, conditions, bounds) if index else None
-    return bounds, await _begin(line, request, read_plan or ReadPlan(bounds.offset_ranges))
+    return bounds
 
 
 async def _begin(line: Connection, request: CheckedQuestion, read_plan: ReadPlan) -> ReadPlan:

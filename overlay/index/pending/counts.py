@@ -104,6 +104,20 @@ class Counts:
             _count(self._codes.data, self._records.data, self._codes.starts[first:], wanted, counts)
         return counts
 
+    def sum(self, wanted: Flags, rows: Flags, first: int, after: int) -> dict[str, int]:
+        """Return how many records each wanted subject has in some rows, only subjects that have
+        some.
+
+        `wanted`: one flag per subject number. `rows`: one flag for each row first <= row < after.
+        """
+        starts = self._codes.starts[first : after + 1]
+        part = slice(int(starts[0]), int(starts[-1]))
+        codes, records = self._codes.data[part], self._records.data[part]
+        kept = np.repeat(rows, np.diff(starts)) & wanted[codes]
+        sums = np.zeros(wanted.size, np.int64)
+        np.add.at(sums, codes[kept], records[kept].astype(np.int64))
+        return {self.subjects[code]: int(sums[code]) for code in np.flatnonzero(sums).tolist()}
+
     def list(self, wanted: Flags, first: int, after: int) -> tuple[Ints, UInt16s]:
         """Return the wanted subjects of the rows first <= row < after, as two arrays: bounds [rows
         + 1], and the subject numbers of all rows end to end. `wanted`: one flag per subject number.

@@ -233,6 +233,15 @@ class Chunks:
         rows = self._first + low, self._end if high is None else self._first + high
         return self._counts.count(choice.learn(self._counts.subjects), *rows)
 
+    def sum_subjects(self, choice: Choice, among: Flags, low: int, high: int) -> dict[str, int]:
+        """Return how many records each chosen subject has in some of the chunks low <= row < high,
+        as counted at sealing; only subjects that have some.
+
+        `among`: one flag for each of these chunks. A chunk whose counts are unknown has none.
+        """
+        wanted = choice.learn(self._counts.subjects)
+        return self._counts.sum(wanted, among, self._first + low, self._first + high)
+
     def list_subjects(self, choice: Choice, low: int, high: int) -> tuple[Ints, UInt16s, Sequence[str]]:
         """Return the chosen subjects of the chunks low <= row < high, as three parts: bounds [rows
         + 1], the subject numbers of all rows end to end, and all subjects by number.
