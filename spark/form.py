@@ -1,7 +1,8 @@
 """The rows of `format("overlay")`: the columns, their types, and how batches of them are built.
 
 The columns are those of the envelope (overlay/client/read/columns.py) and the sections that filters
-name: `header`, `properties` and `application_properties`, structs of typed fields. Spark takes
+name: `header`, `properties` and `application_properties`, structs of typed fields. A declared
+property may also be a column of its own, as tables have it (tables.py). Spark takes
 Arrow batches only with its own variant of each type: times are microseconds in UTC, everything may
 be null, and the entries of a list are called `element`.
 
@@ -84,20 +85,34 @@ def list_fields(stream: StreamConfig) -> dict[tuple[str, str], Column]:
     return {(section.value, name): Column(section, name, type) for (section, name), type in types.items()}
 
 
+def list_own(stream: StreamConfig) -> dict[str, Column]:
+    """Return the declared properties that may be columns of their own, by name: those whose name is
+    not that of another column.
+    """
+    fields = list_fields(stream)
+    taken = {*ENVELOPE, *(section for section, _ in fields), Section.APPLICATION.value}
+    of = Section.APPLICATION.value
+    return {name: column for (section, name), column in fields.items() if section == of and name not in taken}
+
+
 def make_schema(stream: StreamConfig, columns: Sequence[str] | None) -> StructType:
     """Return the schema of a reading. Raises BadQuestion.
 
-    `columns`: names such as `value`, `application_properties` or `application_properties.delay`; by
-    default the envelope and what the stream's file declares.
+    `columns`: names such as `value`, `application_properties`, `application_properties.delay`, or
+    `delay` for a column of its own; by default the envelope and what the stream's file declares.
     """
     fields = list_fields(stream)
     application = Section.APPLICATION.value
+    own = list_own(stream)
     if columns is None:
         columns = [*ENVELOPE, *([application] if any(section == application for section, _ in fields) else [])]
     found: dict[str, DataType] = {}
     for name in columns:
         if name in ENVELOPE:
             found[name] = ENVELOPE[name]
+            continue
+        if name in own:
+            found[name] = _SPARK_TYPES[own[name].type]
             continue
         section, dot, field = name.partition(".")
         chosen = [key for key in fields if key[0] == section and (not dot or key[1] == field)]
@@ -112,10 +127,12 @@ def make_schema(stream: StreamConfig, columns: Sequence[str] | None) -> StructTy
 
 def check_schema(stream: StreamConfig, schema: StructType) -> None:
     """Raise BadQuestion for a column, or a type, that a reading of the stream does not have."""
-    fields = list_fields(stream)
+    fields, own = list_fields(stream), list_own(stream)
     for column in schema.fields:
         if column.name in ENVELOPE:
             _check_type(column.name, column.dataType, ENVELOPE[column.name])
+        elif column.name in own:
+            _check_type(column.name, column.dataType, _SPARK_TYPES[own[column.name].type])
         elif isinstance(column.dataType, StructType) and column.dataType.fields:
             for field in column.dataType.fields:
                 name = f"{column.name}.{field.name}"
@@ -174,7 +191,11 @@ class SparkForm:
             for each in schema.fields
             if isinstance(each.dataType, StructType)
         }
-        sources = find_sources((column for columns in sections.values() for column in columns), stream.properties)
+        own = list_own(stream)
+        single = {each.name: own[each.name] for each in schema.fields if each.name in own}
+        asked = [*(column for columns in sections.values() for column in columns), *single.values()]
+        sources = find_sources(asked, stream.properties)
+        self._single = {name: (column, sources[column]) for name, column in single.items()}
         self._sections = {
             name: _Section(self.schema.field(name).type, tuple((column, sources[column]) for column in columns))
             for name, columns in sections.items()
@@ -190,12 +211,16 @@ class SparkForm:
         """
         found = build_batch(piece, rows, self._envelope or ("offset",), stream=self._name, sequenced=sequenced)
         reading = Reading(piece, rows)
-        arrays = [
-            self._sections[field.name].build(reading)
-            if field.name in self._sections
-            else _spell(found[field.name], field.type)
-            for field in self.schema
-        ]
+        arrays = []
+        for field in self.schema:
+            if field.name in self._sections:
+                array = self._sections[field.name].build(reading)
+            elif field.name in self._single:
+                column, source = self._single[field.name]
+                array = _spell(reading.read(source, column.type).array, field.type)
+            else:
+                array = _spell(found[field.name], field.type)
+            arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 

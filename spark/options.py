@@ -2,14 +2,14 @@
 
 Options are texts, as everywhere in Spark, and their names are case-insensitive. They name the
 records to read: a stream of a config folder, a stream defined in the options, or a bare topic.
-Subjects, an expression or a consumer's filter select among them. Further options set the bounds and
-the columns.
+Subjects, an expression, filter values or a consumer's filter select among them. Further options set
+the bounds and the columns.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,8 +30,13 @@ from .output import UnknownConsumer
 Offsets = Mapping[TopicPartition, int]
 """By partition: an offset, EARLIEST or LATEST, as Spark's Kafka source has them."""
 
+Ranges = Mapping[TopicPartition, tuple[tuple[int, int], ...]]
+"""By partition: ranges of offsets, first and next offset of each, rising, with gaps between them."""
+
 LATEST, EARLIEST = -1, -2
 _WORDS = {"latest": LATEST, "earliest": EARLIEST}
+_BY_VALUE = ("values", "matchUnfiltered")
+BOUNDS = ("startingSequence", "endingSequence", "startingOffsets", "endingOffsets")
 KAFKA = "kafka."
 """The prefix of options that are librdkafka properties."""
 
@@ -83,6 +88,8 @@ class Ask:
     columns: tuple[str, ...] | None
     fails_on_loss: bool = True
     pushdown: bool = False
+    ranges: Ranges | None = None
+    """The only offsets to read, within the bounds; None for all."""
 
     @property
     def stream_name(self) -> str | None:
@@ -92,9 +99,9 @@ class Ask:
 
 _NAMES = (
     "bootstrap", "config", "prefix", "stream", "definition", "topic", "declare", "consumer", "subjects", "sql", "properties",
-    "columns", "index", "startingSequence", "endingSequence", "startingOffsets", "endingOffsets", "startingTime",
-    "endingTime", "failOnDataLoss", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minPartitions", "partitionBytes",
-    "pushdown",
+    "values", "matchUnfiltered", "columns", "index", "offsetRanges", "startingSequence", "endingSequence",
+    "startingOffsets", "endingOffsets", "startingTime", "endingTime", "failOnDataLoss", "maxRecordsPerTrigger",
+    "maxBytesPerTrigger", "minPartitions", "partitionBytes", "pushdown",
 )  # fmt: skip
 
 
@@ -126,7 +133,12 @@ def read_options(options: Mapping[str, str]) -> Ask:
     lossless = given.flag("failOnDataLoss", True)
     prefix = given.text.get("prefix", client.prefix or TopicsConfig().prefix)
     pushdown = given.flag("pushdown", False)
-    return Ask(client.kafka, prefix, request, starting, ending, pace, columns, lossless, pushdown)
+    ranges = None
+    if "offsetRanges" in given.text:
+        ranges, ids = _read_ranges(given, stream)
+        starting = ReadBound(offsets={source: pairs[0][0] for source, pairs in ranges.items()}, ids=ids)
+        ending = ReadBound(offsets={source: pairs[-1][1] for source, pairs in ranges.items()})
+    return Ask(client.kafka, prefix, request, starting, ending, pace, columns, lossless, pushdown, ranges)
 
 
 class _Given:
@@ -252,7 +264,7 @@ def find_consumer(name: str, stream: str, loaded: Loaded | None) -> ConsumerConf
 def _make_question(given: _Given, stream: StreamConfig, loaded: Loaded | None) -> Question:
     question: Question = {"index": given.flag("index", True)}
     if "consumer" in given.text:
-        if clash := [name for name in ("subjects", "sql", "properties") if name in given.text]:
+        if clash := [name for name in ("subjects", "sql", "properties", *_BY_VALUE) if name in given.text]:
             raise BadQuestion(f"consumer and {clash[0]} each say what passes. Leave one of them out")
         consumer = find_consumer(given.text["consumer"], stream.name, loaded)
         if consumer.filters:
@@ -270,11 +282,27 @@ def _make_question(given: _Given, stream: StreamConfig, loaded: Loaded | None) -
             question["sql"] = given.text["sql"]
         if "properties" in given.text:
             question["properties"] = given.mapping("properties")
+        if "values" in given.text:
+            question["values"] = _read_values(given)
+        if "matchUnfiltered" in given.text:
+            question["match_unfiltered"] = given.flag("matchUnfiltered", False)
     if "startingTime" in given.text:
         question["since"] = given.text["startingTime"]
     if "endingTime" in given.text:
         question["until"] = given.text["endingTime"]
     return question
+
+
+def _read_values(given: _Given) -> Sequence[str]:
+    """Return the filter values: the parts between commas, or a JSON list of texts, which may also be
+    empty or have commas. Raises BadQuestion.
+    """
+    if not given.text["values"].lstrip().startswith("["):
+        return given.list("values") or ()
+    found = given.json("values")
+    if not isinstance(found, list) or not found or not all(isinstance(value, str) for value in found):
+        raise BadQuestion("values is a JSON list, and has to hold texts only, at least one")
+    return found
 
 
 def _read_bound(given: _Given, which: str, stream: StreamConfig) -> ReadBound:
@@ -287,10 +315,50 @@ def _read_bound(given: _Given, which: str, stream: StreamConfig) -> ReadBound:
     if text.lower() in _WORDS:
         return ReadBound(everywhere=_WORDS[text.lower()])
     found = dict(given.mapping(offsets))
+    ids = _take_ids(offsets, found)
+    return ReadBound(offsets=parse_offsets(offsets, found, stream), ids=ids)
+
+
+def _take_ids(name: str, found: dict[str, object]) -> Mapping[str, str]:
+    """Remove the topics' ids from the value of an option, and return them by topic; empty if there
+    are none. `name`: of the option. Raises BadQuestion.
+    """
     ids = found.pop(IDS, {})
     if not isinstance(ids, dict) or not all(isinstance(id, str) for id in ids.values()):
-        raise BadQuestion(f'{offsets}: the "{IDS}" are texts, by topic. Leave them out')
-    return ReadBound(offsets=parse_offsets(offsets, found, stream), ids=ids)
+        raise BadQuestion(f'{name}: the "{IDS}" are texts, by topic. Leave them out')
+    return ids
+
+
+def _read_ranges(given: _Given, stream: StreamConfig) -> tuple[Ranges, Mapping[str, str]]:
+    """Return the ranges of `offsetRanges`, and the ids of topics that it names. Raises BadQuestion."""
+    name = "offsetRanges"
+    if clash := [bound for bound in BOUNDS if bound in given.text]:
+        raise BadQuestion(f"{name} and {clash[0]} each say which offsets to read. Leave one of them out")
+    found = dict(given.mapping(name))
+    ids = _take_ids(name, found)
+    ranges: dict[TopicPartition, tuple[tuple[int, int], ...]] = {}
+    for topic, of in found.items():
+        if topic not in stream.topic_names:
+            raise BadQuestion(f"{name}: topic {topic} is not in the stream, which has {', '.join(stream.topic_names)}")
+        if not isinstance(of, dict):
+            raise BadQuestion(f'{name} is a JSON object such as {{"{topic}": {{"0": [[23, 40], [80, 95]]}}}}')
+        for partition, pairs in of.items():
+            flat = _flatten_pairs(pairs)
+            if not partition.isdecimal() or not flat or flat != sorted(set(flat)) or flat[0] < 0:
+                raise BadQuestion(
+                    f"{name}: {topic}-{partition} has {pairs!r}: write a list of pairs, the first offset and the one"
+                    " behind the last, rising, with a gap between two pairs"
+                )
+            ranges[topic, int(partition)] = tuple(zip(flat[::2], flat[1::2], strict=True))
+    return ranges, ids
+
+
+def _flatten_pairs(pairs: object) -> list[int]:
+    """Return the numbers of a JSON list of pairs of whole numbers; empty if it is anything else."""
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        return []
+    flat = [number for pair in pairs for number in pair]
+    return flat if all(isinstance(number, int) and not isinstance(number, bool) for number in flat) else []
 
 
 def parse_offsets(name: str, found: Mapping[str, object], stream: StreamConfig) -> dict[TopicPartition, int]:

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from overlay.client.connection import Connection
 from overlay.client.read.bounds import NoSequence, ReadBounds
-from overlay.client.read.reader import make_read_plan
+from overlay.client.read.reader import count_by_index, make_read_plan
 from overlay.errors import OverlayError
+from overlay.index.pending.by_subject import SubjectTally
 from overlay.index.start_positions import find_offsets_since
 from overlay.index.topic import Index
 from overlay.kafka.log_position import TopicPartition
@@ -25,7 +26,7 @@ from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
 
 from .kept import keep
-from .options import EARLIEST, LATEST, Ask, ReadBound
+from .options import EARLIEST, LATEST, Ask, Ranges, ReadBound
 from .partitions import RECORD_BYTES, TaskPartition, divide
 
 log = get_logger(__name__)
@@ -89,7 +90,23 @@ class Planner:
         """
         starting, ending = self.renew(self.ask.starting, EARLIEST), self.renew(self.ask.ending, LATEST)
         ask = replace(self.ask, starting=starting, ending=ending)
-        return self._divide(lambda bounds: clip(bounds, find_ends(bounds, ask), window))
+        return self._divide(lambda bounds: choose(clip(bounds, find_ends(bounds, ask), window), ask.ranges))
+
+    def count(self) -> dict[TopicPartition, SubjectTally]:
+        """Return the number of records of each subject that pass, by partition, as far as the chunk
+        index tells, and what a batch reading has to read for the rest.
+
+        Raises as `plan` does.
+        """
+        starting, ending = self.renew(self.ask.starting, EARLIEST), self.renew(self.ask.ending, LATEST)
+        ask = replace(self.ask, starting=starting, ending=ending)
+        needs_order = ask.starting.sequence is not None or ask.ending.sequence is not None
+        request = replace(ask.request, columns=("sequence",) if needs_order else ())
+
+        def narrow(bounds: ReadBounds) -> ReadBounds:
+            return clip(bounds, find_ends(bounds, ask), EVERYTHING)
+
+        return self._run(lambda line: count_by_index(line, self._kept.indexes, request, narrow))
 
     def plan_between(self, ends: Ends) -> list[TaskPartition]:
         """Return the tasks that read these offsets. `ends`: first and next offset of each
@@ -184,6 +201,19 @@ def clip(bounds: ReadBounds, ends: Ends, window: PositionWindow) -> ReadBounds:
         for start, stop in [window.clip(each.source, *ends[each.source], sequenced=sequenced)]
     ]
     return replace(bounds, offset_ranges=tuple(kept))
+
+
+def choose(bounds: ReadBounds, ranges: Ranges | None) -> ReadBounds:
+    """Return the bounds with only the offsets of these ranges; all of them for None."""
+    if ranges is None:
+        return bounds
+    kept = tuple(
+        replace(each, start=max(each.start, first), stop=min(each.stop, after))
+        for each in bounds.offset_ranges
+        for first, after in ranges.get(each.source, ())
+        if first < each.stop and after > each.start
+    )
+    return replace(bounds, offset_ranges=kept)
 
 
 def find_ends(bounds: ReadBounds, ask: Ask) -> Ends:

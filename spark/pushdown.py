@@ -22,7 +22,7 @@ refuses.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -54,7 +54,7 @@ from overlay.filter.rewrite import rewrite
 from overlay.scan.decode import NO_STOP
 from overlay.subject import Pattern, is_subject
 
-from .form import list_fields
+from .form import list_fields, list_own
 from .plan import EVERYTHING, PositionWindow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,11 +95,11 @@ class _Draft:
     conditions: list[Node] = field(default_factory=list)
     is_empty: bool = False
 
-    def take(self, filter: Filter, fields: dict[tuple[str, str], Column]) -> bool:
+    def take(self, filter: Filter, fields: Mapping[tuple[str, ...], Column]) -> bool:
         """Add the predicate to the conditions, if the overlay can evaluate it or use it as a bound.
 
-        Return whether Spark need not test it again: False for a bound too. `fields`: as list_fields
-        returns them.
+        Return whether Spark need not test it again: False for a bound too. `fields`: the typed
+        fields by the path of their column.
         """
         negated = isinstance(filter, Not)
         inner = filter.child if isinstance(filter, Not) else filter
@@ -114,8 +114,8 @@ class _Draft:
                 if not negated:
                     self._take_position(path[0], inner)
                 return False
-            case (section, name) if (section, name) in fields:
-                condition = to_condition(inner, fields[section, name])
+            case _ if path in fields:
+                condition = to_condition(inner, fields[path])
                 if condition is not None:
                     if negated and isinstance(inner, EqualNullSafe):
                         return False  # its negation is true for nulls
@@ -200,7 +200,9 @@ def push(filters: Iterable[Filter], request: CheckedQuestion) -> Pushed:
     """Return the request with as many of the predicates as the overlay can use; all of them have to
     be true.
     """
-    draft, fields = _Draft(request), list_fields(request.stream)
+    draft = _Draft(request)
+    fields: dict[tuple[str, ...], Column] = {(name,): column for name, column in list_own(request.stream).items()}
+    fields.update(((section, name), column) for (section, name), column in list_fields(request.stream).items())
     left = tuple(filter for filter in filters if not draft.take(filter, fields))
     return Pushed(_add_conditions(draft.request, draft.conditions), draft.window, left, draft.is_empty)
 

@@ -1,6 +1,7 @@
 """A Spark session with what the overlay's pipelines need: Java, the Kafka connector, this Python, UTC.
 
-    spark = overlay_session("delays")
+    spark = overlay_session("delays", config="examples/flights")
+    spark.sql("SELECT carrier, count(*) FROM overlay.flights GROUP BY carrier").show()
 
 Java and the connector's jars come from the cache of the embedded broker and are downloaded once. A
 session that is running already is used as it is, except for SQL settings.
@@ -25,6 +26,7 @@ from overlay.local.jars import fetch_jars
 
 from .datasource import OverlaySource
 from .java import find_java_home
+from .tables import register_streams
 
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -42,14 +44,19 @@ _LOCAL = {
 
 
 def overlay_session(
-    app_name: str = "overlay", master: str | None = None, *, conf: Mapping[str, str] | None = None
+    app_name: str = "overlay",
+    master: str | None = None,
+    *,
+    config: str | Path | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return a session ready for output topics, acks and `format("overlay")`; the running one if
     there is one.
 
     `master`: as for Spark, such as `local[2]`; by default spark-submit's, otherwise `local[*]`.
+    `config`: a config folder, whose streams become the tables `overlay.<stream>` (tables.py).
     `conf`: further settings, which override ours. Raises BrokerError if Java or the connector is
-    not available.
+    not available, and what `register_streams` raises.
     """
     settings = {**_SETTINGS, **(_LOCAL if is_local(master) else {}), **(conf or {})}
     builder = SparkSession.builder.appName(app_name)
@@ -63,6 +70,8 @@ def overlay_session(
     with _environment():
         session = builder.getOrCreate()
         session.dataSource.register(OverlaySource)
+        if config is not None:
+            register_streams(session, config)
         return session
 
 

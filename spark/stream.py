@@ -84,7 +84,8 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, ask: Ask, schema: StructType) -> None:
         if ask.ending != ReadBound():
-            raise BadQuestion("a stream has no end. Leave out endingOffsets and endingSequence, or use spark.read")
+            ends = "endingOffsets, endingSequence and offsetRanges"
+            raise BadQuestion(f"a stream has no end. Leave out {ends}, or use spark.read")
         self._ask, self._schema = replace(ask, request=replace(ask.request, since=None)), schema
         self._since = ask.request.since
         self._target: Spots | None = None
