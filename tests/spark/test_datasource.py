@@ -26,6 +26,7 @@ from spark.columns import find_in_envelope, to_column
 from spark.form import check_schema, make_schema
 from spark.options import read_options
 from spark.plan import Planner
+from spark.scan import read
 from tests.client.logs import (
     BASE,
     KEPT,
@@ -187,6 +188,9 @@ def test_only_what_is_asked_for_is_built(spark: SparkSession, log: Log) -> None:
         "struct<value:binary,application_properties:struct<n:bigint>,header:struct<priority:bigint>>"
     )
     assert frame.count() == sum(map(len, log.addressed.values()))
+    own = load(spark, log, columns="delay, offset")
+    assert own.schema.simpleString() == "struct<delay:double,offset:bigint>"
+    assert own.where("delay = 70.5").count() == load(spark, log).where("application_properties.delay = 70.5").count() > 0
     narrow = spark.read.format("overlay").schema("offset bigint, properties struct<subject: string>")
     rows = narrow.options(config=log.client.origin, stream="S").load().select("properties.subject").distinct().collect()
     assert {row.subject for row in rows} == {"t.rome", "t.oslo", "t.bonn"}
@@ -210,6 +214,22 @@ def test_a_consumer_says_what_passes(spark: SparkSession, log: Log) -> None:
     compiled = compile_sql("delay > 60", log.client.find_stream("S").properties)
     wanted = [s for of in log.addressed.values() for s in of if s.header(b"to") == b"rome" and passes(compiled, s)]
     assert sorted(list_places(frame)) == sorted(name_offsets(wanted)) and wanted
+
+
+def test_filter_values(log: Log) -> None:
+    """By rows of a task in this process: those of a reading with the same values."""
+    definition = (
+        f"{{name: S, topics: [{log.topic}], subject: {{template: 't.{{header:to}}'}}, filter_value: {{header: delay}}}}"
+    )
+    options = {"bootstrap": log.client.kafka["bootstrap.servers"], "definition": definition, "columns": "partition,offset"}
+    for given, values in (("5", [b"5"]), ("x, 70.5", [b"x", b"70.5"]), ('["5", "a,b"]', [b"5"])):
+        for unfiltered in ("false", "true"):
+            ask = read_options(options | {"values": given, "matchUnfiltered": unfiltered})
+            schema = make_schema(ask.request.stream, ask.columns)
+            rows = [row for part in Planner(ask).plan() for batch in read(ask, schema, part) for row in batch.to_pylist()]
+            also = [None] if unfiltered == "true" else []
+            wanted = [s for of in log.addressed.values() for s in of if s.header(b"delay") in [*values, *also]]
+            assert sorted((r["partition"], r["offset"]) for r in rows) == sorted(name_offsets(wanted)) and wanted
 
 
 def test_sequences_of_one_partition(spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture) -> None:
@@ -286,6 +306,18 @@ BAD: list[tuple[dict[str, str], str]] = [
     ({"endingSequence": "0"}, "1 or more"),
     ({"minPartitions": "many"}, "whole number"),
     ({"failOnDataLoss": "maybe"}, "true or false"),
+    ({"values": "[1]"}, "values is a JSON list, and has to hold texts only"),
+    ({"values": ","}, "values is empty"),
+    ({"values": "t..x"}, "t..x"),
+    ({"matchUnfiltered": "true"}, "goes with `values`"),
+    ({"consumer": "late", "values": "t.rome"}, "consumer and values each say what passes"),
+    ({"offsetRanges": "[]"}, "offsetRanges is no JSON object"),
+    ({"offsetRanges": '{"x": {"0": [[1, 2]]}}'}, "topic x is not in the stream"),
+    ({"offsetRanges": '{"spark-source": {"0": [[1, 2], [2, 3]]}}'}, "with a gap between two pairs"),
+    ({"offsetRanges": '{"spark-source": {"0": [1, 2]}}'}, "write a list of pairs"),
+    ({"offsetRanges": '{"spark-source": []}'}, "offsetRanges is a JSON object such as"),
+    ({"offsetRanges": "{}", "endingOffsets": "latest"}, "each say which offsets to read"),
+    ({"columns": "dealy"}, "there is no column 'dealy'"),
 ]
 
 

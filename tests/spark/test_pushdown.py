@@ -62,6 +62,8 @@ CONDITIONS: list[tuple[ds.Filter, str | None]] = [
     (ds.EqualTo((A, "at"), SECOND + timedelta(microseconds=1)), None),
     (ds.EqualTo(("properties", "subject"), "x"), "properties.subject = 'x'"),
     (ds.EqualTo(("header", "priority"), 4), None),
+    (ds.EqualTo(("n",), 5), "n = 5"),
+    (ds.EqualTo(("undeclared",), 5), None),
     (ds.EqualTo((A, "undeclared"), "x"), None),
     (ds.EqualTo(("value",), b"x"), None),
 ]
