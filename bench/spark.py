@@ -8,6 +8,7 @@ flights (lz4, one partition) are repeated three times as often as `--scale` says
 - match-all: everything, with all columns: each one is summed up, so that none is left unread.
 - skip: one of 60 subjects that come in runs, over the records of the skip bench (a million for each point of `--scale`), whose
   index the service has made.
+- count: see counting_spark.py; over the same records as skip.
 - pipeline/33%, pipeline/0.1%, pipeline/10: see pipeline_spark.py.
 - streaming/1%, streaming/memory: see streaming_spark.py.
 - index: how fast `spark.index` indexes the flights. The peer `one-core` is the same with local[1]; each runs in a process of
@@ -38,6 +39,8 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from bench.cases import measure_case, warm_up
+from bench.counting_spark import CASE as COUNT
+from bench.counting_spark import Lines, measure_counts
 from bench.dataset import SELECTIVITIES, Dataset
 from bench.errors import PeerUnavailable, WrongAnswer
 from bench.figures import Case
@@ -63,7 +66,7 @@ DEADLINE_S = 300
 WHOLE, SKIP, INDEX = "match-all", "skip", "index"
 QUESTIONS = {"33%": "33%", "0.1%": "0.1%", WHOLE: "100%"}
 """To the flights: the selectivity of each."""
-IN_ONE_SESSION = (*QUESTIONS, SKIP, *PIPELINES, STREAMING, MEMORY_CASE)
+IN_ONE_SESSION = (*QUESTIONS, SKIP, COUNT, *PIPELINES, STREAMING, MEMORY_CASE)
 GOALS: Mapping[str, Mapping[str, float]] = {
     "33%": {"native": 5.0},
     "0.1%": {"native": 8.0},
@@ -134,15 +137,18 @@ def _measure_questions(spark: SparkSession, dataset: Dataset, settings: Settings
             asked = ask_flights(dataset, SELECTIVITIES[pattern], whole=case == WHOLE)
             warm_up(sides, _run, asked, progress)
             yield measure_case("spark", case, sides, _run, asked, GOALS[case], settings.rounds, progress)
-        if not settings.wants(SKIP):
+        if not settings.wants(SKIP, COUNT):
             return
         meters = Meters(dataset.bootstrap, round(SKIP_RECORDS * settings.scale))
         meters.publish(progress.count("publishing meters"))
         progress.say("indexing meters")
         with index_meters(meters) as loaded:
-            asked = _ask_meters(meters, str(Path(loaded.files[""].file).parent))
-            warm_up(sides, _run, asked, progress)
-            yield measure_case("spark", SKIP, sides, _run, asked, GOALS[SKIP], settings.rounds, progress)
+            folder = str(Path(loaded.files[""].file).parent)
+            if settings.wants(SKIP):
+                asked = _ask_meters(meters, folder)
+                warm_up(sides, _run, asked, progress)
+                yield measure_case("spark", SKIP, sides, _run, asked, GOALS[SKIP], settings.rounds, progress)
+            yield from measure_counts(spark, Lines(meters, folder), settings, progress)
 
 
 def ask_flights(dataset: Dataset, pattern: str, *, whole: bool) -> Asked:
