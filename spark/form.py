@@ -86,8 +86,8 @@ def list_fields(stream: StreamConfig) -> dict[tuple[str, str], Column]:
 
 
 def list_own(stream: StreamConfig) -> dict[str, Column]:
-    """Return the declared properties that may be columns of their own, by name: those whose name is
-    not that of another column.
+    """Return the declared properties that may be columns of their own, by name. A property with the
+    name of another column is left out.
     """
     fields = list_fields(stream)
     taken = {*ENVELOPE, *(section for section, _ in fields), Section.APPLICATION.value}

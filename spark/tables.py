@@ -21,7 +21,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -158,14 +157,7 @@ def _check_catalog(spark: SparkSession) -> None:
 
 def _make_database(spark: SparkSession) -> None:
     if not spark.catalog.databaseExists(DATABASE):
-        spark.sql(f"CREATE DATABASE {DATABASE} LOCATION '{_find_folder().as_uri()}'")
-
-
-@cache
-def _find_folder() -> Path:
-    """Return a folder for Spark to make the empty folders of tables in, so that it makes none where
-    the program runs. It is removed when the process ends.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="overlay-tables-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+        # Spark makes an empty folder for each table, by default where the program runs
+        folder = Path(tempfile.mkdtemp(prefix="overlay-tables-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        spark.sql(f"CREATE DATABASE {DATABASE} LOCATION '{folder.as_uri()}'")

@@ -30,6 +30,7 @@ DOCUMENTED = {
     "spark.acks.ack": "docs/spark.md",
     "spark.acks.nak": "docs/spark.md",
     "spark.acks.term": "docs/spark.md",
+    "spark.counts.explain_counts": "docs/spark-source.md",
     "spark.columns.find_in_envelope": "docs/spark-source.md",
     "spark.columns.to_column": "docs/spark-source.md",
     "spark.source.read_stream_consumer": "docs/spark.md",

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from overlay.client import BadQuestion, Client
+from overlay.kafka.admin import Admin
 from spark.counts import CountPlan, explain_counts, overlay_counts, shorten
 from spark.options import read_options
 from spark.plan import Planner
@@ -95,7 +96,9 @@ def tell_plan(frame: DataFrame) -> str:
 def test_the_records_of_an_index_are_those_of_the_log(log: Indexed, bootstrap: str) -> None:
     """The full read that counts are compared with, held against another client."""
     seen = Counter(
-        f"t.{(record.header(b'to') or b'').decode()}" for record in read_committed(bootstrap, log.topic) if record.header(b"to")
+        f"t.{(record.header(b'to') or b'').decode()}"
+        for record in read_committed(bootstrap, log.topic)
+        if record.header(b"to")
     )
     assert log.count() == seen and len(seen) == 5
 
@@ -106,9 +109,12 @@ QUESTIONS: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"subjects": "t.nowhere"}, {"subjects": ["t.nowhere"]}),
     ({"sql": "n > 150"}, {"sql": "n > 150"}),
     ({"values": "t.kiel,t.graz"}, {"values": ["t.kiel", "t.graz"]}),
-    ({"startingTime": as_time(9_000).isoformat(), "endingTime": as_time(21_000).isoformat()}, {"since": as_time(9_000), "until": as_time(21_000)}),
+    (
+        {"startingTime": as_time(9_000).isoformat(), "endingTime": as_time(21_000).isoformat()},
+        {"since": as_time(9_000), "until": as_time(21_000)},
+    ),
     ({"index": "false"}, {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("options", "question"), QUESTIONS, ids=[str(options) for options, _ in QUESTIONS])
@@ -136,7 +142,9 @@ def test_the_index_and_what_is_read_make_a_full_read(
 
 
 @pytest.mark.parametrize("tokens", [None, 1])
-@pytest.mark.parametrize(("options", "question"), QUESTIONS[:2] + QUESTIONS[5:], ids=["all", "subjects", "times", "no index"])
+@pytest.mark.parametrize(
+    ("options", "question"), QUESTIONS[:2] + QUESTIONS[5:], ids=["all", "subjects", "times", "no index"]
+)
 def test_a_frame_has_what_a_full_read_counts(
     spark: SparkSession, log: Indexed, options: dict[str, str], question: dict[str, Any], tokens: int | None
 ) -> None:
@@ -186,6 +194,24 @@ def test_a_compacted_topic_is_read(spark: SparkSession, bootstrap: str, tmp_path
     wait_until(is_compacted, 90, "keys that were written again are gone")
     assert list_counts(overlay_counts(spark, found.options)) == found.count()
     found.client.close()
+
+
+def test_a_topic_that_may_be_compacted_is_read(whole: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without DescribeConfigs on the topic does not learn its cleanup policy."""
+
+    async def deny(_: Admin, names: list[str]) -> dict[str, dict[str, str]]:
+        return {name: {} for name in names}
+
+    def read_count() -> tuple[int, int]:
+        reading = whole.client.read("S0", subjects="t.*", columns=[])
+        return sum(batch.num_rows for batch in reading), reading.progress.unread
+
+    known, (records, unread) = explain_counts(whole.options), read_count()
+    assert known.records > 0 and unread > 0
+    monkeypatch.setattr(Admin, "_read_configs", deny)
+    plan = explain_counts(whole.options)
+    assert (plan.records, plan.chunks_read) == (0, known.chunks_answered + known.chunks_read)
+    assert read_count() == (records, 0)
 
 
 def test_ranges_of_offsets_are_all_that_is_read(log: Indexed) -> None:

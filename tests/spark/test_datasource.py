@@ -190,7 +190,9 @@ def test_only_what_is_asked_for_is_built(spark: SparkSession, log: Log) -> None:
     assert frame.count() == sum(map(len, log.addressed.values()))
     own = load(spark, log, columns="delay, offset")
     assert own.schema.simpleString() == "struct<delay:double,offset:bigint>"
-    assert own.where("delay = 70.5").count() == load(spark, log).where("application_properties.delay = 70.5").count() > 0
+    assert (
+        own.where("delay = 70.5").count() == load(spark, log).where("application_properties.delay = 70.5").count() > 0
+    )
     narrow = spark.read.format("overlay").schema("offset bigint, properties struct<subject: string>")
     rows = narrow.options(config=log.client.origin, stream="S").load().select("properties.subject").distinct().collect()
     assert {row.subject for row in rows} == {"t.rome", "t.oslo", "t.bonn"}
@@ -221,12 +223,18 @@ def test_filter_values(log: Log) -> None:
     definition = (
         f"{{name: S, topics: [{log.topic}], subject: {{template: 't.{{header:to}}'}}, filter_value: {{header: delay}}}}"
     )
-    options = {"bootstrap": log.client.kafka["bootstrap.servers"], "definition": definition, "columns": "partition,offset"}
+    options = {
+        "bootstrap": log.client.kafka["bootstrap.servers"],
+        "definition": definition,
+        "columns": "partition,offset",
+    }
     for given, values in (("5", [b"5"]), ("x, 70.5", [b"x", b"70.5"]), ('["5", "a,b"]', [b"5"])):
         for unfiltered in ("false", "true"):
             ask = read_options(options | {"values": given, "matchUnfiltered": unfiltered})
             schema = make_schema(ask.request.stream, ask.columns)
-            rows = [row for part in Planner(ask).plan() for batch in read(ask, schema, part) for row in batch.to_pylist()]
+            rows = [
+                row for part in Planner(ask).plan() for batch in read(ask, schema, part) for row in batch.to_pylist()
+            ]
             also = [None] if unfiltered == "true" else []
             wanted = [s for of in log.addressed.values() for s in of if s.header(b"delay") in [*values, *also]]
             assert sorted((r["partition"], r["offset"]) for r in rows) == sorted(name_offsets(wanted)) and wanted

@@ -89,7 +89,9 @@ def test_each_query_reads_what_is_committed_then(tables: SparkSession, log: Log,
 
 def test_a_table_of_its_own_has_options_of_its_own(tables: SparkSession, log: Log) -> None:
     wanted = count_by_subject(log)["t.oslo"]
-    create_table(tables, "oslo", {"config": log.client.origin, "stream": "S", "subjects": "t.oslo", "columns": "offset,n"})
+    create_table(
+        tables, "oslo", {"config": log.client.origin, "stream": "S", "subjects": "t.oslo", "columns": "offset,n"}
+    )
     assert tables.table("overlay.oslo").columns == ["offset", "n"]
     text = "SELECT count(*) FROM overlay.oslo UNION ALL SELECT count(*) FROM overlay.s WHERE subject = 't.oslo'"
     assert query(tables, text) == [(wanted,), (wanted,)]
@@ -111,7 +113,10 @@ def test_the_catalog_holds_no_option(tables: SparkSession, log: Log, bootstrap: 
     texts = [
         str(tables.sql(f"{command} overlay.bare").collect()) for command in ("DESCRIBE EXTENDED", "SHOW CREATE TABLE")
     ]
-    texts += [str(tables.sql("DESCRIBE DATABASE EXTENDED overlay").collect()), str(tables.catalog.listTables("overlay"))]
+    texts += [
+        str(tables.sql("DESCRIBE DATABASE EXTENDED overlay").collect()),
+        str(tables.catalog.listTables("overlay")),
+    ]
     plan = tables.sql("SELECT * FROM overlay.bare")
     texts.append(str(plan._jdf.queryExecution().toString()))
     assert not [text for text in texts if secret in text or bootstrap in text]

@@ -104,7 +104,7 @@ class KeptIndex:
                 if not await self._read_on(line, bounds):
                     return None
                 await self._check(line, bounds)
-                counts = is_count(request) and not await self._find_compacted(line)
+                counts = is_count(request) and not await self._find_compacted(line, in_doubt=True)
                 question = request, conditions, bounds.offset_ranges, counts
                 is_small = sum(map(len, self._index.chunks.values())) <= SMALL_CHUNKS
                 return self._plan(*question) if is_small else await finish_in_thread(self._plan, *question)
@@ -125,7 +125,8 @@ class KeptIndex:
                 if not await self._read_on(line, bounds):
                     return None
                 await self._check(line, bounds)
-                question = request, conditions, bounds.offset_ranges, await self._find_compacted(line)
+                compacted = await self._find_compacted(line, in_doubt=True)
+                question = request, conditions, bounds.offset_ranges, compacted
                 return await finish_in_thread(self._count_by_subject, *question)
         except (OverlayError, KafkaError, OSError) as error:
             self._looked = float("-inf")
@@ -189,10 +190,15 @@ class KeptIndex:
         self._compacted = await self._find_compacted(line)
         return True
 
-    async def _find_compacted(self, line: Connection) -> frozenset[str]:
-        """Return the compacted topics of the stream, whose records may vanish at any offset."""
+    async def _find_compacted(self, line: Connection, *, in_doubt: bool = False) -> frozenset[str]:
+        """Return the compacted topics of the stream, whose records may vanish at any offset.
+        `in_doubt`: also those whose configuration this user may not read.
+        """
         topics = await line.admin.find_topics(self._stream.topic_names)
-        return frozenset(name for name, facts in topics.items() if "compact" in facts.config.get("cleanup.policy", ""))
+        policies = {name: facts.config.get("cleanup.policy") for name, facts in topics.items()}
+        return frozenset(
+            name for name, policy in policies.items() if (in_doubt if policy is None else "compact" in policy)
+        )
 
     async def _check(self, line: Connection, bounds: ReadBounds) -> None:
         """Compare the chunks with the log, and drop those that were made from another log or whose

@@ -11,7 +11,7 @@ from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.derive import derive
 from overlay.index.skip.probes import Part
 from overlay.subject import Pattern
-from tests.index.partitions import Question, Record, forget, load, seal, say, sql, stream
+from tests.index.partitions import Question, Record, forget, load, say, seal, sql, stream
 
 CONFIG = stream(subject={"key": True}, properties={"n": "long"}, index={"zones": ["n"], "terms": ["n"]})
 ALL = (Pattern(">"),)
@@ -25,9 +25,7 @@ def chunk(first: int, *subjects: str, lost: str = "", exact: bool = True, n: int
 
 def count(headers: list[Header], question: Question, first: int, end: int, *, compacted: bool = False) -> SubjectTally:
     patterns = question.patterns or ALL
-    conditions = derive(
-        CONFIG, patterns, None, question.filter, now=0, since=question.since, until=question.until
-    )
+    conditions = derive(CONFIG, patterns, None, question.filter, now=0, since=question.since, until=question.until)
     return count_by_subject(conditions, patterns, load(CONFIG, headers), first, end, compacted=compacted)
 
 
