@@ -164,3 +164,18 @@ def test_columns_whose_names_meet() -> None:
         "application_properties.header",
         "from",
     ]
+
+
+def test_a_table_as_a_stream(tables: SparkSession, log: Log, tmp_path: Path) -> None:
+    options = {"config": log.client.origin, "stream": "S", "startingOffsets": "earliest", "subjects": "t.rome"}
+    create_table(tables, "rome", options)
+    found: list[str] = []
+    query = (
+        tables.readStream.table("overlay.rome")
+        .writeStream.foreachBatch(lambda batch, _: found.extend(row.subject for row in batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert found == ["t.rome"] * count_by_subject(log)["t.rome"]
