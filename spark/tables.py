@@ -40,7 +40,8 @@ log = get_logger(__name__)
 DATABASE = "overlay"
 _OF_DELIVERIES = ("consumer", "consumer_sequence", "num_delivered", "ack_token")
 """Columns of the envelope that are null in a stream."""
-_IN_MEMORY = "in-memory"
+_CATALOG, _IN_MEMORY = "spark.sql.catalogImplementation", "in-memory"
+_PLUGIN, _BUILT_IN = "spark.sql.catalog.spark_catalog", "builtin"
 
 
 def register_streams(spark: SparkSession, config: str | Path) -> list[str]:
@@ -58,7 +59,8 @@ def register_streams(spark: SparkSession, config: str | Path) -> list[str]:
     streams: dict[str, str] = {}
     loaded = load(Path(folder))
     for problem in loaded.problems:
-        log.warning("a file is refused, and what it describes has no table", reason=str(problem))
+        if Path(problem.place.file).parent.name == "streams":
+            log.warning("a stream's file is refused, so it has no table", reason=str(problem))
     for stream in sorted(loaded.streams):
         name = name_table(stream)
         if name in streams:
@@ -146,12 +148,14 @@ def make_source(name: str, options: Mapping[str, str]) -> type[OverlaySource]:
 
 
 def _check_catalog(spark: SparkSession) -> None:
-    """Raise BadQuestion if tables would outlive the session, in which alone their sources are."""
-    kind = str(spark.conf.get("spark.sql.catalogImplementation", _IN_MEMORY))
-    if kind != _IN_MEMORY:
+    """Raise BadQuestion if tables would outlive the session, in which alone their sources are, or
+    if another catalog looks them up, since Spark then knows no tables of Python data sources.
+    """
+    kind, plugin = str(spark.conf.get(_CATALOG, _IN_MEMORY)), str(spark.conf.get(_PLUGIN, _BUILT_IN))
+    if kind != _IN_MEMORY or plugin != _BUILT_IN:
         raise BadQuestion(
-            f"the session's catalog is {kind}, and tables of the overlay exist in this session alone. Use"
-            " spark.read.format('overlay').load().createOrReplaceTempView(...)"
+            f"the session's catalog is {kind if plugin == _BUILT_IN else plugin}, and tables of the overlay need Spark's own"
+            " in memory. Use spark.read.format('overlay').load().createOrReplaceTempView(...)"
         )
 
 

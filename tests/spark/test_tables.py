@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -146,10 +147,17 @@ def test_names_that_are_none(tables: SparkSession) -> None:
         create_table(tables, "late flights", {})
 
 
-def test_a_catalog_that_outlives_the_session_is_refused() -> None:
-    hive: Any = SimpleNamespace(conf={"spark.sql.catalogImplementation": "hive"})
-    with pytest.raises(BadQuestion, match="the session's catalog is hive"):
-        create_table(hive, "s", {"topic": "t", "bootstrap": "h:1"})
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("spark.sql.catalogImplementation", "hive"), ("spark.sql.catalog.spark_catalog", "org.example.DeltaCatalog")],
+)
+def test_another_catalog_is_refused(setting: str, value: str) -> None:
+    """One that outlives the session, or one that does not look up Python data sources."""
+    session: Any = SimpleNamespace(conf={setting: value})
+    with pytest.raises(
+        BadQuestion, match=f"the session's catalog is {re.escape(value)}, and tables of the overlay need"
+    ):
+        create_table(session, "s", {"topic": "t", "bootstrap": "h:1"})
 
 
 def test_columns_whose_names_meet() -> None:
