@@ -192,7 +192,7 @@ class KeptIndex:
 
     async def _find_compacted(self, line: Connection, *, in_doubt: bool = False) -> frozenset[str]:
         """Return the compacted topics of the stream, whose records may vanish at any offset.
-        `in_doubt`: also those whose configuration this user may not read.
+        `in_doubt`: also topics with a configuration that this user may not read.
         """
         topics = await line.admin.find_topics(self._stream.topic_names)
         policies = {name: facts.config.get("cleanup.policy") for name, facts in topics.items()}
