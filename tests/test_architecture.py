@@ -28,7 +28,11 @@ PURE_FILES = (
     "field.py",
     "ragged.py",
     "kafka/log_position.py",
-    *(f"output/{name}.py" for name in ("assemble", "batch_builder", "encoded_batch", "entry", "partition", "record")),
+    *(
+        f"output/{name}.py"
+        for name in ("assemble", "batch_builder", "dead_letters", "encoded_batch", "entry", "partition")
+    ),
+    "output/record.py",
     "state/shard_state.py",
     *(f"fleet/{name}.py" for name in ("changes", "findings", "live", "memory", "picture", "status")),
 )

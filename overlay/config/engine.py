@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from .consumer import AckPolicy, ConsumerConfig, DeliverPolicy, Engine, Interest, ReplayPolicy
+from .consumer import AckPolicy, ConsumerConfig, DeliverPolicy, Engine, Interest, OnUndeliverable, ReplayPolicy
 from .document import Path
 
 SPARK_POLICIES = tuple(policy for policy in DeliverPolicy if policy is not DeliverPolicy.LAST_PER_SUBJECT)
@@ -43,7 +43,11 @@ _TABLE = (
     _Refusal("flow_control", lambda c: c.flow_control, "is the service's. Leave it out"),
     _Refusal("idle_heartbeat", lambda c: c.idle_heartbeat, "is the service's. Leave it out"),
     _Refusal("pause_until", lambda c: c.pause_until, "is the service's. Leave it out"),
-    _Refusal("dead_letter", lambda c: c.dead_letter, "is the service's. Leave it out"),
+    _Refusal(
+        "dead_letter",
+        lambda c: c.dead_letter and c.on_undeliverable is OnUndeliverable.STOP,
+        "has a use only with on_undeliverable: dead_letter, as nothing is acked. Write that, or leave it out",
+    ),
 )
 
 

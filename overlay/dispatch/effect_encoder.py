@@ -18,13 +18,13 @@ from overlay.consumer.effects import DeadLetter, Deliver, Effect, Status
 from overlay.match.record_slice import RecordSlice
 from overlay.output.assemble import Envelope, Numbers, make_envelope
 from overlay.output.batch_builder import MAX_MESSAGE_BYTES, BatchBuilder, OutputBatch, OutputTopic
+from overlay.output.dead_letters import encode_dead_letters
 from overlay.output.entry import Entry, press_entries
 from overlay.output.undeliverable import find_refused
 from overlay.scan.codec import Codec
 from overlay.state.shard_state import ConsumerId
 
 from .answers import describe_reply, encode_answers, encode_statuses
-from .dead_letters import encode_dead_letters
 from .event_topic import encode_notices
 from .record_cache import NOWHERE, RecordCache
 from .reply_address import parse_address

@@ -37,7 +37,8 @@ class ConsumerPlan:
     last one of it. `since`: the batch with which the consumer began. `floors`: by partition, the
     offset at which it began. `claim`: the mark under which the service's state names this job as the
     one that delivers the consumer; empty if there was no such state. `reads`: what the batch reads
-    for this consumer alone, which is catching up; empty if it reads what the batch reads.
+    for this consumer alone, which is catching up; empty if it reads what the batch reads. `letters`:
+    the batch's dead letters for it.
     """
 
     fingerprint: str
@@ -47,6 +48,7 @@ class ConsumerPlan:
     floors: Mapping[TopicPartition, int] = field(default_factory=dict)
     claim: str = ""
     reads: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    letters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ def decode_plan(data: bytes) -> BatchPlan:
         consumers = {
             name: ConsumerPlan(
                 each["fingerprint"], each["before"], each["last"], each["since"],
-                _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]),
+                _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]), each.get("letters", 0),
             )
             for name, each in found["consumers"].items()
         }  # fmt: skip

@@ -22,13 +22,13 @@ from overlay.kafka.own_topics import index_topic
 from overlay.logs import get_logger
 from overlay.match import choose_values
 from overlay.output.batch_builder import OutputBatch
+from overlay.output.side_topics import ensure_side_topics, list_side_topics
 from overlay.output.topics import ensure_topics, make_dead_letter_topic, make_output_topic
 from overlay.state.handover import TakenBack, take_back
 from overlay.state.leases import find_held, may_be_a_jobs
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
 
-from .consumer_topics import ensure_side_topics, list_side_topics
 from .round.task import Reader
 
 log = get_logger(__name__)

@@ -14,11 +14,13 @@ import pyarrow as pa
 from overlay.arrays import Ints
 from overlay.client.read.offset_ranges import OffsetRange
 from overlay.client.read.row_filter import FilteredRows
+from overlay.errors import OverlayError
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.fetcher import Fetched
 from overlay.match import Addressed, Addressing, Audience, Masks
 from overlay.match.record_slice import RecordSlice, join, keep
 from overlay.output.partition import place
+from overlay.output.undeliverable import explain_refusal, find_refused
 from overlay.scan import Malformed
 from overlay.subject.dictionary import Dictionary
 
@@ -29,6 +31,11 @@ BLOCK_BYTES = 1 << 20
 """Bytes from which on a block is handed on."""
 
 _Part = tuple[RecordSlice, Ints]
+
+
+class RecordRefused(OverlayError):
+    """A record that an output can never take, of a consumer with `on_undeliverable: stop`. The author of
+    the consumer's file acts, or the operator of the topic."""
 
 
 class BlockFilter:
@@ -60,7 +67,8 @@ class BlockFilter:
         self._patterns, self._values = [reader.patterns for reader in readers], values
         self._audiences: dict[Dictionary, Audience] = {}
         self._found = [0] * len(readers)
-        self._open: dict[tuple[int, int], list[_Part]] = {}
+        self._open: dict[tuple[int, int, bool], list[_Part]] = {}
+        """What is kept and not in a block yet, by writer, consumer, and whether it is dead letters."""
         self._number = 0
 
     def sift(
@@ -109,8 +117,34 @@ class BlockFilter:
             sequences = self._find_sequences(piece, rows)
             if first := self._readers[i].first_sequence:
                 rows, sequences = rows[late := sequences >= first], sequences[late]
+            if (refused := self._find_refused(self._readers[i], piece, rows)).size:
+                nowhere = np.zeros(refused.size, np.int64)
+                self._keep(i, piece, rows[refused], sequences[refused], nowhere, dead=True)
+                rows, sequences = np.delete(rows, refused), np.delete(sequences, refused)
             if rows.size:
-                self._keep(i, self._readers[i], piece, rows, sequences)
+                ranks = np.arange(self._found[i], self._found[i] + rows.size)
+                self._found[i] += rows.size
+                self._keep(i, piece, rows, sequences, ranks, dead=False)
+
+    def _find_refused(self, reader: JobReader, piece: Addressed, rows: Ints) -> Ints:
+        """Return the rising indices into `rows` of the records that become dead letters.
+
+        Raises RecordRefused for one that the output can never take, if the consumer has no dead-letter
+        topic. That ends the batch before its plan is written, so the operator may still change the file.
+        """
+        topic = reader.output_topic
+        if reader.dead_letter_topic is not None:
+            return find_refused(topic, piece, rows, self._now)
+        refused = find_refused(topic, piece, rows, self._now, slack=0)
+        if refused.size:
+            row = int(rows[refused[0]])
+            raise RecordRefused(
+                f"{piece.topic}-{piece.partition}@{piece.records.offset[row]}: output topic {topic.topic} of consumer"
+                f" {reader.id[1]!r} of stream {reader.id[0]!r} can never take this record:"
+                f" {explain_refusal(topic, piece, row, self._now)}. Change the topic's settings, or write"
+                " `on_undeliverable: dead_letter` with a `dead_letter` topic"
+            )
+        return refused
 
     def _find_sequences(self, piece: Addressed, rows: Ints) -> Ints:
         offsets = piece.records.offset[rows]
@@ -120,30 +154,31 @@ class BlockFilter:
             return np.zeros(rows.size, np.int64)
         return self._ledger.sequence_of((piece.topic, piece.partition), offsets)
 
-    def _keep(self, consumer: int, reader: JobReader, piece: Addressed, rows: Ints, sequences: Ints) -> None:
-        """Keep the rows of a consumer, by output partition."""
-        ranks = np.arange(self._found[consumer], self._found[consumer] + rows.size)
-        self._found[consumer] += rows.size
+    def _keep(self, consumer: int, piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints, *, dead: bool) -> None:
+        """Keep the rows of a consumer, by output partition. `dead`: whether they are dead letters."""
+        reader = self._readers[consumer]
         topic = reader.output_topic
         if topic.partitions == 1:
-            self._put(consumer, reader.first_writer, piece, rows, sequences, ranks)
+            self._put((reader.first_writer, consumer, dead), piece, rows, sequences, ranks)
             return
         texts = piece.texts
         targets = place(topic.partition_by, topic.partitions, piece.partition, piece.records, rows, piece.codes, texts)
         for target in np.unique(targets).tolist():
             mine = targets == target
-            self._put(consumer, reader.first_writer + target, piece, rows[mine], sequences[mine], ranks[mine])
+            key = reader.first_writer + target, consumer, dead
+            self._put(key, piece, rows[mine], sequences[mine], ranks[mine])
 
-    def _put(self, consumer: int, writer: int, piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints) -> None:
-        self._open.setdefault((writer, consumer), []).append((keep(piece, rows, sequences), ranks))
+    def _put(self, key: tuple[int, int, bool], piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints) -> None:
+        self._open.setdefault(key, []).append((keep(piece, rows, sequences), ranks))
 
     def _finish(self, part: FilteredRows) -> FilteredRows:
         """Make blocks of what is kept, and add them to the part."""
-        columns: list[tuple[int, int, int, int, int, bytes]] = []
-        for (writer, consumer), parts in self._open.items():
+        columns: list[tuple[int, int, int, int, int, bool, bytes]] = []
+        for (writer, consumer, dead), parts in self._open.items():
             for records, ranks in _unite(parts):
                 data = pack(records, ranks)
-                columns.append((writer, self._task, self._number, self._consumers[consumer], len(records), data))
+                number = self._consumers[consumer]
+                columns.append((writer, self._task, self._number, number, len(records), dead, data))
                 self._number += 1
         self._open.clear()
         if columns:

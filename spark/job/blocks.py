@@ -1,7 +1,10 @@
 """Blocks: what the scan tasks of a job hand to its write tasks.
 
 A block has records of one source partition for one consumer and one output partition, as the bytes
-of the source log with the arrays that say where each record is. Spark carries it as one binary
+of the source log with the arrays that say where each record is. They are deliveries, or dead letters:
+records that the output can never take. The dead letters are written by the task that writes the output
+partition to which the records belong. So a record is delivered or given up by one transaction, and
+never both, even if the output's limits change before a batch is run again. Spark carries it as one binary
 value. So neither Python nor the JVM makes an object for a record, and a write task gives the
 records their consumer sequences, their tokens and their compression through the service's own code
 (overlay/output/assemble.py).
@@ -9,7 +12,7 @@ records their consumer sequences, their tokens and their compression through the
 The cut into blocks follows from how the fetches came, so it differs from one run of a task to the
 next. What a task finds does not. So a block names its records by their rank among all that its task
 found for the consumer, and the consumer sequence of a record is the sequence before the task, plus
-the rank, plus 1.
+the rank, plus 1. Dead letters take no consumer sequence and have no rank.
 """
 
 from __future__ import annotations
@@ -35,13 +38,15 @@ SCHEMA = pa.schema(
             ("number", pa.int32()),
             ("consumer", pa.int32()),
             ("rows", pa.int64()),
+            ("dead", pa.bool_()),
             ("data", pa.binary()),
         )
     ]
 )
 """`writer`: number of the output partition. `task`, `number`: of the scan task, and of the block within it; blocks of a
-writer are written in this order. `consumer`: number of the consumer. `rows`: records in the block."""
-DDL = "writer int, task int, number int, consumer int, rows bigint, data binary"
+writer are written in this order. `consumer`: number of the consumer. `rows`: records in the block. `dead`: whether they are
+dead letters."""
+DDL = "writer int, task int, number int, consumer int, rows bigint, dead boolean, data binary"
 """The same schema as Spark writes it."""
 
 _HEAD = struct.Struct("<qqqqq")
@@ -49,7 +54,7 @@ _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
 
 def pack(records: RecordSlice, ranks: Ints) -> bytes:
-    """Return a block's data. `ranks`: of each record (int64)."""
+    """Return a block's data. `ranks`: of each record (int64), 0 for dead letters."""
     source, texts = records.records, records.texts
     head = _HEAD.pack(len(records), texts.bounds.size, texts.text.size, source.buf.size, records.partition)
     columns = (

@@ -23,7 +23,8 @@ from overlay.kafka.admin import TopicFacts, connect
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.match import choose_values
-from overlay.output.topics import ensure_topics, make_output_topic
+from overlay.output.side_topics import ensure_side_topics
+from overlay.output.topics import ensure_topics, make_dead_letter_topic, make_output_topic
 from overlay.state.handover import Claimed, claim_consumers
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition
 from overlay.subject import Pattern
@@ -124,12 +125,18 @@ def _explain_none(loaded: Loaded, stream: str, streams: set[str]) -> str:
 
 
 async def ensure_outputs(chosen: Chosen) -> dict[str, TopicFacts]:
-    """Create the output topics that are missing. Return all by name. Raises OverlayError."""
+    """Create the output and dead-letter topics that are missing. Return all by name. Raises OverlayError."""
     async with connect(chosen.kafka) as (admin, _):
         found, refused = await ensure_topics(admin, chosen.configs, chosen.loaded.service.topics.replication)
-    for output in chosen.outputs:
-        if output.topic in refused:
-            raise OverlayError(refused[output.topic])
+        if any(config.dead_letter_topic for config in chosen.configs):
+            names = chosen.stream.topic_names
+            there = await admin.find_topics(names)
+            sources = {name: there.get(name) for name in names}
+            sides, unusable = await ensure_side_topics(admin, chosen.loaded, chosen.configs, sources)
+            found, refused = found | sides, refused | unusable
+    for topic in (name for config in chosen.configs for name in (config.deliver_subject, config.dead_letter_topic)):
+        if topic in refused:
+            raise OverlayError(refused[topic])
     return found
 
 
@@ -309,8 +316,14 @@ def _make_readers(
             first[topic.topic] = len(writers)
             writers += ((topic.topic, partition) for partition in range(topic.partitions))
         accepts, values = compile_filter(config.filter, stream), choose_values(config.filter, stream)
-        floor = floors[name_of(config)]
-        readers.append(JobReader(config.id, patterns(config), accepts, values, topic, first[topic.topic], floors=floor))
+        letters = facts[config.dead_letter_topic] if config.dead_letter_topic else None
+        readers.append(
+            JobReader(
+                config.id, patterns(config), accepts, values, topic, first[topic.topic],
+                dead_letter_topic=replace(make_dead_letter_topic(letters, config), transactional=True) if letters else None,
+                floors=floors[name_of(config)],
+            )
+        )  # fmt: skip
     return tuple(writers), tuple(readers)
 
 

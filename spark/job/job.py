@@ -31,7 +31,6 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from overlay.arrays import Ints
 from overlay.config import ConsumerConfig, StreamConfig
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
@@ -41,7 +40,7 @@ from spark.partitions import TaskPartition
 
 from . import blocks, writing
 from .journal import JobTaken, Journal
-from .numbering import Count, number, number_consumers, tabulate
+from .numbering import Count, Tables, number, number_consumers, tabulate
 from .ranges import parse_range
 from .readers import JobScan
 from .scanning import ScanTask, scan
@@ -196,14 +195,14 @@ class Job:
         try:
             counts = count(found) if tasks else []
             sizes = len(tasks), len(self.consumers.configs), len(self.consumers.writers)
-            by_consumer, by_writer = tabulate(counts, *sizes)
-            numbered = number_consumers(last, batch, consumers, by_consumer.sum(axis=0).tolist())
-            plan = self._make_plan(batch, scan.now, ends, numbered, by_writer.sum(axis=0))
+            tables = tabulate(counts, *sizes)
+            numbered = number_consumers(last, batch, consumers, tables)
+            plan = self._make_plan(batch, scan.now, ends, numbered, tables)
             self._write_plan(plan)
             if counts:
                 before = [each.before for each in numbered.values()]
                 job = JobWrite(
-                    scan, self.name, batch, plan.fingerprint, number(by_consumer, before), by_writer,
+                    scan, self.name, batch, plan.fingerprint, number(tables.deliveries, before), tables.by_writer,
                     self.consumers.writers, plan.writers,
                 )  # fmt: skip
                 self._write(found, job)
@@ -246,10 +245,11 @@ class Job:
         return ids.mapInArrow(partial(_run_scans, shared=shared), blocks.DDL)
 
     def _make_plan(
-        self, batch: int, now: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], by_writer: Ints
+        self, batch: int, now: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], tables: Tables
     ) -> BatchPlan:
-        """Return the plan of a batch. `by_writer`: the records of each writer (int64)."""
-        outputs = [self.consumers.writers[number] for number in np.flatnonzero(by_writer).tolist()]
+        """Return the plan of a batch with these records."""
+        wanted = np.flatnonzero(tables.by_writer.sum(axis=0)).tolist()
+        outputs = [self.consumers.writers[number] for number in wanted]
         last, writers = self.journal.last, self.journal.assign_writers(outputs)
         left = {} if last is None else last.leave(consumers)
         return BatchPlan(
@@ -276,8 +276,8 @@ class Job:
 
 def count(found: DataFrame) -> list[Count]:
     """Return how many records each scan task has found for each consumer and writer."""
-    rows = found.groupBy("task", "consumer", "writer").agg(F.sum("rows").alias("rows")).collect()
-    return [(row.task, row.consumer, row.writer, row["rows"]) for row in rows]
+    rows = found.groupBy("task", "consumer", "writer", "dead").agg(F.sum("rows").alias("rows")).collect()
+    return [Count(row.task, row.consumer, row.writer, row.dead, row["rows"]) for row in rows]
 
 
 def name_of(config: ConsumerConfig) -> str:

@@ -3,52 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from overlay.arrays import Ints
 from overlay.state.job_plan import BatchPlan, ConsumerPlan
 
-Count = tuple[int, int, int, int]
-"""Scan task, consumer, writer, and how many records the task found for the consumer in the writer's output partition."""
+
+class Count(NamedTuple):
+    """How many records a scan task has found for a consumer in the output partition of a writer.
+
+    `dead`: whether they are dead letters, which take no consumer sequence.
+    """
+
+    task: int
+    consumer: int
+    writer: int
+    dead: bool
+    rows: int
 
 
-def tabulate(counts: Iterable[Count], tasks: int, consumers: int, writers: int) -> tuple[Ints, Ints]:
-    """Return the records by task and consumer, and by task and writer (int64)."""
-    by_consumer, by_writer = np.zeros((tasks, consumers), np.int64), np.zeros((tasks, writers), np.int64)
-    for task, consumer, writer, rows in counts:
-        by_consumer[task, consumer] += rows
-        by_writer[task, writer] += rows
-    return by_consumer, by_writer
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The counts of a batch's records, as int64 arrays.
+
+    `deliveries`: [tasks, consumers], without dead letters. `letters`: [consumers], the dead letters.
+    `by_writer`: [tasks, writers], both together.
+    """
+
+    deliveries: Ints
+    letters: Ints
+    by_writer: Ints
 
 
-def number(by_consumer: Ints, before: Sequence[int]) -> Ints:
+def tabulate(counts: Iterable[Count], tasks: int, consumers: int, writers: int) -> Tables:
+    """Return the tables of a batch with so many scan tasks, consumers and writers."""
+    deliveries, by_writer = np.zeros((tasks, consumers), np.int64), np.zeros((tasks, writers), np.int64)
+    letters = np.zeros(consumers, np.int64)
+    for count in counts:
+        by_writer[count.task, count.writer] += count.rows
+        if count.dead:
+            letters[count.consumer] += count.rows
+        else:
+            deliveries[count.task, count.consumer] += count.rows
+    return Tables(deliveries, letters, by_writer)
+
+
+def number(deliveries: Ints, before: Sequence[int]) -> Ints:
     """Return the consumer sequence before each task's first record of each consumer (int64 [tasks, consumers]).
 
-    `by_consumer`: records by task and consumer. `before`: the last sequence of each consumer before the batch.
+    `deliveries`: records by task and consumer. `before`: the last sequence of each consumer before the batch.
     """
-    ends = np.cumsum(by_consumer, axis=0)
-    return ends - by_consumer + np.array(before, np.int64)
+    ends = np.cumsum(deliveries, axis=0)
+    return ends - deliveries + np.array(before, np.int64)
 
 
 def number_consumers(
-    last: BatchPlan | None, batch: int, drafts: Mapping[str, ConsumerPlan], found: Sequence[int]
+    last: BatchPlan | None, batch: int, drafts: Mapping[str, ConsumerPlan], tables: Tables
 ) -> dict[str, ConsumerPlan]:
-    """Return the plans of a batch's consumers with their last sequence.
+    """Return the plans of a batch's consumers with their last sequence, and how many dead letters they have.
 
-    `last`: the last plan of the job. `drafts`: by name, in the order of `found`, which says how many
-    records the batch has for each consumer.
+    `last`: the last plan of the job. `drafts`: by name, in the order of the consumers' numbers.
+    `tables`: the counts of the batch's records.
 
     A batch that is run again keeps its sequences if it finds as many records as before. If it finds
     fewer, since the log was compacted in between, a part of its deliveries may have been committed
     with the former sequences; then it goes on behind these.
     """
     plans: dict[str, ConsumerPlan] = {}
-    for (name, draft), count in zip(drafts.items(), found, strict=True):
+    found = tables.deliveries.sum(axis=0).tolist()
+    for (name, draft), count, letters in zip(drafts.items(), found, tables.letters.tolist(), strict=True):
         known = last.consumers.get(name) if last is not None and last.batch == batch else None
         before = draft.before
         if known is not None and known.last - known.before != count:
             before = known.last
-        plans[name] = replace(draft, before=before, last=before + count)
+        plans[name] = replace(draft, before=before, last=before + count, letters=letters)
     return plans

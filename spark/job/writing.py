@@ -24,11 +24,13 @@ import pyarrow as pa
 
 from overlay.arrays import Ints
 from overlay.client.connection import Connection
+from overlay.consumer.endings import give_up
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_topic, writer_id
 from overlay.output.assemble import Numbers
 from overlay.output.batch_builder import BatchBuilder, OutputBatch, refuse_oversized
+from overlay.output.dead_letters import encode_dead_letters
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
@@ -94,7 +96,7 @@ def write(job: JobWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
         yield pa.RecordBatch.from_arrays(columns, schema=OUTCOME)
 
 
-Block = tuple[int, int, int, int, int, bytes]
+Block = tuple[int, int, int, int, int, bool, bytes]
 
 
 class _OfWriter:
@@ -122,7 +124,7 @@ async def _write(job: JobWrite, blocks: _OfWriter, line: Connection) -> int:
     scan, output = job.scan, job.writers[blocks.writer]
     topic, state = job_topic(scan.prefix, job.job), job.states[output]
     transactions = Transactions(scan.kafka, writer_id(scan.prefix, job.job, output), topic, state, TRANSACTION_MS)
-    await transactions.start([output[0], topic])
+    await transactions.start([output[0], topic, *_list_dead_letter_topics(scan, output[0])])
     try:
         await transactions.end_lost([output, (topic, state)])
         last = await read_last(await line.open(), line.admin, topic, state)
@@ -148,6 +150,12 @@ async def _write(job: JobWrite, blocks: _OfWriter, line: Connection) -> int:
         await transactions.close()
 
 
+def _list_dead_letter_topics(scan: JobScan, output: str) -> list[str]:
+    """Return the dead-letter topics of the consumers that deliver to an output topic."""
+    mine = [reader.dead_letter_topic for reader in scan.readers if reader.output_topic.topic == output]
+    return sorted({topic.topic for topic in mine if topic is not None})
+
+
 def _is_ahead(job: JobWrite, last: WriterCommit, output: TopicPartition) -> bool:
     """Return whether the batch has to be written; False if it is committed. Raises OverlayError if the commit is of another
     plan."""
@@ -167,6 +175,7 @@ class _Builder:
     def __init__(self, job: JobWrite, blocks: _OfWriter) -> None:
         self._job, self._blocks, self._writer = job, iter(blocks), blocks.writer
         self._builder = BatchBuilder()
+        self._letters: list[OutputBatch] = []
         self._found = np.zeros(job.counts.shape[0], np.int64)
         self._is_over = False
         self.records = 0
@@ -184,23 +193,30 @@ class _Builder:
             if block is not None:
                 self._add(block)
             taken = self._builder.take() if block is not None else self._builder.flush()
-            refuse_oversized((("", ""), outgoing) for _, outgoing in taken)
-            ready += [outgoing for _, outgoing in taken]
+            new = [*(outgoing for _, outgoing in taken), *self._letters]
+            self._letters.clear()
+            refuse_oversized((("", ""), outgoing) for outgoing in new)
+            ready += new
             size = sum(outgoing.size for outgoing in ready)
         if self._is_over:
             self._check()
         return ready
 
     def _add(self, block: Block) -> None:
-        writer, task, _, consumer, rows, data = block
-        reader = self._job.scan.readers[consumer]
+        writer, task, _, consumer, rows, dead, data = block
+        reader, now = self._job.scan.readers[consumer], self._job.scan.now
         records, ranks = unpack(data)
-        own = self._job.before[task, consumer] + 1 + ranks
         every = np.arange(rows, dtype=np.int64)
-        self._builder.add_to(
-            reader.output_topic, writer - reader.first_writer, records, every, Numbers(records.sequences, own),
-            self._job.scan.now,
-        )  # fmt: skip
+        if dead:
+            assert reader.dead_letter_topic is not None
+            letters = [give_up(sequence) for sequence in records.sequences.tolist()]
+            self._letters += encode_dead_letters(
+                reader.dead_letter_topic, records, every, letters, records.partition, now
+            )
+        else:
+            numbers = Numbers(records.sequences, self._job.before[task, consumer] + 1 + ranks)
+            target = writer - reader.first_writer
+            self._builder.add_to(reader.output_topic, target, records, every, numbers, now)
         self._found[task] += rows
         self.records += rows
 

@@ -17,7 +17,7 @@ from overlay.match import Addressed, Addressing
 from overlay.output.assemble import Numbers
 from overlay.output.batch_builder import BatchBuilder, OutputTopic
 from overlay.output.topics import make_output_topic
-from overlay.output.undeliverable import SLACK, find_refused
+from overlay.output.undeliverable import SLACK, explain_refusal, find_refused
 from overlay.scan.codec import Codec
 from overlay.subject import Pattern
 from tests.oracle.batches import Record
@@ -76,6 +76,37 @@ def test_what_compresses_is_no_matter_of_its_size() -> None:
     noise = np.random.default_rng(1).bytes(2 * LIMIT)
     assert refuse(output_topic, make(b"x", bytes(2 * LIMIT), noise, b"y")) == [2]
     assert refuse(replace(output_topic, codec=Codec.NONE), make(b"x", bytes(2 * LIMIT), noise)) == [1, 2]
+
+
+def test_a_record_is_refused_with_its_reason() -> None:
+    keyed = replace(Settings().make_output_topic(), needs_key=True)
+    assert explain_refusal(keyed, read(make(b"x", key=None)), 0, NOW) == "it has no key, and the topic is compacted"
+    timed = replace(Settings(source_time=True).make_output_topic(), newest_ms=HOUR)
+    late = read(make(b"x", time=NOW + 2 * HOUR))
+    assert explain_refusal(timed, late, 0, NOW).startswith(f"its time, {NOW + 2 * HOUR} ms since 1970, is further")
+    small = Settings(max_message_bytes=LIMIT).make_output_topic()
+    large = read(make(np.random.default_rng(1).bytes(2 * LIMIT)))
+    assert explain_refusal(small, large, 0, NOW).startswith(f"alone it makes a batch of more than {LIMIT} bytes")
+
+
+def test_without_slack_only_what_cannot_fit_is_refused() -> None:
+    """A batch with the smallest numbers decides, to the byte."""
+    topic = Settings(max_message_bytes=LIMIT, codec=Codec.NONE).make_output_topic()
+    first = {
+        slack: next(size for size in range(LIMIT - 1000, LIMIT) if refuse_one(topic, size, slack))
+        for slack in (0, SLACK)
+    }
+    assert first[0] - first[SLACK] == SLACK
+    one = np.ones(1, np.int64)
+    for size, fits in ((first[0] - 1, True), (first[0], False)):
+        builder = BatchBuilder()
+        builder.add(topic, read(make(bytes(size))), np.arange(1), 0, Numbers(one, one), NOW)
+        ((_, outgoing),) = builder.flush()
+        assert (outgoing.oversized_offset < 0) is fits
+
+
+def refuse_one(topic: OutputTopic, size: int, slack: int) -> bool:
+    return bool(find_refused(topic, read(make(bytes(size))), np.arange(1), NOW, slack).size)
 
 
 def test_keys_and_times() -> None:

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.consumer.endings import give_up
 from overlay.consumer.pending import distinct
-from overlay.dispatch.dead_letters import encode_dead_letters
 from overlay.dispatch.dispatcher import Offer
 from overlay.field import Field
 from overlay.index.ledger.ledger import Ledger
@@ -27,6 +26,7 @@ from overlay.match import Addressed, Addressing, Audience, Masks, Selection
 from overlay.match.record_slice import keep
 from overlay.output.assemble import Numbers
 from overlay.output.batch_builder import BatchBuilder
+from overlay.output.dead_letters import encode_dead_letters
 from overlay.output.undeliverable import find_refused
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId

@@ -26,7 +26,7 @@ from overlay.state.job_plan import (
 from overlay.state.shard_state import StateUnreadable
 from overlay.subject.dictionary import Texts
 from spark.job.blocks import pack, unpack
-from spark.job.numbering import number, number_consumers, tabulate
+from spark.job.numbering import Count, Tables, number, number_consumers, tabulate
 
 NO_FIELDS = np.empty((0, 0), np.int64)
 
@@ -62,10 +62,13 @@ def test_a_block_has_the_records_that_were_packed(sizes: list[int], subjects: li
 
 
 def test_sequences_follow_the_order_of_tasks() -> None:
-    by_consumer, by_writer = tabulate([(0, 0, 0, 3), (0, 0, 1, 2), (2, 0, 1, 4), (1, 1, 0, 7)], 3, 2, 2)
-    assert by_consumer.tolist() == [[5, 0], [0, 7], [4, 0]]
-    assert by_writer.tolist() == [[3, 2], [7, 0], [0, 4]]
-    assert number(by_consumer, [100, 50]).tolist() == [[100, 50], [105, 50], [105, 57]]
+    counts = [(0, 0, 0, False, 3), (0, 0, 1, False, 2), (2, 0, 1, False, 4), (1, 1, 0, False, 7), (1, 0, 1, True, 6)]
+    tables = tabulate([Count(*each) for each in counts], 3, 2, 2)
+    assert tables.deliveries.tolist() == [[5, 0], [0, 7], [4, 0]]
+    # dead letters take no sequence, and their writer has to write them
+    assert tables.letters.tolist() == [6, 0]
+    assert tables.by_writer.tolist() == [[3, 2], [7, 6], [0, 4]]
+    assert number(tables.deliveries, [100, 50]).tolist() == [[100, 50], [105, 50], [105, 57]]
 
 
 def make_plan_of(batch: int, before: int, last: int) -> BatchPlan:
@@ -76,7 +79,12 @@ def make_plan_of(batch: int, before: int, last: int) -> BatchPlan:
 def count_on(last: BatchPlan, batch: int, count: int) -> ConsumerPlan:
     """The plan of consumer c in a batch that has so many records for it."""
     drafts = last.draft(batch, dict(last.ends), {"c": ConsumerPlan("f", 0, 0, 0)}, 10)
-    return number_consumers(last, batch, drafts, [count])["c"]
+    return number_consumers(last, batch, drafts, tables_of(count))["c"]
+
+
+def tables_of(count: int, letters: int = 0) -> Tables:
+    """The tables of one consumer in a batch of one task."""
+    return tabulate([Count(0, 0, 0, False, count), Count(0, 0, 0, True, letters)], 1, 1, 1)
 
 
 def test_a_batch_that_is_run_again_keeps_its_sequences() -> None:
@@ -84,7 +92,7 @@ def test_a_batch_that_is_run_again_keeps_its_sequences() -> None:
     assert count_on(last, 4, 5) == ConsumerPlan("f", 10, 15, 0, {("t", 0): 3})
     assert count_on(last, 5, 5) == ConsumerPlan("f", 15, 20, 0, {("t", 0): 3})
     new = {"c": ConsumerPlan("f", 0, 0, 0)}
-    assert number_consumers(None, 0, new, [5])["c"] == ConsumerPlan("f", 0, 5, 0)
+    assert number_consumers(None, 0, new, tables_of(5, 2))["c"] == ConsumerPlan("f", 0, 5, 0, letters=2)
 
 
 def test_a_batch_that_lost_records_goes_on_behind_its_former_sequences() -> None:

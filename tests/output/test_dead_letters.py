@@ -1,4 +1,4 @@
-"""overlay/dispatch/dead_letters.py against the slow twin of deliveries."""
+"""overlay/output/dead_letters.py against the slow twin of deliveries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from overlay.consumer.acks import parse_token
 from overlay.consumer.effects import DeadLetter
 from overlay.consumer.endings import give_up
-from overlay.dispatch.dead_letters import encode_dead_letters
 from overlay.kafka.header_names import CAUSES, DELIVERIES, FIRST_DELIVERED, LAST_DELIVERED, REASON
 from overlay.match import Addressed, Addressing
 from overlay.output.batch_builder import OutputBatch
+from overlay.output.dead_letters import encode_dead_letters
 from overlay.scan.codec import Codec
 from overlay.subject import Pattern
 from overlay.units import format_time

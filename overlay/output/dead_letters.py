@@ -21,12 +21,13 @@ import numpy as np
 from overlay.arrays import Bytes, Ints
 from overlay.consumer.effects import DeadLetter
 from overlay.kafka.header_names import CAUSES
-from overlay.output.assemble import Body, Envelope, Numbers, assemble, without_value
-from overlay.output.batch_builder import OutputBatch, OutputTopic, Slice, measure
-from overlay.output.encoded_batch import EncodedBatch
-from overlay.output.partition import place
-from overlay.output.record import Headers, encode_headers
 from overlay.units import format_time
+
+from .assemble import Body, Envelope, Numbers, assemble, without_value
+from .batch_builder import OutputBatch, OutputTopic, Slice, measure
+from .encoded_batch import EncodedBatch
+from .partition import place
+from .record import Headers, encode_headers
 
 
 def describe_dead_letter(letter: DeadLetter, stream: str, consumer: str, partition: int, offset: int) -> Headers:

@@ -8,8 +8,9 @@ from overlay.config import ConsumerConfig, Loaded
 from overlay.config.consumer import OnUndeliverable
 from overlay.kafka.admin import Admin, TopicFacts, new_topic
 from overlay.kafka.own_topics import acks_topic, events_topic
-from overlay.output.batch_builder import MAX_MESSAGE_BYTES
-from overlay.output.topics import find_fault
+
+from .batch_builder import MAX_MESSAGE_BYTES
+from .topics import find_fault
 
 
 def list_side_topics(prefix: str, config: ConsumerConfig) -> set[str]:
