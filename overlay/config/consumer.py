@@ -236,7 +236,9 @@ class ConsumerConfig(Model):
 
     @property
     def needs_machine(self) -> bool:
-        """Whether the consumer needs a state machine. The others get what matches as it is read."""
+        """Whether the service needs a state machine for the consumer. The others get what matches as it is read."""
+        if self.engine is Engine.SPARK:
+            return False
         is_paced = self.rate_limit_bps or self.replay_policy is ReplayPolicy.ORIGINAL or self.pause_until is not None
         is_watched = self.flow_control or self.idle_heartbeat or self.inactive_threshold
         return bool(self.ack_policy is not AckPolicy.NONE or not self.is_push or is_paced or is_watched)

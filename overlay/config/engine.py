@@ -1,7 +1,7 @@
 """What a consumer's file may say with `engine: spark`.
 
-A Spark job delivers what matches as it reads it. Acks, and whatever needs a clock or the readers of
-the output, are the service's.
+A Spark job delivers what matches as it reads it, in batches. Acks, and whatever needs a clock within a
+batch or the readers of the output, are the service's.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ _TABLE = (
     _Refusal("replay_policy", lambda c: c.replay_policy is ReplayPolicy.ORIGINAL, "write instant"),
     _Refusal("interest", lambda c: c.interest is Interest.ALWAYS, "has no meaning without acks. Leave it out"),
     _Refusal("inactive_threshold", lambda c: c.inactive_threshold, "is the service's. Leave it out"),
-    _Refusal("rate_limit_bps", lambda c: c.rate_limit_bps, "is the service's. Leave it out"),
     _Refusal("flow_control", lambda c: c.flow_control, "is the service's. Leave it out"),
     _Refusal("idle_heartbeat", lambda c: c.idle_heartbeat, "is the service's. Leave it out"),
-    _Refusal("pause_until", lambda c: c.pause_until, "is the service's. Leave it out"),
     _Refusal(
         "dead_letter",
         lambda c: c.dead_letter and c.on_undeliverable is OnUndeliverable.STOP,

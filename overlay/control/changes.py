@@ -114,7 +114,9 @@ def judge_pause(registry: Registry, request: Request, now: int) -> RequestRefusa
     if refusal := find_missing(registry, request):
         return refusal
     if registry.effective().consumers[request.about].engine is Engine.SPARK:
-        return refuse(10025, "stop the job instead", err="a Spark job delivers this consumer, which cannot be paused")
+        return refuse(
+            10025, "write pause_until into its file", err="a Spark job delivers this consumer, by its file alone"
+        )
     wanted = request.body.get("pause_until") if request.op is Op.PAUSE else None
     if wanted is None:
         return Pause(None)

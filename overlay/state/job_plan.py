@@ -3,9 +3,9 @@
 Both are JSON in records without a key. The last record of a partition counts.
 
 A plan has the position of every consumer of the job. Most read what the batch reads: they stand
-where the batch ends. A consumer that has come later catches up first, at offsets of its own. One
-that has left the job keeps the position at which it left, from which the service, or another job,
-goes on.
+where the batch ends. A consumer that has come later catches up first, at offsets of its own, and one
+with a rate limit or a pause always has offsets of its own (job_pace.py). One that has left the job keeps
+the position at which it left, from which the service, or another job, goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 
+from .job_pace import Pace, PaceState, allow, renew
 from .shard_state import StateUnreadable
 
 VERSION = 2
@@ -30,6 +31,19 @@ class BatchUnfinished(OverlayError):
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """What a batch that is planned now may read for consumers that have offsets of their own.
+
+    `offsets`: at most so many for each. `now`: ms since 1970, the time of the batch. `paces`: by name,
+    of the consumers that have limits in their files.
+    """
+
+    offsets: int
+    now: int = 0
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerPlan:
     """One consumer in a batch.
 
@@ -37,8 +51,8 @@ class ConsumerPlan:
     last one of it. `since`: the batch with which the consumer began. `floors`: by partition, the
     offset at which it began. `claim`: the mark under which the service's state names this job as the
     one that delivers the consumer; empty if there was no such state. `reads`: what the batch reads
-    for this consumer alone, which is catching up; empty if it reads what the batch reads. `letters`:
-    the batch's dead letters for it.
+    for this consumer alone, which is catching up or has a limit; empty if it reads what the batch reads.
+    `letters`: the batch's dead letters for it. `pace`: what is kept of its limits.
     """
 
     fingerprint: str
@@ -49,6 +63,7 @@ class ConsumerPlan:
     claim: str = ""
     reads: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     letters: int = 0
+    pace: PaceState = field(default_factory=PaceState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +123,39 @@ class BatchPlan:
         reads = consumer.reads
         return sum(max(0, stop - reads.get(source, (0, stop))[1]) for source, (_, stop) in self.ends.items())
 
+    def has_due(self, now: int) -> bool:
+        """Return whether a consumer that stands before the batch's end may be read for at `now`, ms since 1970."""
+        return any(self._count_left(each) and each.pace.due <= now for each in self.consumers.values())
+
     def draft(
-        self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: int
+        self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit
     ) -> dict[str, ConsumerPlan]:
         """Return the plans of `consumers` for a batch: this one again, or the next. A consumer that
         this plan has with the same claim (the mark of its takeover by the job) goes on from here;
         others begin as `consumers` says. `reads` is empty for those that read `ends` with the
-        others. Those that are behind read other offsets, `limit` of them in all partitions
-        together.
+        others. Those that are behind, or have a pace in `limit`, read other offsets.
         """
         found = {}
         for name, new in consumers.items():
             known = self.consumers.get(name)
             if known is not None and known.claim == new.claim:
-                reads = known.reads if batch == self.batch else self._read_on(known, ends, limit)
-                before = known.before if batch == self.batch else known.last
-                found[name] = replace(known, fingerprint=new.fingerprint, before=before, reads=reads)
+                if batch == self.batch:
+                    found[name] = replace(known, fingerprint=new.fingerprint)
+                    continue
+                offsets = self._find_offsets(known, ends)
+                next_plan = replace(known, fingerprint=new.fingerprint, before=known.last)
+                found[name] = _plan_reads(next_plan, name, offsets, ends, limit)
             else:
-                found[name] = replace(new, since=batch, reads=catch_up(new.floors, ends, limit))
+                found[name] = _plan_reads(replace(new, since=batch), name, new.floors, ends, limit)
         return found
 
-    def _read_on(self, consumer: ConsumerPlan, ends: Ends, limit: int) -> Ends:
-        """Return what the batch behind this one reads for a consumer alone, empty if it reads with the others."""
-        if not self._count_left(consumer):
-            return {}
-        return catch_up({source: stop for source, (_, stop) in consumer.reads.items()}, ends, limit)
+    def _find_offsets(self, consumer: ConsumerPlan, ends: Ends) -> dict[TopicPartition, int]:
+        """Return the offsets of a consumer in the batch behind this one, which reads `ends`."""
+        reads = consumer.reads if self._count_left(consumer) else {}
+        reached = {source: stop for source, (_, stop) in reads.items()}
+        return {
+            source: max(reached.get(source, at), consumer.floors.get(source, 0)) for source, (at, _) in ends.items()
+        }
 
     def leave(self, staying: Collection[str]) -> dict[str, JobPosition]:
         """Return where the consumers stand that are not among `staying`: those that leave after this batch, or left before."""
@@ -179,6 +202,26 @@ class WriterCommit:
     records: int
 
 
+def draft_first(batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit) -> dict[str, ConsumerPlan]:
+    """Return the plans of `consumers` for the first batch of a job, which reads from the first offset that any wants."""
+    found = {}
+    for name, new in consumers.items():
+        offsets = {source: max(start, new.floors.get(source, 0)) for source, (start, _) in ends.items()}
+        found[name] = _plan_reads(replace(new, since=batch), name, offsets, ends, limit)
+    return found
+
+
+def _plan_reads(
+    consumer: ConsumerPlan, name: str, offsets: Mapping[TopicPartition, int], ends: Ends, limit: Limit
+) -> ConsumerPlan:
+    """Return the plan of a consumer that is at these offsets with what the batch reads for it."""
+    pace = limit.paces.get(name, Pace())
+    state = renew(pace, consumer.pace)
+    allowed = allow(pace, state, limit.now, limit.offsets)
+    reads = catch_up(offsets, ends, limit.offsets) if allowed is None else read_part(offsets, ends, allowed)
+    return replace(consumer, reads=reads, pace=state)
+
+
 def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
     """Return what a batch reads for a consumer that is at these offsets; empty if it is not behind the batch's start.
 
@@ -188,7 +231,20 @@ def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> E
     behind = {source: at for source, (start, _) in ends.items() if (at := offsets.get(source, start)) < start}
     if not behind:
         return {}
-    share = max(1, limit // len(behind))
+    return _read(offsets, ends, max(1, limit // len(behind)))
+
+
+def read_part(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
+    """Return what a batch reads for a consumer that is at these offsets and has a limit, never empty.
+
+    `limit`: how many offsets, together; but one of each partition unless it is 0.
+    """
+    waiting = sum(offsets.get(source, start) < stop for source, (start, stop) in ends.items())
+    return _read(offsets, ends, -(-limit // max(1, waiting)))
+
+
+def _read(offsets: Mapping[TopicPartition, int], ends: Ends, share: int) -> Ends:
+    """Return the next `share` offsets of each partition, before the batch's end."""
     reads = {}
     for source, (start, stop) in ends.items():
         at = min(offsets.get(source, start), stop)
@@ -225,6 +281,7 @@ def decode_plan(data: bytes) -> BatchPlan:
             name: ConsumerPlan(
                 each["fingerprint"], each["before"], each["last"], each["since"],
                 _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]), each.get("letters", 0),
+                PaceState(**each.get("pace", {})),
             )
             for name, each in found["consumers"].items()
         }  # fmt: skip

@@ -173,12 +173,12 @@ class BlockFilter:
 
     def _finish(self, part: FilteredRows) -> FilteredRows:
         """Make blocks of what is kept, and add them to the part."""
-        columns: list[tuple[int, int, int, int, int, bool, bytes]] = []
+        columns: list[tuple[int, int, int, int, int, bool, int, bytes]] = []
         for (writer, consumer, dead), parts in self._open.items():
             for records, ranks in _unite(parts):
                 data = pack(records, ranks)
-                number = self._consumers[consumer]
-                columns.append((writer, self._task, self._number, number, len(records), dead, data))
+                number, size = self._consumers[consumer], int(records.measure(np.arange(len(records))).sum())
+                columns.append((writer, self._task, self._number, number, len(records), dead, size, data))
                 self._number += 1
         self._open.clear()
         if columns:

@@ -39,14 +39,15 @@ SCHEMA = pa.schema(
             ("consumer", pa.int32()),
             ("rows", pa.int64()),
             ("dead", pa.bool_()),
+            ("size", pa.int64()),
             ("data", pa.binary()),
         )
     ]
 )
 """`writer`: number of the output partition. `task`, `number`: of the scan task, and of the block within it; blocks of a
 writer are written in this order. `consumer`: number of the consumer. `rows`: records in the block. `dead`: whether they are
-dead letters."""
-DDL = "writer int, task int, number int, consumer int, rows bigint, dead boolean, data binary"
+dead letters. `size`: their bytes, as rate limits count them."""
+DDL = "writer int, task int, number int, consumer int, rows bigint, dead boolean, size bigint, data binary"
 """The same schema as Spark writes it."""
 
 _HEAD = struct.Struct("<qqqqq")

@@ -12,7 +12,8 @@ whose writers have not committed it (writing.py).
 
 Between two batches the job looks at its config folder. A consumer that has come later begins at
 offsets of its own: while it is behind the others, each batch reads a limited number of offsets for
-it beside its own ones, so that the others do not wait for it.
+it beside its own ones, so that the others do not wait for it. So does one with a rate limit or a pause
+(overlay/state/job_pace.py), which may stay behind.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from overlay.config import ConsumerConfig, StreamConfig
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
+from overlay.state.job_pace import Pace, charge
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
 from spark.partitions import TaskPartition
 
 from . import blocks, writing
@@ -47,6 +49,8 @@ from .scanning import ScanTask, scan
 from .writing import JobWrite, write
 
 log = get_logger(__name__)
+
+NS_PER_MS = 1_000_000
 
 
 class ForeignCheckpoint(OverlayError):
@@ -87,6 +91,11 @@ class JobConsumers:
     def fingerprints(self) -> dict[str, str]:
         """The fingerprint of each config, by name."""
         return {name_of(config): digest(config) for config in self.configs}
+
+    @property
+    def paces(self) -> dict[str, Pace]:
+        """The limits of the consumers that have any, by name."""
+        return {name_of(config): pace for config in self.configs if (pace := find_pace(config)) != Pace()}
 
 
 @dataclass(slots=True)
@@ -137,9 +146,11 @@ class Job:
         self._check(batch, ends)
         if last is not None and last.batch == batch and last.is_complete:
             return
-        consumers = self._draft(batch, ends)
+        # a batch that is run again keeps its time
+        now = last.now if last is not None and last.batch == batch else self.clock()
+        consumers = self._draft(batch, ends, now)
         if last is None or self._has_work(last, ends, consumers):
-            self._run(batch, ends, consumers)
+            self._run(batch, ends, consumers, now)
 
     def _check(self, batch: int, ends: Ends) -> None:
         """Raise ForeignCheckpoint unless this batch may follow the last one of the journal."""
@@ -171,13 +182,12 @@ class Job:
             f"consumer {name!r}" for name in sorted(now.keys() | known) if now.get(name) != known.get(name)
         )
 
-    def _draft(self, batch: int, ends: Ends) -> dict[str, ConsumerPlan]:
+    def _draft(self, batch: int, ends: Ends, now: int) -> dict[str, ConsumerPlan]:
         """Return what the batch reads for each consumer, with the consumer's sequence before it."""
         prints, last = self.consumers.fingerprints, self.journal.last
         new = {name: replace(self.consumers.begins[name], fingerprint=text) for name, text in prints.items()}
-        if last is None:
-            return {name: replace(each, since=batch) for name, each in new.items()}
-        return last.draft(batch, ends, new, self.catch_up)
+        limit = Limit(self.catch_up, now, self.consumers.paces)
+        return draft_first(batch, ends, new, limit) if last is None else last.draft(batch, ends, new, limit)
 
     def _has_work(self, last: BatchPlan, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> bool:
         """Return whether a batch reads anything, or has other consumers than the last one."""
@@ -185,11 +195,10 @@ class Job:
             return True
         return {name: each.fingerprint for name, each in last.consumers.items()} != self.consumers.fingerprints
 
-    def _run(self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> None:
+    def _run(self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], now: int) -> None:
         """Scan, count, write the plan down, and write the deliveries."""
         last = self.journal.last
-        is_again = last is not None and last.batch == batch
-        scan = replace(self.consumers.scan, now=last.now if is_again and last is not None else self.clock())
+        scan = replace(self.consumers.scan, now=now)
         tasks = self._plan_tasks(ends, consumers)
         found = self._scan(scan, tasks).persist()
         try:
@@ -197,7 +206,9 @@ class Job:
             sizes = len(tasks), len(self.consumers.configs), len(self.consumers.writers)
             tables = tabulate(counts, *sizes)
             numbered = number_consumers(last, batch, consumers, tables)
-            plan = self._make_plan(batch, scan.now, ends, numbered, tables)
+            if last is None or last.batch != batch:
+                numbered = self._charge(numbered, ends, now, tables)
+            plan = self._make_plan(batch, now, ends, numbered, tables)
             self._write_plan(plan)
             if counts:
                 before = [each.before for each in numbered.values()]
@@ -210,6 +221,16 @@ class Job:
             self.note(plan)
         finally:
             found.unpersist()
+
+    def _charge(
+        self, consumers: Mapping[str, ConsumerPlan], ends: Ends, now: int, tables: Tables
+    ) -> dict[str, ConsumerPlan]:
+        """Return the plans of a batch's consumers, with what it has for them counted for their limits."""
+        paces, charged = self.consumers.paces, dict(consumers)
+        for (name, each), size in zip(consumers.items(), tables.sizes.tolist(), strict=True):
+            offsets = sum(stop - start for start, stop in (each.reads or ends).values())
+            charged[name] = replace(each, pace=charge(paces.get(name, Pace()), each.pace, now, offsets, size))
+        return charged
 
     def _write_plan(self, plan: BatchPlan) -> None:
         """Write a plan into the journal. Raises NotOwner, JobTaken."""
@@ -276,8 +297,15 @@ class Job:
 
 def count(found: DataFrame) -> list[Count]:
     """Return how many records each scan task has found for each consumer and writer."""
-    rows = found.groupBy("task", "consumer", "writer", "dead").agg(F.sum("rows").alias("rows")).collect()
-    return [Count(row.task, row.consumer, row.writer, row.dead, row["rows"]) for row in rows]
+    rows = found.groupBy("task", "consumer", "writer", "dead").agg(
+        F.sum("rows").alias("rows"), F.sum("size").alias("size")
+    )
+    return [Count(row.task, row.consumer, row.writer, row.dead, row["rows"], row["size"]) for row in rows.collect()]
+
+
+def find_pace(config: ConsumerConfig) -> Pace:
+    """Return the limits in a consumer's file."""
+    return Pace(config.rate_limit_bps, -(-(config.pause_until or 0) // NS_PER_MS))
 
 
 def name_of(config: ConsumerConfig) -> str:

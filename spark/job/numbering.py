@@ -15,7 +15,7 @@ from overlay.state.job_plan import BatchPlan, ConsumerPlan
 class Count(NamedTuple):
     """How many records a scan task has found for a consumer in the output partition of a writer.
 
-    `dead`: whether they are dead letters, which take no consumer sequence.
+    `dead`: whether they are dead letters, which take no consumer sequence. `size`: their bytes.
     """
 
     task: int
@@ -23,6 +23,7 @@ class Count(NamedTuple):
     writer: int
     dead: bool
     rows: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +31,28 @@ class Tables:
     """The counts of a batch's records, as int64 arrays.
 
     `deliveries`: [tasks, consumers], without dead letters. `letters`: [consumers], the dead letters.
-    `by_writer`: [tasks, writers], both together.
+    `sizes`: [consumers], the bytes of the deliveries. `by_writer`: [tasks, writers], deliveries and
+    letters together.
     """
 
     deliveries: Ints
     letters: Ints
+    sizes: Ints
     by_writer: Ints
 
 
 def tabulate(counts: Iterable[Count], tasks: int, consumers: int, writers: int) -> Tables:
     """Return the tables of a batch with so many scan tasks, consumers and writers."""
     deliveries, by_writer = np.zeros((tasks, consumers), np.int64), np.zeros((tasks, writers), np.int64)
-    letters = np.zeros(consumers, np.int64)
+    letters, sizes = np.zeros(consumers, np.int64), np.zeros(consumers, np.int64)
     for count in counts:
         by_writer[count.task, count.writer] += count.rows
         if count.dead:
             letters[count.consumer] += count.rows
         else:
             deliveries[count.task, count.consumer] += count.rows
-    return Tables(deliveries, letters, by_writer)
+            sizes[count.consumer] += count.size
+    return Tables(deliveries, letters, sizes, by_writer)
 
 
 def number(deliveries: Ints, before: Sequence[int]) -> Ints:

@@ -5,9 +5,9 @@ Spark's engine decides when a batch begins and where it ends, and writes both do
 records: one row has first and next offset of each partition.
 
 Spark begins a batch only if the position has changed. A job has work without new records too: its
-config folder has changed, or a consumer that has come later is still catching up. So a position
-also has a digest of the folder's files, and the number of the last batch that left a consumer
-behind the others.
+config folder has changed, or a consumer that has come later, or has a rate limit, is still behind the
+others. So a position also has a digest of the folder's files, and the number of the last batch that
+left a consumer behind for which the next one may read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StringType, StructField, StructType
 
 from overlay.client.connection import Connection
-from overlay.clock import now_ns
+from overlay.clock import now_ms, now_ns
 from overlay.config.load import sign
 from overlay.kafka.own_topics import job_topic
 from overlay.state.job_log import read_last
@@ -74,7 +74,7 @@ class RangesReader(OverlayStreamReader):
         known = start.get(JOB, {})
         files = find_digest(self._folder) or known.get("files", "")
         last = self._read_plan()
-        behind = str(last.batch) if last is not None and last.count_behind() else known.get("behind", "")
+        behind = str(last.batch) if last is not None and last.has_due(now_ms()) else known.get("behind", "")
         return {**super().latestOffset(start, limit), JOB: {"files": files, "behind": behind}}
 
     def _read_plan(self) -> BatchPlan | None:

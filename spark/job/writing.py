@@ -96,7 +96,7 @@ def write(job: JobWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
         yield pa.RecordBatch.from_arrays(columns, schema=OUTCOME)
 
 
-Block = tuple[int, int, int, int, int, bool, bytes]
+Block = tuple[int, int, int, int, int, bool, int, bytes]
 
 
 class _OfWriter:
@@ -203,7 +203,7 @@ class _Builder:
         return ready
 
     def _add(self, block: Block) -> None:
-        writer, task, _, consumer, rows, dead, data = block
+        writer, task, _, consumer, rows, dead, _, data = block
         reader, now = self._job.scan.readers[consumer], self._job.scan.now
         records, ranks = unpack(data)
         every = np.arange(rows, dtype=np.int64)

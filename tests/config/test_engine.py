@@ -24,11 +24,9 @@ def test_a_consumer_of_spark_is_not_served(tmp_path: Path) -> None:
     [
         ("replay_policy: original\n", "replay_policy: write instant, or engine: service"),
         ("deliver_policy: last_per_subject\nfilter_subject: '>'\n", "deliver_policy: has to be one of all, last, new"),
-        ("rate_limit_bps: 5\n", "rate_limit_bps: is the service's. Leave it out"),
         ("idle_heartbeat: 1s\nflow_control: true\n", "flow_control: is the service's. Leave it out"),
         ("dead_letter: given-up\n", "dead_letter: has a use only with on_undeliverable: dead_letter"),
         ("interest: always\n", "interest: has no meaning without acks. Leave it out"),
-        ("pause_until: 2030-01-01T00:00:00Z\n", "pause_until: is the service's. Leave it out"),
     ],
 )
 def test_what_a_job_cannot_do_is_refused(tmp_path: Path, more: str, message: str) -> None:
@@ -43,6 +41,14 @@ def test_a_job_may_write_dead_letters(tmp_path: Path) -> None:
     )
     assert not loaded.problems
     assert loaded.consumers["FLIGHTS", "late"].dead_letter_topic == "given-up"
+
+
+def test_a_job_may_hold_back(tmp_path: Path) -> None:
+    loaded = load_files(
+        tmp_path, {"consumers/late.yaml": SPARK + "rate_limit_bps: 5\npause_until: 2030-01-01T00:00:00Z\n"}
+    )
+    assert not loaded.problems
+    assert not loaded.consumers["FLIGHTS", "late"].needs_machine
 
 
 def test_acks_are_the_service_s(tmp_path: Path) -> None:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, decode_plan, encode_plan
+from overlay.state.job_pace import Pace
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, decode_plan, draft_first, encode_plan
 
 SOURCES = (("t", 0), ("t", 1), ("u", 0))
 NAMES = ("a", "b", "c")
+
+PACES = st.one_of(
+    st.builds(Pace, st.integers(1, 20_000)),
+    st.builds(Pace, st.just(0), st.integers(0, 200_000)),
+    st.builds(Pace, st.integers(1, 20_000), st.integers(0, 200_000)),
+)
+STEP_MS = 10_000
+"""Time between two batches."""
 
 BATCHES = st.lists(
     st.tuples(
@@ -19,32 +29,34 @@ BATCHES = st.lists(
         st.sets(st.sampled_from(NAMES)),
         st.integers(1, 12),
         st.booleans(),
+        st.dictionaries(st.sampled_from(NAMES), PACES),
     ),
     min_size=1,
     max_size=25,
 )
 """For each batch: how far each partition has grown, which consumers the files have, how much a consumer that is behind may
-read, and whether the batch is begun twice."""
+read, whether the batch is begun twice, and which consumers have limits."""
 
 
 @given(BATCHES, st.dictionaries(st.sampled_from(NAMES), st.integers(0, 60)))
 def test_each_offset_is_read_once_and_in_order(
-    batches: list[tuple[list[int], set[str], int, bool]], floors: dict[str, int]
+    batches: list[tuple[list[int], set[str], int, bool, dict[str, Pace]]], floors: dict[str, int]
 ) -> None:
     last: BatchPlan | None = None
     at = dict.fromkeys(SOURCES, 0)
     offsets: dict[str, dict[TopicPartition, int]] = {}
     sequences: dict[str, int] = {}
-    for number, (grown, names, limit, is_repeated) in enumerate(batches):
+    for number, (grown, names, most, is_repeated, paces) in enumerate(batches):
+        limit = Limit(most, number * STEP_MS, paces)
         ends = {source: (at[source], at[source] + more) for source, more in zip(SOURCES, grown, strict=True)}
         at = {source: stop for source, (_, stop) in ends.items()}
         begins = {name: find_begin(name, last, floors) for name in sorted(names)}
         drafts = draft(last, number, ends, begins, limit)
         if is_repeated:
             begun = make_plan(last, number, ends, drafts)
-            again = draft(begun, number, ends, begins, limit + 5)
-            assert {name: (each.before, each.reads) for name, each in again.items()} == {
-                name: (each.before, each.reads) for name, each in drafts.items()
+            again = draft(begun, number, ends, begins, Limit(most + 5, limit.now + 1, {}))
+            assert {name: (each.before, each.reads, each.pace) for name, each in again.items()} == {
+                name: (each.before, each.reads, each.pace) for name, each in drafts.items()
             }
         for name, each in drafts.items():
             offset = offsets.setdefault(name, dict.fromkeys(SOURCES, floors.get(name, 0)))
@@ -53,6 +65,7 @@ def test_each_offset_is_read_once_and_in_order(
                 if begin < stop:
                     assert begin == offset[source], (number, name, source)
                     offset[source] = stop
+                    assert limit.now >= each.pace.due
             assert each.before == sequences.get(name, 0)
             sequences[name] = each.before + 3
         complete = make_plan(last, number, ends, drafts).complete()
@@ -77,16 +90,13 @@ def find_begin(name: str, last: BatchPlan | None, floors: Mapping[str, int]) -> 
 
 
 def draft(
-    last: BatchPlan | None, number: int, ends: Ends, begins: Mapping[str, ConsumerPlan], limit: int
+    last: BatchPlan | None, number: int, ends: Ends, begins: Mapping[str, ConsumerPlan], limit: Limit
 ) -> dict[str, ConsumerPlan]:
-    return dict(begins) if last is None else last.draft(number, ends, begins, limit)
+    return draft_first(number, ends, begins, limit) if last is None else last.draft(number, ends, begins, limit)
 
 
 def make_plan(last: BatchPlan | None, number: int, ends: Ends, drafts: Mapping[str, ConsumerPlan]) -> BatchPlan:
     """A batch that has three records for each consumer."""
-    consumers = {
-        name: ConsumerPlan("", each.before, each.before + 3, each.since, each.floors, each.claim, each.reads)
-        for name, each in drafts.items()
-    }
+    consumers = {name: replace(each, last=each.before + 3, letters=1) for name, each in drafts.items()}
     left = {} if last is None else last.leave(consumers)
     return BatchPlan(number, 0, "S", "", ends, consumers, {}, left=left)

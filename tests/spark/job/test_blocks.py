@@ -17,6 +17,7 @@ from overlay.state.job_plan import (
     BatchUnfinished,
     ConsumerPlan,
     JobPosition,
+    Limit,
     WriterCommit,
     decode_commit,
     decode_plan,
@@ -63,7 +64,8 @@ def test_a_block_has_the_records_that_were_packed(sizes: list[int], subjects: li
 
 def test_sequences_follow_the_order_of_tasks() -> None:
     counts = [(0, 0, 0, False, 3), (0, 0, 1, False, 2), (2, 0, 1, False, 4), (1, 1, 0, False, 7), (1, 0, 1, True, 6)]
-    tables = tabulate([Count(*each) for each in counts], 3, 2, 2)
+    tables = tabulate([Count(*each, size=10 * each[-1]) for each in counts], 3, 2, 2)
+    assert tables.sizes.tolist() == [90, 70]
     assert tables.deliveries.tolist() == [[5, 0], [0, 7], [4, 0]]
     # dead letters take no sequence, and their writer has to write them
     assert tables.letters.tolist() == [6, 0]
@@ -78,13 +80,13 @@ def make_plan_of(batch: int, before: int, last: int) -> BatchPlan:
 
 def count_on(last: BatchPlan, batch: int, count: int) -> ConsumerPlan:
     """The plan of consumer c in a batch that has so many records for it."""
-    drafts = last.draft(batch, dict(last.ends), {"c": ConsumerPlan("f", 0, 0, 0)}, 10)
+    drafts = last.draft(batch, dict(last.ends), {"c": ConsumerPlan("f", 0, 0, 0)}, Limit(10))
     return number_consumers(last, batch, drafts, tables_of(count))["c"]
 
 
 def tables_of(count: int, letters: int = 0) -> Tables:
     """The tables of one consumer in a batch of one task."""
-    return tabulate([Count(0, 0, 0, False, count), Count(0, 0, 0, True, letters)], 1, 1, 1)
+    return tabulate([Count(0, 0, 0, False, count, 0), Count(0, 0, 0, True, letters, 0)], 1, 1, 1)
 
 
 def test_a_batch_that_is_run_again_keeps_its_sequences() -> None:
