@@ -115,8 +115,6 @@ class BlockFilter:
             part.nulls.update(tally.nulls)
         for i, rows in sifted.rows.items():
             sequences = self._find_sequences(piece, rows)
-            if first := self._readers[i].first_sequence:
-                rows, sequences = rows[late := sequences >= first], sequences[late]
             if (refused := self._find_refused(self._readers[i], piece, rows)).size:
                 nowhere = np.zeros(refused.size, np.int64)
                 self._keep(i, piece, rows[refused], sequences[refused], nowhere, dead=True)

@@ -13,10 +13,11 @@ from pathlib import Path
 from overlay.client.client import check_settings
 from overlay.clock import monotonic, now_ms
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, load
-from overlay.config.consumer import Engine
+from overlay.config.consumer import DeliverPolicy, Engine
 from overlay.config.filters import compile_filter
 from overlay.errors import OverlayError
 from overlay.filter import Filter, compile_sql
+from overlay.index.ledger.ledger import Ledger
 from overlay.index.start_positions import Start, find_start, patterns
 from overlay.index.topic import Index
 from overlay.kafka.admin import TopicFacts, connect
@@ -238,7 +239,7 @@ class JobFolder:
     def _prepare(self, chosen: Chosen, last: BatchPlan | None) -> JobConsumers:
         bounds = Planner(self._ask).look()
         self._claim(chosen, last, {each.source: bounds.log_starts[each.source] for each in bounds.offset_ranges})
-        begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges])
+        begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges], bounds.ledger)
         floors = {name: each.floors for name, each in begins.items()}
         writers, readers = _make_readers(chosen, self._facts, floors)
         scan = JobScan(chosen.kafka, chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
@@ -272,7 +273,7 @@ class JobFolder:
         self._watch.claims |= {name: each.claim for name, each in claimed.items()}
 
     def _find_begins(
-        self, chosen: Chosen, last: BatchPlan | None, sources: Sequence[TopicPartition]
+        self, chosen: Chosen, last: BatchPlan | None, sources: Sequence[TopicPartition], ledger: Ledger | None
     ) -> dict[str, ConsumerPlan]:
         """Return where each consumer begins: as the job's last plan says, where its former owner stood, or by its policy."""
         begins: dict[str, ConsumerPlan] = {}
@@ -288,18 +289,43 @@ class JobFolder:
                 assert at is not None
                 begins[name] = ConsumerPlan("", at.sequence, at.sequence, 0, at.offsets, claim)
             else:
-                first = run_apart(_find_start(chosen, config, sources))
+                check_start(config, len(sources), ledger)
+                first = run_apart(_find_start(chosen, config, sources, ledger))
                 floors = {source: max(at, first.floor.get(source, 0)) for source, at in first.positions.items()}
                 begins[name] = ConsumerPlan("", 0, 0, 0, floors, claim)
         return begins
 
 
-async def _find_start(chosen: Chosen, config: ConsumerConfig, sources: Sequence[TopicPartition]) -> Start:
+def check_start(config: ConsumerConfig, partitions: int, ledger: Ledger | None) -> None:
+    """Raise NotForSpark if a new consumer begins at a sequence whose place is not known.
+
+    `partitions`: of the stream. `ledger`: None if the stream has none. With several partitions only the
+    ledger says where a sequence is, and a job reads records before the ledger has them.
+    """
+    if config.deliver_policy is not DeliverPolicy.BY_START_SEQUENCE or (partitions == 1 and ledger is None):
+        return
+    stream, name = config.id
+    instead = "Or begin with by_start_time"
+    if ledger is None:
+        raise NotForSpark(
+            f"consumer {name!r} begins at sequence {config.opt_start_seq}, and stream {stream!r} has {partitions} partitions"
+            f" and no ledger that says where this is. The service makes one: run it over the stream first. {instead}"
+        )
+    if config.opt_start_seq > ledger.next_sequence:
+        raise NotForSpark(
+            f"consumer {name!r} begins at sequence {config.opt_start_seq}, and the ledger of stream {stream!r} has come to"
+            f" {ledger.next_sequence - 1}. Let the service come to that sequence first. {instead}"
+        )
+
+
+async def _find_start(
+    chosen: Chosen, config: ConsumerConfig, sources: Sequence[TopicPartition], ledger: Ledger | None
+) -> Start:
     stream = chosen.stream
     async with connect(chosen.kafka) as (admin, client):
         for topic in stream.topic_names:
             await client.add_topic(topic)
-        return await find_start(client, admin, config, stream, sources, None, Index(stream))
+        return await find_start(client, admin, config, stream, sources, ledger, Index(stream))
 
 
 def _make_readers(

@@ -30,8 +30,6 @@ class JobReader:
     first_writer: int
     dead_letter_topic: OutputTopic | None = None
     """For records that the output can never take; None if the job ends at such a record."""
-    first_sequence: int = 0
-    """The stream sequence below which nothing is delivered, in a stream with a ledger."""
     floors: Mapping[TopicPartition, int] = field(default_factory=dict)
     """By partition, the offset below which nothing is delivered."""
 

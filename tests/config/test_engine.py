@@ -31,7 +31,12 @@ def test_a_consumer_of_spark_is_not_served(tmp_path: Path) -> None:
 )
 def test_what_a_job_cannot_do_is_refused(tmp_path: Path, more: str, message: str) -> None:
     loaded = load_files(tmp_path, {"consumers/late.yaml": SPARK + more})
-    assert any(message in str(problem) for problem in loaded.problems), loaded.problems
+    found = next((str(problem) for problem in loaded.problems if message in str(problem)), "")
+    # with the place of the field's value
+    field = message.partition(":")[0]
+    lines = (SPARK + more).splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if text.startswith(f"{field}:"))
+    assert f"consumers/late.yaml:{line}:{len(field) + 3}: {message}" in found, loaded.problems
     assert not loaded.consumers
 
 

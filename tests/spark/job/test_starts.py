@@ -1,0 +1,95 @@
+"""Where new consumers of a job begin in a stream of several partitions: where the service begins them, by its ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from overlay.config.consumer import ConsumerConfig, DeliverPolicy
+from overlay.index.ledger.allocate import allocate
+from overlay.index.ledger.ledger import Ledger
+from overlay.kafka.log_position import LogPosition
+from spark.job.folder import NotForSpark, check_start
+from spark.pipeline import start_pipeline
+from tests.spark.deliveries import write_job_folder
+from tests.support.kafka import NewTopicFixture
+from tests.worker.scenes import Scene, Seen, await_caught_up, produce, read_committed, serve
+from tests.worker.scenes import scene as scene
+
+DEADLINE_S = 150
+
+
+def make_config(**more: Any) -> ConsumerConfig:
+    return ConsumerConfig.model_validate({"stream": "S", "durable_name": "c", "deliver_subject": "out", **more})
+
+
+def make_ledger(records: int) -> Ledger:
+    """A ledger that has given sequences to some records of one partition."""
+    ledger = Ledger()
+    made = allocate(ledger.standing, {("t", 0): (0, LogPosition(records))})
+    assert made is not None and not ledger.append(made)
+    return ledger
+
+
+def test_a_sequence_whose_place_is_not_known_is_refused() -> None:
+    by_sequence = make_config(deliver_policy="by_start_sequence", opt_start_seq=12)
+    with pytest.raises(NotForSpark, match=r"stream 'S' has 2 partitions and no ledger .* run it over the stream first"):
+        check_start(by_sequence, 2, None)
+    with pytest.raises(NotForSpark, match=r"begins at sequence 12, and the ledger of stream 'S' has come to 10"):
+        check_start(by_sequence, 2, make_ledger(10))
+    # the next one is that of the first record which the ledger does not have
+    check_start(by_sequence, 2, make_ledger(11))
+    check_start(by_sequence, 1, None)
+    check_start(make_config(), 2, None)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("policy", [DeliverPolicy.BY_START_SEQUENCE, DeliverPolicy.LAST])
+def test_a_job_begins_where_the_service_does(
+    spark: SparkSession, scene: Scene, new_topic: NewTopicFixture, tmp_path: Path, policy: DeliverPolicy
+) -> None:
+    """What has come since the ledger was written is delivered as well."""
+    topic = new_topic(partitions=3)
+    scene.add_stream("S", topic)
+    start: dict[str, Any] = {"deliver_policy": str(policy), "ack_policy": "none"}
+    if policy is DeliverPolicy.BY_START_SEQUENCE:
+        start["opt_start_seq"] = 101
+    scene.add_consumer("S", "first")
+    with serve(scene) as served:
+        for partition in (2, 0, 1):
+            produce(scene.bootstrap, topic, ["a", "b"] * 30, partition=partition)
+            await_caught_up(served, "first")
+    theirs, ours = scene.add_consumer("S", "theirs", **start), scene.add_consumer("S", "ours", engine="spark", **start)
+    with start_pipeline(spark, scene.folder, ("ours",), str(tmp_path / "checkpoint")) as query:
+        assert query.awaitTermination(DEADLINE_S)
+    with serve(scene) as served:
+        await_caught_up(served, "theirs")
+    wanted = {seen.token.sequence for seen in read_committed(scene.bootstrap, theirs)}
+    assert len(wanted) == (80 if policy is DeliverPolicy.BY_START_SEQUENCE else 1)
+    assert sorted(list_sequences(scene, ours)) == sorted(wanted)
+    produce(scene.bootstrap, topic, ["c"] * 5, partition=2)
+    with start_pipeline(spark, scene.folder, ("ours",), str(tmp_path / "checkpoint")) as query:
+        assert query.awaitTermination(DEADLINE_S)
+    # the ledger has none for them yet
+    assert sorted(list_sequences(scene, ours)) == sorted([*wanted, 0, 0, 0, 0, 0])
+
+
+def list_sequences(scene: Scene, output: str) -> list[int]:
+    found: list[Seen] = read_committed(scene.bootstrap, output)
+    return [seen.token.sequence for seen in found]
+
+
+def test_without_a_ledger_the_job_says_what_to_do(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    source = new_topic(2, retention_ms=-1)
+    more = "deliver_policy: by_start_sequence\nopt_start_seq: 5\n"
+    folder = write_job_folder(tmp_path / "config", bootstrap, new_topic(), source=source, more=more)
+    with (
+        pytest.raises(NotForSpark, match=r"2 partitions and no ledger"),
+        start_pipeline(spark, folder, "c", str(tmp_path / "checkpoint")),
+    ):
+        pass
