@@ -1,4 +1,4 @@
-"""A job whose driver and workers are killed again and again: each record is delivered once, in order."""
+"""A job whose driver and workers are killed again and again: each record is delivered or given up once, in order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.spark.deliveries import write_job_folder
-from tests.spark.job.test_job import STREAM, find_token, produce
-from tests.support.kafka import NewTopicFixture
+from tests.spark.job.test_dead_letters import LIMIT, bury, number_of, produce_sizes
+from tests.spark.job.test_job import STREAM, find_token
+from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
 
@@ -62,15 +63,16 @@ def list_workers(driver: int) -> list[int]:
 def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
     chance = random.Random(17)
     source = new_topic(PARTITIONS, retention_ms=-1)
-    output, log = f"{source}-out", tmp_path / "log"
-    more = "filter: {sql: 'n % 3 <> 0'}\noutput: {partitions: 2}\n"
+    output = make_topic(bootstrap, f"{source}-out", 2, {"max.message.bytes": str(LIMIT)})
+    letters, log = make_topic(bootstrap, f"{source}-letters"), tmp_path / "log"
+    more = "filter: {sql: 'n % 3 <> 0'}\noutput: {partitions: 2}\n" + bury(letters)
     folder = write_job_folder(tmp_path / "config", bootstrap, output, source=source, stream=STREAM, more=more)
     written = killed = 0
 
     def count() -> int:
-        return len(read_committed(bootstrap, output)) if written else 0
+        return len(read_committed(bootstrap, output)) + len(read_committed(bootstrap, letters)) if written else 0
 
-    produce(bootstrap, source, range(RECORDS), PARTITIONS)
+    produce_sizes(bootstrap, source, range(RECORDS), PARTITIONS)
     written = RECORDS
     for kill in range(KILLS):
         with started(folder, tmp_path / "checkpoint", log) as driver:
@@ -78,7 +80,7 @@ def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> No
             if kill % 3:
                 wanted = sum(n % 3 != 0 for n in range(written))
                 wait_until(lambda wanted=wanted: count() >= wanted // 2, START_S, f"a half of {wanted} records")  # type: ignore[misc]
-            produce(bootstrap, source, range(written, written + RECORDS), PARTITIONS)
+            produce_sizes(bootstrap, source, range(written, written + RECORDS), PARTITIONS)
             written += RECORDS
             for _ in range(2):
                 time.sleep(chance.uniform(0, 4))  # the moment of the kill is random
@@ -91,16 +93,19 @@ def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> No
         wanted = sum(n % 3 != 0 for n in range(written))
         wait_until(lambda: count() >= wanted, START_S, f"{wanted} records; the driver says:\n{log.read_text()[-3000:]}")
         assert driver.poll() is None, log.read_text()[-3000:]
-    check(bootstrap, output, written)
+    check(bootstrap, output, letters, written)
     print(f"workers killed: {killed}")  # noqa: T201 - a failure shows it
     assert killed, "no worker was there to be killed"
 
 
-def check(bootstrap: str, output: str, written: int) -> None:
-    """Each record that matches is there once, in the order of its source partition, with a sequence of its own."""
+def check(bootstrap: str, output: str, letters: str, written: int) -> None:
+    """Each record that matches is there once, in the order of its source partition, with a sequence of its own; what the
+    output cannot take is once in the dead letters."""
+    dead = sorted(number_of(seen) for seen in read_committed(bootstrap, letters))
+    assert dead == [n for n in range(written) if n % 3 and n % 7 == 3]
     found = read_committed(bootstrap, output)
-    numbers = [int(seen.value or b"") for seen in found]
-    assert sorted(numbers) == [n for n in range(written) if n % 3]
+    numbers = [number_of(seen) for seen in found]
+    assert sorted(numbers) == [n for n in range(written) if n % 3 and n % 7 != 3]
     for partition in range(2):
         for source in range(PARTITIONS):
             mine = [
