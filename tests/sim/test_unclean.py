@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
 from aiokafka.client import AIOKafkaClient
 
+from overlay.client.connection import Connection
+from overlay.client.read.indexes import Indexes
+from overlay.client.read.question import make_request
+from overlay.client.read.reader import Progress, read_batches
+from overlay.client.read.topic import describe_topic
 from overlay.config import Loaded
+from overlay.errors import OverlayError
 from overlay.index.log_check import glimpse, void
+from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Changed, Fetched, Fetcher, PartitionFetch
 from tests.index.partitions import Record, load, seal, stream
 
 from .host import Worker, read_config, warm_up
-from .scenes import await_values, read_values, until
+from .scenes import await_values, intercept, read_values, until
 from .world import World
 from .writing import write
+
+LIST_OFFSETS = 2
+"""The API key of requests for offsets."""
 
 
 def configure(world: World) -> Loaded:
@@ -200,5 +210,49 @@ def test_chunks_between_the_old_and_the_new_end_are_void(lose: int, again: int) 
                 chunks.epoch[row], chunks.crc[row] = log_position.epoch, log_position.crc
             await void(client, "S", ("t", 0), chunks, (0, end), compacted=False)
             assert len(chunks) == (left if lose else end)
+
+    world.run(history)
+
+
+@pytest.mark.parametrize("more", [0, 5, 9])
+def test_a_reading_does_not_take_a_log_that_has_grown_again_for_the_old_one(more: int) -> None:
+    """Its position is not in the log when it fetches, and is there again when it asks for the log's bounds.
+
+    `more`: records behind those that take the place of the lost ones.
+    """
+    warm_up()
+    world = World(1)
+    found: list[int] = []
+
+    async def read(ended: asyncio.Future[Exception]) -> None:
+        kafka = {"bootstrap.servers": world.bootstrap}
+        request = make_request(
+            describe_topic("t", {}), is_named=False, now=0, columns=["offset"], follow=True, index=False
+        )
+        async with Connection(kafka, Admin(kafka)) as line:
+            try:
+                async with aclosing(read_batches(line, Indexes("overlay"), request, Progress())) as batches:
+                    async for batch in batches:
+                        found.extend(batch["offset"].to_pylist())
+            except OverlayError as error:
+                ended.set_result(error)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("t")
+        await write(world, "t", map(str, range(10)))
+        ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        world.start("reader", read(ended))
+        await until(lambda: len(found) == 10, "the reading has come to the end")
+        asked: list[Callable[[], None]] = []
+        intercept(world, LIST_OFFSETS, lambda answer, own: asked.append(lambda: own(answer)))
+        await cut(world, "t", 5)
+        await until(lambda: bool(asked), "the reading asks for the bounds of the log")
+        await write(world, "t", [f"new{number}" for number in range(5 + more)])
+        for answer in asked:
+            answer()
+        await write(world, "t", ["next"])
+        async with asyncio.timeout(60):
+            assert "truncated at 5, below the position 10" in str(await ended)
+        assert found == [*range(10)]
 
     world.run(history)

@@ -39,7 +39,7 @@ from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from overlay.index.start_positions import WINDOW
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetcher import NO_EPOCH, Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.lost_position import find_start, refuse
 from overlay.kafka.range_reader import PATIENCE_S
@@ -416,16 +416,20 @@ class Scan:
     async def _recover(self, partition_fetch: PartitionFetch, offset_range: OffsetRange) -> None:
         """Continue at the log's start if retention has removed the position, and count the offsets in between as lost.
 
-        Raises SourceChanged if the log ends before the position, since it is then another log.
+        Raises SourceChanged if the log ends before the position, since it is then another log. A
+        log that has lost its end may have grown past the position again before it is asked for its
+        bounds. So a position that stays where it is keeps its leader epoch, and the fetcher compares
+        the log with it.
         """
         topic, partition = offset_range.source
         first = await find_start(self.admin, offset_range.source, partition_fetch.position, ADVICE)
+        epoch = partition_fetch.epoch if first == partition_fetch.position else NO_EPOCH
         lost = max(0, min(first, partition_fetch.stop) - partition_fetch.position)
         if lost:
             self.progress.lost += lost
             self.progress.done += lost
             log.warning("retention passed the position", topic=topic, partition=partition, lost=lost)
-        partition_fetch.seek(first)
+        partition_fetch.seek(first, epoch)
 
 
 async def _next(parts: Iterator[FilteredRows], is_small: bool) -> FilteredRows | None:
