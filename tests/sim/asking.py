@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 
-from .applications import VALID_S, Run
+from .applications import HANG_S, VALID_S, Run, started
 from .reading import read_topic
 from .world import World
 from .writing import PREFIX
@@ -20,10 +20,14 @@ ANSWER_S = 10.0
 
 async def ask(world: World, id: str, op: str, stream: str, *, inbox: str = "", **body: Any) -> None:
     """Put a request into the control topic. `inbox`: the topic that is answered to, if it is not the overlay's own."""
+    async with AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True) as producer:
+        await _put(producer, id, op, stream, inbox, body)
+
+
+async def _put(producer: AIOKafkaProducer, id: str, op: str, stream: str, inbox: str, body: dict[str, Any]) -> None:
     value, key = json.dumps({"op": op, "stream": stream, **body}).encode(), f"request {id}".encode()
     headers = [(REPLY_TOPIC, inbox.encode())] if inbox else []
-    async with AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True) as producer:
-        await producer.send_and_wait(f"{PREFIX}.control", value, key=key, partition=0, headers=headers)
+    await producer.send_and_wait(f"{PREFIX}.control", value, key=key, partition=0, headers=headers)
 
 
 def find_answers(world: World, id: str) -> list[dict[str, Any]]:
@@ -40,11 +44,14 @@ async def await_answer(world: World, id: str, seconds: float = 60.0) -> dict[str
     return found[0]
 
 
-async def inquire(run: Run, op: str, **fields: Any) -> dict[str, Any] | None:
-    """Send a request of a storm, and return its answer, None if none comes within ANSWER_S."""
+async def inquire(run: Run, op: str, *, stream: str, **fields: Any) -> dict[str, Any] | None:
+    """Send a request of a storm, and return its answer, None if none comes within ANSWER_S, or if the client hangs."""
     id = f"ask-{next(run.correlations)}"
-    await ask(run.world, id, op, timeout=f"{VALID_S}s", **fields)
+    producer = AIOKafkaProducer(bootstrap_servers=run.world.bootstrap, enable_idempotence=True)
     try:
+        # aiokafka waits for minutes if no broker was listed when it started
+        async with started(run, producer), asyncio.timeout(HANG_S):
+            await _put(producer, id, op, stream, "", {"timeout": f"{VALID_S}s", **fields})
         return await await_answer(run.world, id, ANSWER_S)
     except TimeoutError:
         return None
