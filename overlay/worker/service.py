@@ -73,6 +73,8 @@ class Service:
     """None until this worker is a member of the group."""
     _start: ProcessStart = field(default_factory=ProcessStart)
     _request_server: RequestServer | None = None
+    _shards: int = 0
+    """How many shards there are: the state topic's partitions."""
     _opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series."""
 
@@ -138,22 +140,27 @@ class Service:
         """Connect to Kafka, create the topics of the overlay that are missing, and be a worker of
         the group until `stop`. Raises SourceUnavailable, also if the state topic accepts no
         records; CredentialsRefused."""
-        service = self.loaded.service
-        prefix = service.topics.prefix
-        async with Admin(service.kafka) as admin:
-            self.cluster = await admin.find_cluster()
-            count = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
-            await check_writable(admin, state_topic(prefix))
+        async with Admin(self.loaded.service.kafka) as admin:
             try:
-                if await self._ensure_control(admin):
-                    await self._open_request_server(admin)
-                await self._be_member(admin, count, stop)
+                if await unless(stop, self._prepare(admin)):
+                    await self._be_member(admin, stop)
             finally:
                 self.shard_manager, request_server, self._request_server = None, self._request_server, None
                 if request_server is not None:
                     await request_server.close()
 
-    async def _be_member(self, admin: Admin, count: int, stop: asyncio.Event) -> None:
+    async def _prepare(self, admin: Admin) -> None:
+        """Create the topics of the overlay that are missing, and read the control topic. Raises as
+        `_work`."""
+        service = self.loaded.service
+        prefix = service.topics.prefix
+        self.cluster = await admin.find_cluster()
+        self._shards = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
+        await check_writable(admin, state_topic(prefix))
+        if await self._ensure_control(admin):
+            await self._open_request_server(admin)
+
+    async def _be_member(self, admin: Admin, stop: asyncio.Event) -> None:
         """Join the group of workers and run the shards that it assigns to us until `stop`. Changes
         of the config come from the control topic, or from the folder's files if there is no control
         topic."""
@@ -161,10 +168,18 @@ class Service:
         prefix = service.topics.prefix
         registry = Registry(self.loaded) if request_server is None else request_server.registry
         membership = Membership(service.kafka, prefix, state_topic(prefix))
-        await membership.start()
+        if not await unless(stop, membership.start()):
+            return
         async with asyncio.TaskGroup() as group:
             self.shard_manager = ShardManager(
-                registry.effective(), count, admin, self.metrics, membership, group, self.rates, opened=self._opened
+                registry.effective(),
+                self._shards,
+                admin,
+                self.metrics,
+                membership,
+                group,
+                self.rates,
+                opened=self._opened,
             )
             self.trouble = ""
             if request_server is not None:

@@ -192,3 +192,32 @@ def test_a_worker_stops_while_kafka_is_away(kind: str) -> None:
         await workers[0].stop()
 
     world.run(history)
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.002])
+@pytest.mark.parametrize("requests", range(1, 25))
+def test_a_worker_that_starts_stops_when_kafka_goes_away(requests: int, later_s: float) -> None:
+    """Whatever it waits for holds up no end. `requests`: how many it has sent when the network is about to be parted."""
+    warm_up()
+    world = World(1)
+    sent: list[str] = []
+
+    def part() -> None:
+        world.faults.parted |= {("w0", broker) for broker in world.cluster.brokers}
+
+    def note(name: str, kind: str) -> None:
+        sent.append(kind)
+        if len(sent) == requests:
+            world.loop.call_later(later_s, part)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("orders", 3)
+        world.network.watch = note
+        worker = Worker(world, "w0", configure(world))
+        worker.start()
+        await asyncio.sleep(2)
+        began = world.loop.now
+        await worker.stop()
+        assert world.loop.now - began < 30
+
+    world.run(history)
