@@ -17,7 +17,8 @@ The promises, for each consumer:
 - `exactly_once`: consumer sequences count from 1 without a hole, and a message comes again only with the next number of
   deliveries, never more than max_deliver;
 - what was acked and answered does not come again, and has no dead letter after that (a range has to name the last delivery; to
-  a pull request that was made before the answer it may come: it was on its way);
+  a pull request that was made before the answer it may come: it was on its way); with `ack_policy: all` nothing that has a
+  lower sequence does either (with `at_least_once` a former owner may still deliver it that has not noticed that it is fenced);
 - what was acked before its ack_wait was over does not come again (where clocks do not jump, no acks are lost, and ack_wait
   begins when the reader group has committed past the delivery);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason (with
@@ -33,6 +34,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -296,7 +298,7 @@ class Judge:
         self._blame(consumer, "settled without an ack", unsettled)
         # topics that the service creates have the workers' times, which say nothing once a clock has jumped
         is_timed = self._run.plan.tells_times
-        timed = deliveries if consumer.is_pulled or is_timed else []
+        timed = self._leave_out_fenced(consumer, deliveries) if consumer.is_pulled or is_timed else []
         again = set(self._find_answered(timed, said, letters if is_timed else {}, self._asked))
         self._blame(consumer, "came again after the answer to its ack", again)
         self._check_letters(consumer, deliveries, said, letters)
@@ -305,11 +307,21 @@ class Judge:
             early = set(self._find_prompt(consumer, deliveries, said, letters)) if is_timely else set()
             self._blame(consumer, "came again though acked in time", early)
 
+    def _leave_out_fenced(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return the deliveries without those of owners that had lost the shard: with `at_least_once` Kafka does not refuse
+        them."""
+        if consumer.is_exact:
+            return deliveries
+        fenced = self._cluster.transactions.fenced
+        ends = {f"{producer}x{epoch}": at for (producer, epoch), at in fenced.items()}
+        return [each for each in deliveries if each.record.timestamp < ends.get(each.token.incarnation, math.inf)]
+
     def _collect(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> dict[int, Said]:
-        """Return what was said of each message, by sequence; of a range ack the deliveries of its incarnation."""
+        """Return what was said of each message, by sequence; of a range ack the deliveries of its incarnation. With
+        `ack_policy: all` an answer counts for all messages that its ack settles."""
         said: dict[int, Said] = defaultdict(Said)
         numbered = {(each.token.incarnation, each.token.consumer_sequence): each.token.sequence for each in deliveries}
-        ends = _find_ends(deliveries)
+        ends, delivered = _find_ends(deliveries), sorted({each.token.sequence for each in deliveries})
         for record in self._acks:
             token, body = record.header("Nats-Reply-To") or record.key or b"", record.value or b""
             parts = token.decode().split(".")
@@ -326,6 +338,9 @@ class Judge:
             else:
                 numbers = [parse_token(token).sequence]
             answer = self._answers.get(record.header(CORRELATION) or b"")
+            if answer is not None and consumer.policy == "all" and body.startswith(FINAL):
+                for number in _find_covered(numbers, delivered):
+                    said[number].answered.append(answer)
             for number in numbers:
                 entry = said[number]
                 if body.startswith(b"-NAK"):
@@ -437,6 +452,11 @@ def _find_ends(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], float]:
         ends[token.incarnation, token.consumer_sequence] = again.get(token.sequence, math.inf)
         again[token.sequence] = each.record.timestamp
     return ends
+
+
+def _find_covered(acked: Sequence[int], delivered: Sequence[int]) -> Sequence[int]:
+    """Return the sequences that were delivered and that an ack settles along with its own. `delivered`: rising."""
+    return delivered[: bisect_left(delivered, max(acked, default=0))]
 
 
 def _find_deliveries(records: Iterable[Found]) -> list[Delivery]:

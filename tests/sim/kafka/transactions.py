@@ -60,6 +60,8 @@ class Transactions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.known: dict[str, Transactional] = {}
+        self.fenced: dict[tuple[int, int], float] = {}
+        """When the requests of a producer id and an epoch began to be refused, ms since 1970."""
         self._next_producer = 1000
         self.coordinator_epoch = 0
 
@@ -90,6 +92,7 @@ class Transactions:
             return Code.NONE, known.producer, known.epoch
         if known.state in _ENDING:
             return Code.CONCURRENT_TRANSACTIONS, -1, -1
+        self._note_fenced(known)
         if known.state is State.ONGOING:
             known.epoch = min(known.epoch + 1, LAST_EPOCH)
             self._end(known, ABORT)
@@ -101,6 +104,9 @@ class Transactions:
         known.state = State.EMPTY
         known.timeout_ms = timeout_ms
         return Code.NONE, known.producer, known.epoch
+
+    def _note_fenced(self, known: Transactional) -> None:
+        self.fenced.setdefault((known.producer, known.epoch), self._cluster.wall_ms)
 
     def _find(self, answer: Answer) -> Transactional | Code:
         """Return the transactional id of a request, if the request comes from its latest producer."""
@@ -300,6 +306,7 @@ class Transactions:
                 cluster.timers.at(cluster.now + sweep + RETRY_S, abort)
             else:
                 # the producer is fenced: the epoch of its next request is too old
+                self._note_fenced(known)
                 known.epoch = min(known.epoch + 1, LAST_EPOCH)
                 self._end(known, ABORT)
 
