@@ -13,12 +13,13 @@ writes a definition sees it here when it has read the record back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from overlay.config import ConsumerConfig, Loaded, Profile, check_consumer, check_update, find_cycles
 from overlay.config.codes import ERRORS
+from overlay.config.consumer import AckPolicy
 from overlay.config.document import Path, show_path
 from overlay.config.filters import check_filter
 from overlay.config.load import check_own, word_violation
@@ -55,6 +56,8 @@ class Registry:
     """Requests without an answer by id, in their order."""
     lapsed: set[ConsumerId] = field(default_factory=set)
     """Consumers of files that inactive_threshold has ended; they return at the next start."""
+    kept_policies: dict[ConsumerId, AckPolicy] = field(default_factory=dict)
+    """The ack policies with which consumers were delivered whose configs say another one."""
     foreign: int = 0
     """Number of records that were skipped."""
     fault: str = ""
@@ -137,6 +140,27 @@ class Registry:
         self._effective = None
         self.lapsed.add(id)
 
+    def keep_policies(self, found: Mapping[ConsumerId, AckPolicy]) -> bool:
+        """Note the ack policies of the state, for consumers of this worker's shards whose configs
+        say another one. Return whether that changes anything.
+
+        The topic may have lost what it said of a file. Then a file that says another ack policy is
+        taken up like a new one, and only the state can tell. A policy that the file says again is
+        kept until the topic says it too.
+        """
+        kept = {id: policy for id, policy in self.kept_policies.items() if self._is_put_back(id, policy)}
+        if (kept := {**kept, **found}) == self.kept_policies:
+            return False
+        self._effective, self.kept_policies = None, kept
+        return True
+
+    def _is_put_back(self, id: ConsumerId, policy: AckPolicy) -> bool:
+        """Return whether the file of a consumer says an ack policy that the topic does not."""
+        config, known = self.files.consumers.get(id), self.definitions.get(id)
+        if config is None or known is None:
+            return False
+        return config.ack_policy is policy and known.config.ack_policy is not policy
+
     def effective(self) -> Loaded:
         """Return the configs that are to be served: the folder's, and those of consumers that only
         the topic defines. `problems` says what is wrong with either. The result is cached until
@@ -185,6 +209,8 @@ class Registry:
                 continue
             taken, _ = self._follow(id, config)
             known = self.definitions.get(id)
+            if taken.ack_policy is not self.kept_policies.get(id, taken.ack_policy):
+                continue
             if known is None or (known.config, known.origin) != (taken, Origin.FILE):
                 created, ends = (known.created, known.ends) if known else (now, None)
                 yield Definition(taken, created, Origin.FILE, ends=ends)
@@ -208,11 +234,17 @@ class Registry:
         changed in a way that JetStream's rules forbid. Then the config is the one last taken up,
         otherwise `config`.
         """
-        known = self.definitions.get(id)
+        known, place, kept = self.definitions.get(id), self.files.files[id], self.kept_policies.get(id)
+        if kept is not None and (known is None or known.config.ack_policy is not kept):
+            # the topic has lost what it said before, and may have been given what the file says now
+            message = (
+                f"the consumer was delivered with {kept}. Put that back, or run `overlay consumer rm {' '.join(id)}`"
+            )
+            is_same = config.ack_policy is kept
+            return config, [] if is_same else [ConfigError(place, message, field="ack_policy", code=10012)]
         if known is None or known.config == config:
             return config, []
         violations = list(check_update(known.config, config))
-        place = self.files.files[id]
         refused = [
             ConfigError(
                 place, f"{word_violation(found)}. It runs as it was", field=found.field, code=found.error.err_code

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from aiokafka.errors import KafkaError
 
 from overlay.clock import monotonic, now_ns
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
+from overlay.config.consumer import AckPolicy
 from overlay.consumer.effects import Advise, Advisory
 from overlay.dispatch.answers import answer
 from overlay.dispatch.event_topic import encode_audit, encode_notices
@@ -84,6 +85,10 @@ class Host(rules.Host, Protocol):
         """Pause and resume consumers when their configs ask for it now. Return the worker's
         consumers that inactive_threshold has ended.
         """
+
+    def find_kept_policies(self) -> Mapping[ConsumerId, AckPolicy]:
+        """Return the ack policies with which the worker's consumers were delivered, for those whose
+        configs say another one."""
 
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
@@ -225,6 +230,8 @@ class RequestServer:
         if self._reloaded is not None:
             self.registry.reload(self._reloaded)
             self._reloaded = None
+            subjects.add(Subject.CONSUMER)
+        if self.registry.keep_policies(self.host.find_kept_policies()):
             subjects.add(Subject.CONSUMER)
         if subjects & {Subject.CONSUMER, Subject.PAUSE}:
             self._unwritten = None

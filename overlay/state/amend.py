@@ -148,7 +148,7 @@ def reset_stream(
     """
     own = {source: LogPosition(position) for source, position in positions.items()}
     consumers = {
-        consumer: ConsumerState(known.sequence, own, snapshots.get(consumer, {}))
+        consumer: ConsumerState(known.sequence, own, snapshots.get(consumer, {}), policy=known.policy)
         for consumer, known in state.consumers.items()
         if consumer[0] == stream and not known.job
     }

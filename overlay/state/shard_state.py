@@ -56,7 +56,8 @@ class ConsumerState:
     each subject is delivered. `floor`: the offsets below which nothing is delivered, for a consumer
     that begins behind its position. `heard`: the next offset to read in each partition of the
     stream's ack topic, where it differs from the stream's. `replay_until`: for replay original, the
-    stream's last sequence when the consumer was created; None if unknown or not needed.
+    stream's last sequence when the consumer was created; None if unknown or not needed. `policy`:
+    the ack policy with which the consumer is delivered; empty if unknown.
 
     Who delivers the consumer (handover.py) is said by three texts. `job`: name of the Spark job that
     does; empty for the service. `claim`: a random mark, drawn anew each time that a job takes the
@@ -71,6 +72,7 @@ class ConsumerState:
     floor: Mapping[TopicPartition, int] = field(default_factory=dict)
     heard: Mapping[TopicPartition, int] = field(default_factory=dict)
     replay_until: int | None = None
+    policy: str = ""
     job: str = ""
     claim: str = ""
     recall: str = ""
@@ -221,8 +223,8 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
         wire["heard"] = [[*source, offset] for source, offset in state.heard.items()]
     if state.replay_until is not None:
         wire["replay_until"] = state.replay_until
-    owner = {"job": state.job, "claim": state.claim, "recall": state.recall}
-    return wire | {key: text for key, text in owner.items() if text}
+    texts = {"policy": state.policy, "job": state.job, "claim": state.claim, "recall": state.recall}
+    return wire | {key: text for key, text in texts.items() if text}
 
 
 def decode(value: bytes) -> tuple[Delta, bool]:
@@ -261,6 +263,7 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
         {(topic, p): offset for topic, p, offset in wire.get("floor", ())},
         {(topic, p): offset for topic, p, offset in wire.get("heard", ())},
         wire.get("replay_until"),
+        wire.get("policy", ""),
         wire.get("job", ""),
         wire.get("claim", ""),
         wire.get("recall", ""),

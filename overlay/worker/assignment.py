@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from aiokafka.client import AIOKafkaClient
 
 from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds, StreamConfig
+from overlay.config.consumer import AckPolicy
 from overlay.config.filters import compile_filter
 from overlay.consumer.pace import is_replayed
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
@@ -48,6 +49,8 @@ class Assignment:
     waiting: set[str] = field(default_factory=set)
     """Stopped streams whose ledger still numbers records of a log that was cut: the worker that keeps it restarts it."""
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
+    kept_policies: dict[ConsumerId, AckPolicy] = field(default_factory=dict)
+    """The ack policies with which consumers were delivered whose config says another one now. They are stalled."""
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     """The log start of every partition."""
     topics: dict[str, TopicFacts | None] = field(default_factory=dict)
@@ -125,7 +128,7 @@ async def make_assignment(
     The delta is what the state must record of it before the first record is delivered. Raises
     SourceUnavailable.
     """
-    assignment = Assignment(stalled=dict(stalled))
+    assignment = Assignment(stalled=dict(stalled), kept_policies=_find_kept_policies(mine, state))
     wanted = {name: loaded.streams[name] for name in dict.fromkeys([*(name for name, _ in mine), *keeps])}
     denied: dict[str, str] = {}
     topics = [topic for stream in wanted.values() for topic in stream.topic_names]
@@ -153,6 +156,14 @@ async def make_assignment(
         assignment.starts.update({source: first for source, (first, _) in bounds.items()})
         delta.topics.update({(name, topic): identity for topic, identity in sources.identities.items()})
     return assignment, delta
+
+
+def _find_kept_policies(mine: Mapping[ConsumerId, ConsumerConfig], state: ShardState) -> dict[ConsumerId, AckPolicy]:
+    """Return the ack policies in the state, for consumers whose configs say another one."""
+    known = {
+        id: state.consumers[id].policy or config.ack_policy for id, config in mine.items() if id in state.consumers
+    }
+    return {id: AckPolicy(policy) for id, policy in known.items() if policy != mine[id].ack_policy}
 
 
 async def enlist(
@@ -259,6 +270,13 @@ async def _enlist(
         own = {source: LogPosition(position) for source, position in start.positions.items()}
         delta.consumers[config.id] = known = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
+    if (kept := assignment.kept_policies.get(config.id)) is not None:
+        raise OverlayError(
+            f"it was delivered with ack_policy {kept}, and its config says {config.ack_policy}: what waits for an ack would"
+            f" count as done, or the other way round. Put {kept} back, or remove its state with `overlay consumer rm`"
+        )
+    if not known.policy:
+        delta.consumers[config.id] = known = replace(known, policy=str(config.ack_policy))
     if is_replayed(config) and known.replay_until is None:
         end = await find_replay_end(admin, sources.partitions, assignment.starts, ledger)
         delta.consumers[config.id] = replace(known, replay_until=end)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from overlay.chance import draw_id
 from overlay.clock import now_ms, now_ns
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, fill_defaults
+from overlay.config.consumer import AckPolicy
 from overlay.consumer.events import Deleted, Paused, Pulled, Resumed, Updated
 from overlay.consumer.info import ConsumerInfo, Facts
 from overlay.consumer.pulls import PullRequest, StatusText
@@ -265,6 +266,10 @@ class ShardManager:
     def report(self) -> dict[str, Any]:
         """Return the bodies of /readyz, /streams and /consumers."""
         return report_service(self.loaded, self.shards.values(), self.rates, self.metrics, self.trouble, self.elsewhere)
+
+    def find_kept_policies(self) -> dict[ConsumerId, AckPolicy]:
+        """Return the ack policies of the state, for our consumers whose configs say another one."""
+        return {id: policy for each in self.sessions for id, policy in each.assignment.kept_policies.items()}
 
     def report_consumer(self, id: ConsumerId) -> Mapping[str, Any]:
         """Return what /consumers says of one consumer, empty if it is unknown."""

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from overlay.config import Loaded, LogEnds
+from overlay.config.consumer import AckPolicy
 from overlay.control.records import Definition, Origin, Pause, Subject, make_key, write_definition, write_pause
 from overlay.control.registry import Registry
 from overlay.errors import ConfigError, FilePosition
@@ -75,6 +78,41 @@ def test_a_forbidden_change_of_a_file_leaves_it_as_it_was() -> None:
     assert (problem.place, problem.field, problem.code) == (FilePosition("consumers/a.yaml"), "deliver_policy", 10012)
     assert "deliver policy can not be updated" in str(problem) and "It runs as it was" in str(problem)
     assert list(registry.find_unwritten(NOW)) == []
+
+
+def test_an_ack_policy_that_the_state_contradicts_is_not_taken_up() -> None:
+    """The topic has lost what it said of the file before."""
+    registry = Registry(make_files(make_config("a", ack_policy="explicit"), make_config("b")))
+    assert not registry.keep_policies({})
+    assert registry.keep_policies({("S", "a"): AckPolicy.NONE})
+    assert not registry.keep_policies({("S", "a"): AckPolicy.NONE})
+    (problem,) = registry.effective().problems
+    assert (problem.place, problem.field) == (FilePosition("consumers/a.yaml"), "ack_policy")
+    assert "delivered with none" in str(problem) and "overlay consumer rm S a" in str(problem)
+    assert [d.id[1] for d in registry.find_unwritten(NOW)] == ["b"]
+
+
+@pytest.mark.parametrize("is_known_early", [False, True])
+def test_an_ack_policy_that_is_put_back_counts_though_another_was_taken_up(is_known_early: bool) -> None:
+    """`is_known_early`: whether the worker hears what the state says before the file is put back."""
+    registry = Registry(make_files(make_config("a", ack_policy="explicit")))
+    (wrong,) = registry.find_unwritten(NOW)
+    take(registry, write_definition(wrong))
+    if is_known_early:
+        assert registry.keep_policies({("S", "a"): AckPolicy.NONE})
+    registry.reload(make_files(make_config("a")))
+    if not is_known_early:
+        assert "It runs as it was" in list_problems(registry)[0]
+        assert registry.keep_policies({("S", "a"): AckPolicy.NONE})
+    assert list_problems(registry) == []
+    assert registry.effective().consumers["S", "a"].ack_policy is AckPolicy.NONE
+    # the new session finds nothing that contradicts, and the topic still says the other policy
+    assert not registry.keep_policies({})
+    (right,) = registry.find_unwritten(NOW)
+    take(registry, write_definition(right))
+    assert registry.keep_policies({})
+    assert list_problems(registry) == [] and list(registry.find_unwritten(NOW)) == []
+    assert registry.effective().consumers["S", "a"].ack_policy is AckPolicy.NONE
 
 
 def test_a_file_that_breaks_goes_on_and_one_that_goes_does_not() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from overlay.clock import now_ns
 from overlay.config import Loaded, LogEnds
+from overlay.config.consumer import AckPolicy
 from overlay.control import serve
 from overlay.control.decide import Body, Decision, Host
 from overlay.control.registry import Registry
@@ -38,6 +39,9 @@ class Owner(Worker):
 
     def tend(self) -> Collection[tuple[str, str]]:
         return ()
+
+    def find_kept_policies(self) -> dict[tuple[str, str], AckPolicy]:
+        return {}
 
     async def take_up(self, loaded: Loaded, forget: Collection[tuple[str, str]] = ()) -> None:
         pass

@@ -2,7 +2,8 @@
 the start, as `overlay stream reset` does.
 
 A loss may take the marker of a transaction and leave its records. Readers of committed records wait behind them until an
-operator aborts the transaction. After a loss of the control topic the operator asks again for all that was asked for.
+operator aborts the transaction. After a loss of the control topic the operator asks again for all that was asked for, and puts
+files back that say what is refused.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class LogLosses:
     """Losses of the source, of acks, of outputs, and of the control topic. `acts` says how each kind of mishap is carried
     out."""
 
-    def __init__(self, run: Run, operator: Operator) -> None:
-        self._run, self._world, self._operator = run, run.world, operator
+    def __init__(self, run: Run, operator: Operator, put_back: Callable[[random.Random], Awaitable[None]]) -> None:
+        """`put_back`: has files say again what was taken up of them."""
+        self._run, self._world, self._operator, self._put_back = run, run.world, operator, put_back
         self._lock = asyncio.Lock()
         self._attempts = 0
         self.acts: Mapping[Kind, Callable[[random.Random], Awaitable[None]]] = {
@@ -71,6 +73,7 @@ class LogLosses:
         """Cut the control topic, and ask again for what was asked for."""
         if CONTROL in self._world.cluster.topics and await self._cut_and_abort(CONTROL, chance):
             await asyncio.sleep(REPAIR_AFTER_S * chance.random())
+            await self._put_back(chance)
             await self._operator.repair()
 
     async def _cut_and_abort(self, topic: str, chance: random.Random) -> bool:

@@ -74,6 +74,12 @@ class OperatorChanges:
             files.refused.pop(consumer.name, None)
             await self._reload(f"the file of {consumer.name} is put back", chance)
 
+    async def put_back(self, chance: random.Random) -> None:
+        """Have the files that say what is refused say again what they said before."""
+        if self._run.files.refused:
+            self._run.files.refused.clear()
+            await self._reload("files that were refused are put back", chance)
+
     def _is_taken_up(self, consumer: Consumer) -> bool:
         """Return whether the control topic has what the latest version of a consumer's file says."""
         key = f"consumer {STREAM} {consumer.name}".encode()
@@ -85,7 +91,8 @@ class OperatorChanges:
             for name, value in consumer.config.items()
             if name in ("ack_wait", "max_ack_pending")
         }
-        return bool(config) and has_filter and all(config[name] == value for name, value in limits.items())
+        is_same = config.get("ack_policy") == consumer.policy and has_filter
+        return is_same and all(config[name] == value for name, value in limits.items())
 
     async def _remove(self, chance: random.Random) -> None:
         """Take a consumer's file away for a while. It goes on where it was when the file is there again."""

@@ -222,6 +222,7 @@ class Plan:
         extra = random.Random(f"{seed} extra")  # apart, so that histories without extras stay as they are
         changes = random.Random(f"changes of {seed}")
         losses = random.Random(f"losses of {seed}")
+        further = random.Random(f"further losses of {seed}")
 
         def rate(most: float) -> float:
             return 0.0 if chance.random() < 0.25 else chance.random() * most
@@ -244,7 +245,7 @@ class Plan:
         lost = extra.choice((0.0, 0.0, 0.0, 0.0, LOST_ANSWERS))
         workers = extra.choice((2, 2, 2, 2, 3, 4))
         slept = _draw_mishaps(extra, {Kind.SLEEP: 1.0 if extra.random() < 0.04 else 0.0})[:1]
-        change_rates = _draw_change_rates(changes)
+        change_rates, loss_rates = _draw_change_rates(changes), _draw_loss_rates(losses)
         is_reset = change_rates[Kind.CUT] > 0 or change_rates[Kind.RENEW] > 0
         if change_rates[Kind.TIGHTEN]:
             consumers = tuple(_let_bury(changes, consumer) for consumer in consumers)
@@ -269,7 +270,8 @@ class Plan:
                 _draw_mishaps(chance, rates),
                 slept,
                 _draw_mishaps(changes, change_rates),
-                _draw_mishaps(losses, _draw_loss_rates(losses)),
+                _draw_mishaps(losses, loss_rates),
+                _draw_mishaps(further, _draw_further_rates(further, loss_rates)),
             ),
             traps=rate(0.05),
             # the judge of what operators create does not know of resets
@@ -330,10 +332,7 @@ def _draw_change_rates(chance: random.Random) -> dict[Kind, float]:
 
 
 def _draw_loss_rates(chance: random.Random) -> dict[Kind, float]:
-    """Return how often a minute further logs lose their end, and files say what is refused.
-
-    Not both: where the control topic has lost what a file said before, no change of the file is refused.
-    """
+    """Return how often a minute further logs lose their end, and files say what is refused."""
     policy = chance.random() < 0.5
     return {
         Kind.CUT_OUTPUT: chance.random() * 3 if chance.random() < 0.12 else 0.0,
@@ -341,6 +340,15 @@ def _draw_loss_rates(chance: random.Random) -> dict[Kind, float]:
         Kind.REPOLICY: chance.random() * 4 if chance.random() < 0.2 and policy else 0.0,
         Kind.LAPSE: chance.random() * 3 if chance.random() < 0.3 else 0.0,
     }
+
+
+def _draw_further_rates(chance: random.Random, losses: Mapping[Kind, float]) -> dict[Kind, float]:
+    """Return how often a minute what happens that is drawn last. `losses`: what is drawn already."""
+    rates: dict[Kind, float] = {}
+    # files that say what is refused, while the control topic loses what they said before
+    for kind, other in ((Kind.CUT_CONTROL, Kind.REPOLICY), (Kind.REPOLICY, Kind.CUT_CONTROL)):
+        rates[other] = chance.random() * 4 if losses[kind] and not losses[other] and chance.random() < 0.3 else 0.0
+    return rates
 
 
 def _let_bury(chance: random.Random, consumer: Consumer) -> Consumer:

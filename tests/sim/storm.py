@@ -80,10 +80,11 @@ class Storm:
             reader.start()
         world.start("app", produce(run, is_transactional=False))
         world.start("bank", produce(run, is_transactional=True))
+        operator_changes = OperatorChanges(run, workers, self._operator)
         changes = {
             **TopicChanges(run).acts,
-            **LogLosses(run, self._operator).acts,
-            **OperatorChanges(run, workers, self._operator).acts,
+            **LogLosses(run, self._operator, operator_changes.put_back).acts,
+            **operator_changes.acts,
         }
         mishaps = Mishaps(run, workers, readers, changes)
         await asyncio.sleep(plan.begins_s)

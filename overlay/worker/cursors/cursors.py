@@ -167,6 +167,7 @@ class Cursors:
             state.floor,
             state.heard,
             state.replay_until,
+            state.policy,
             careful,
             left={source: at for source, at in state.own.items() if source not in log_positions},
         )
@@ -438,7 +439,9 @@ class Cursors:
         kept = consumer[0] in self._ledgers
         snapshot = {s: end for s, end in standing.snapshot.items() if kept or (s in own and own[s].position < end)}
         floor = {s: at for s, at in standing.floor.items() if kept or at > self._find_position(consumer, s)}
-        return ConsumerState(standing.sequence, own, snapshot, floor, standing.heard, standing.replay_until)
+        return ConsumerState(
+            standing.sequence, own, snapshot, floor, standing.heard, standing.replay_until, standing.policy
+        )
 
     def _find_own(self, consumer: ConsumerId) -> dict[TopicPartition, LogPosition]:
         """Return the positions that the state records for the consumer itself.

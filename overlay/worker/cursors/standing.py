@@ -23,6 +23,8 @@ class Standing:
     """Positions in ack topics, where they differ from the stream's."""
     replay_until: int | None = None
     """For replay original, the sequence up to which the consumer replays the stream."""
+    policy: str = ""
+    """The ack policy with which it is delivered."""
     is_careful: bool = False
     """Whether it must not be told of sequences that are not committed yet."""
     holds: Mapping[TopicPartition, int] = field(default_factory=dict)

@@ -43,6 +43,18 @@ REQUESTS = (
         history="test_control_cut.py::test_a_lost_definition_does_not_count_for_a_worker_that_slept",
     ),
     Mutant(
+        "another-ack-policy-taken-up",
+        """Take a file's ack policy up without asking the state, though the control topic has lost what the file said.""",
+        (
+            Change(
+                "overlay.worker.assignment",
+                "if policy != mine[id].ack_policy}\n",
+                "if False}\n",
+            ),
+        ),
+        history="test_control_cut.py::test_another_ack_policy_is_not_taken_up_after_a_loss",
+    ),
+    Mutant(
         "holes-in-the-control-topic-passed-over",
         """Read the control topic on where compaction has taken records. A worker that slept for longer than tombstones stay
         keeps a consumer that was deleted meanwhile.""",
