@@ -58,9 +58,9 @@ SERVED_S = 8.0
 wait."""
 LOOK_S = 0.02
 """Seconds between two looks at whether something has happened that a task waits for."""
-RECENT_S = 10.0
+RECENT_S = 4.0
 """Seconds for which shards that were assigned to us wait until the control topic is read to its
-end."""
+end. The group hears nothing of us meanwhile: less than its session timeout."""
 REST_S = (0.5, 30.0)
 """Shortest and longest pause in seconds after an error; it doubles with each error in a row."""
 DELETED = "it was deleted meanwhile"

@@ -206,9 +206,11 @@ class PartitionFetch:
     def take(self) -> Fetched | Lost | Changed | Denied | None:
         """Return what is ready, None if nothing is, and empty `ready`, so that the fetcher fetches
         the next data. Does not wait.
+
+        A caller that finds Lost, Changed or Denied, and fails before it calls `seek`, finds it again.
         """
         taken, self.ready = self.ready, None
-        if isinstance(taken, Fetched):
+        if taken is not None:
             self._fetcher.wake()
         return taken
 

@@ -13,6 +13,8 @@ from .world import World
 DAY_S = 86_400.0
 PRODUCE = 0
 """The API key of produce requests."""
+LIST_OFFSETS = 2
+"""The API key of requests for offsets."""
 
 
 def read_values(world: World, topic: str) -> list[str]:

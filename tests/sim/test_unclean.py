@@ -19,16 +19,13 @@ from overlay.errors import OverlayError
 from overlay.index.log_check import glimpse, void
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Changed, Fetched, Fetcher, PartitionFetch
+from overlay.kafka.fetcher import Changed, Fetched, Fetcher, Lost, PartitionFetch
 from tests.index.partitions import Record, load, seal, stream
 
 from .host import Worker, read_config, warm_up
-from .scenes import await_values, intercept, read_values, until
+from .scenes import LIST_OFFSETS, await_values, intercept, read_values, until
 from .world import World
 from .writing import write
-
-LIST_OFFSETS = 2
-"""The API key of requests for offsets."""
 
 
 def configure(world: World) -> Loaded:
@@ -104,13 +101,13 @@ async def connected(world: World) -> AsyncIterator[AIOKafkaClient]:
         await client.close()
 
 
-async def take(fetcher: Fetcher, partition_fetch: PartitionFetch) -> Fetched | Changed:
+async def take(fetcher: Fetcher, partition_fetch: PartitionFetch) -> Fetched | Changed | Lost:
     """Wait for what comes next on a partition fetch."""
     async with asyncio.timeout(30):
         while (taken := partition_fetch.take()) is None:
             fetcher.changed.clear()
             await fetcher.changed.wait()
-    assert isinstance(taken, Fetched | Changed)
+    assert isinstance(taken, Fetched | Changed | Lost)
     return taken
 
 
@@ -134,6 +131,28 @@ def test_a_partition_fetch_compares_the_batch_before_a_position_that_it_was_led_
             assert taken == Changed(4, 8 - lose) if is_other else isinstance(taken, Fetched)
             partition_fetch.seek(4)
             assert isinstance(await take(fetcher, partition_fetch), Fetched), "without an epoch nothing is compared"
+            await fetcher.close()
+
+    world.run(history)
+
+
+def test_a_loss_that_was_taken_and_not_acted_upon_is_told_again() -> None:
+    """The reader may fail between the two, since Kafka does not answer it."""
+    warm_up()
+    world = World(1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("t")
+        await write(world, "t", map(str, range(8)))
+        await cut(world, "t", 5)
+        async with connected(world) as client:
+            fetcher = Fetcher(client)
+            partition_fetch = await fetcher.open("t", 0, 8, epoch=0)
+            for _ in range(3):
+                assert await take(fetcher, partition_fetch) == Lost(8)
+            await write(world, "t", map(str, range(20)))
+            found = [await take(fetcher, partition_fetch) for _ in range(4)]
+            assert found[1:] == [Changed(8, 3)] * 3, "the first may have been asked for before the log grew"
             await fetcher.close()
 
     world.run(history)

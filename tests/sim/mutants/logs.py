@@ -6,6 +6,17 @@ from .mutant import Change, Mutant
 
 LOGS = (
     Mutant(
+        "loss-told-once",
+        """Tell once that a log does not have a position. A reader that cannot ask then how far the log goes, since Kafka does
+        not answer, reads nothing any more.""",
+        (
+            Change(
+                "overlay.kafka.fetcher", "        if taken is not None:\n", "        if isinstance(taken, Fetched):\n"
+            ),
+        ),
+        history="test_unclean.py::test_a_loss_that_was_taken_and_not_acted_upon_is_told_again",
+    ),
+    Mutant(
         "lost-deliveries-wait-for-readers",
         """Have the ack_wait of deliveries that an output has lost begin when the reader group has passed their offsets. If the
         output does not grow again, that is never, and the messages do not come again.""",
