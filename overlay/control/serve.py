@@ -87,8 +87,8 @@ class Host(rules.Host, Protocol):
         """
 
     def find_kept_policies(self) -> Mapping[ConsumerId, AckPolicy]:
-        """Return the ack policies with which the worker's consumers were delivered, for those whose
-        configs say another one."""
+        """Return the ack policies with which consumers of the worker were delivered whose configs
+        say another one now."""
 
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong

@@ -26,6 +26,8 @@ DECISIVE = {
 """Requests of takeovers, transactions and the group: what changes hands while they are under way is worth a look."""
 JUMP_S, BOUND_JUMP_S = 3_600.0, 60.0
 """By how much a worker's clock may jump, and where clocks count: deadlines and pauses wait for the clock that set them."""
+ASLEEP_S = 60.0
+"""For how long the start of the workers that were stopped waits for one that is frozen meanwhile, perhaps for hours."""
 
 
 class Mishaps:
@@ -118,13 +120,17 @@ class Mishaps:
 
     async def _stop_worker(self, worker: Worker, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        process, left = worker.process, STOP_S  # it may be started again, as another process, before we look
+        # it may be started again, as another process, before we look
+        process, left, patience = worker.process, STOP_S, ASLEEP_S
         if _is_dead(process):
             return
         worker.ask_to_stop()
-        while left > 0 and not _is_dead(process):
+        while left > 0 and patience > 0 and not _is_dead(process):
             await asyncio.sleep(1.0)
-            left -= 0.0 if process.state is State.FROZEN else 1.0
+            if process.state is State.FROZEN:
+                patience -= 1.0
+            else:
+                left -= 1.0
         assert left > 0, f"{worker.name} has not stopped within {STOP_S:g} s"
 
     async def _freeze(self, chance: random.Random) -> None:
