@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlay.kafka.log_position import TopicPartition
@@ -38,7 +38,15 @@ BATCHES = st.lists(
 read, whether the batch is begun twice, and which consumers have limits."""
 
 
+NOTHING: tuple[list[int], set[str], int, bool, dict[str, Pace]] = ([0, 0, 0], set(), 1, False, {})
+
+
 @given(BATCHES, st.dictionaries(st.sampled_from(NAMES), st.integers(0, 60)))
+# a consumer that begins above the end of one partition, and behind the end of another
+@example(
+    [NOTHING, ([0, 0, 4], set(), 1, False, {}), ([0, 0, 0], {"a"}, 1, False, {}), ([0, 2, 0], {"a"}, 1, False, {})],
+    {"a": 2},
+)
 def test_each_offset_is_read_once_and_in_order(
     batches: list[tuple[list[int], set[str], int, bool, dict[str, Pace]]], floors: dict[str, int]
 ) -> None:
