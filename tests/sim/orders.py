@@ -13,7 +13,8 @@ from .asking import inquire
 from .plan import KEYS, STREAM, Order
 from .reading import Found, read_topic
 
-NOT_FOUND = 10014
+NOT_FOUND = (10014, 10149)
+"""The second one is that of an update."""
 ENDED_BY_ABSENCE = ("consumer.delete", "consumer.pause", "consumer.resume")
 
 
@@ -129,8 +130,9 @@ class Operator:
             if life.is_there:
                 life.filters.append(numbers)
                 life.past.append(numbers)
-                await self.insist("consumer.update", config=life.config)
-                self.run.world.tell(f"{life.name} is updated: {life.config}")
+                # a consumer that the control topic has lost is created anew with this config, as soon as this lock is free
+                if await self.insist("consumer.update", config=life.config):
+                    self.run.world.tell(f"{life.name} is updated: {life.config}")
 
     @property
     def now_ms(self) -> float:
@@ -138,7 +140,9 @@ class Operator:
         return self.run.world.settings.wall_ms0 + self.run.world.loop.now * 1000
 
     async def insist(self, op: str, **fields: Any) -> bool:
-        """Ask until the answer says that it is done; False if the consumer is not there, which ends a deletion and a pause."""
+        """Ask until the answer says that it is done; False if the consumer is not there, which ends a deletion and a pause, and
+        an update where the control topic may lose consumers."""
+        is_ended = op in ENDED_BY_ABSENCE or (op == "consumer.update" and self.run.plan.loses_requests)
         while True:
             try:
                 answer = await inquire(self.run, op, stream=STREAM, **fields)
@@ -148,7 +152,7 @@ class Operator:
             refusal = (answer or {}).get("error", {})
             if answer is not None and not refusal:
                 return True
-            if op in ENDED_BY_ABSENCE and refusal.get("err_code") == NOT_FOUND:
+            if is_ended and refusal.get("err_code") in NOT_FOUND:
                 return False
             self.run.world.tell(f"{op} is not done: {answer}")
             await asyncio.sleep(1)
