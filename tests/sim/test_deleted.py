@@ -104,7 +104,8 @@ def test_a_worker_that_slept_while_a_deletion_was_compacted_away_forgets_the_con
 def test_a_worker_that_slept_while_it_read_the_control_topic_reads_it_again() -> None:
     """What it has read may be from before a deletion, and what it reads next from after the tombstone's end."""
     warm_up()
-    world = World(3, brokers=1, limits={"overlay.control.tail.WHOLE_MS": 5_000})
+    # shorter than the sleep, and longer than a fetch may wait for what is not there
+    world = World(3, brokers=1, limits={"overlay.control.tail.WHOLE_MS": 15_000})
 
     async def history(world: World) -> None:
         world.cluster.create_topic("source")

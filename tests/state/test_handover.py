@@ -169,7 +169,7 @@ async def test_a_consumer_of_the_service_goes_on_where_it_stands(place: Place) -
     (found,) = (await place.claim("J", "c")).values()
     assert found.start == JobPosition({P0: 40, P1: 9}, 11, found.claim) and found.claim
     own = {P0: LogPosition(40, 1, 2), P1: LogPosition(4)}
-    assert await place.entry("c") == ConsumerState(11, own, {}, {P1: 9}, {}, 5, "J", found.claim)
+    assert await place.entry("c") == ConsumerState(11, own, {}, {P1: 9}, {}, 5, job="J", claim=found.claim)
     # it crashes before its first plan: its own plan may be older than the claim
     assert await place.claim("J", "c", plan=make_plan(12, c="")) == {"c": found}
 

@@ -16,6 +16,7 @@ FOLDERS = ("tests", "bench", "examples", "overlay", "spark")
 SURE = {"transactional.id", "enable.idempotence", "transactional_id", "enable_idempotence"}
 ALLOWED = {
     "overlay/control/journal.py": "two tombstones, each awaited; a copy changes nothing",
+    "overlay/fleet/publisher.py": "statuses, each awaited and numbered; the fleet passes over copies and older ones",
     "tests/sim/kafka/producers.py": "what a simulated broker knows of a producer",
 }
 
