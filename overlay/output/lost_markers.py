@@ -65,6 +65,10 @@ _OUTCOMES = {
 """By the coordinator's name of a state. The others (Empty, Dead) tell of no transaction."""
 
 
+_NEVER_TELLS = {Code.TRANSACTIONAL_ID_NOT_FOUND, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+"""A new id, and one that InitProducerId will refuse with a better message."""
+
+
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
     """The last transaction of a transactional id. `outcome`: None if the coordinator does not know of one.
@@ -76,15 +80,17 @@ class LastTransaction:
 
 async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: str) -> LastTransaction:
     """Ask the coordinator, a node id, for the last transaction of a transactional id. Raises KafkaError if
-    it does not answer."""
+    it does not answer, or cannot tell yet: one that still loads would soon obey InitProducerId, and forget."""
     request = DescribeTransactionsRequest(transactional_id)
     try:
         response = await client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
     except Unsupported:
         return LastTransaction(None)
     ((code, _, state, _, _, _, _, topics, _),) = response.transactions
+    if code in _NEVER_TELLS:
+        return LastTransaction(None)
     if code:
-        return LastTransaction(None)  # a new id, or one that InitProducerId will refuse with a better message
+        raise for_code(code)(transactional_id)
     unmarked = frozenset(TopicPartition(topic, index) for topic, indexes, _ in topics for index in indexes)
     return LastTransaction(_OUTCOMES.get(state), unmarked)
 

@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import TopicPartition
 
@@ -302,12 +303,19 @@ class Transactions(_Sender):
         sender._do_add_partitions_to_txn = ask_and_tell
 
     def _look_back_first(self) -> None:
-        """Have aiokafka's producer look at the last transaction before each InitProducerId."""
+        """Have aiokafka's producer look at the last transaction before each InitProducerId, which it repeats
+        until one has succeeded. Without a look there is none: it would make the coordinator forget."""
         sender = self._producer._sender
         init = sender._do_init_pid
 
         async def look_back_and_init(coordinator: int) -> bool:
-            last = await self._look_back(coordinator)
+            try:
+                last = await self._look_back(coordinator)
+            except KafkaError as error:
+                log.info("the coordinator does not tell of the last transaction yet", reason=str(error))
+                sender._coordinator_dead(CoordinationType.TRANSACTION)
+                await asyncio.sleep(sender._retry_backoff)
+                return False
             # an answer to InitProducerId may be lost: the next look finds nothing then, and this one counts
             self._outcome = last.outcome or self._outcome
             return bool(await init(coordinator))
@@ -317,14 +325,11 @@ class Transactions(_Sender):
     async def _look_back(self, coordinator: int) -> LastTransaction:
         """Return the last transaction, once each of its partitions and the state's has a leader: without one
         the marker that InitProducerId writes would be lost. `coordinator`: a node id. The caller of
-        `start` waits no longer than its deadline."""
+        `start` waits no longer than its deadline. Raises KafkaError if the coordinator does not tell."""
         client, backoff = self._producer.client, Backoff(*LOOK_BACKOFF_S)
         while True:
-            try:
-                last = await find_last(client, coordinator, self._producer._txn_manager.transactional_id)
-                leaderless = await find_leaderless(client, coordinator, {self._state, *last.unmarked})
-            except KafkaError:
-                return LastTransaction(None)  # InitProducerId fails as well, and is tried again
+            last = await find_last(client, coordinator, self._producer._txn_manager.transactional_id)
+            leaderless = await find_leaderless(client, coordinator, {self._state, *last.unmarked})
             if not leaderless:
                 return last
             await backoff.rest()

@@ -97,3 +97,11 @@ def test_errors_that_are_told_apart_exist() -> None:
         assert issubclass(error, aiokafka.errors.KafkaError)
     assert not aiokafka.errors.MessageSizeTooLargeError.retriable
     assert aiokafka.errors.UnknownTopicOrPartitionError.retriable
+
+
+def test_the_sender_repeats_init_producer_id_until_it_succeeds() -> None:
+    """Transactions looks at the last transaction before each, and asks for another try if it could not."""
+    loop = inspect.getsource(Sender._maybe_wait_for_pid)
+    assert "success = await self._do_init_pid(node_id)" in loop
+    assert "if not success" in loop
+    assert "self._coordinators.pop" in inspect.getsource(Sender._coordinator_dead)

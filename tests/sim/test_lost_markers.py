@@ -20,6 +20,7 @@ from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 
 from .host import Worker, read_config, warm_up
+from .kafka.codes import Code
 from .kafka.session import Answer
 from .kafka.settings import Settings
 from .kafka.topics import Partition
@@ -28,8 +29,9 @@ from .scenes import await_values, intercept, read_sequences, read_values, until
 from .world import World
 from .writing import write_under_one_key
 
-ADD_PARTITIONS, END = 24, 26
-"""API keys of AddPartitionsToTxn and EndTxn."""
+END, DESCRIBE = 26, 65
+"""API keys of EndTxn and DescribeTransactions."""
+LOADS = 3
 STATE, OUTPUT = ("overlay.state", 0), ("out", 0)
 FIRST = [str(number) for number in range(5)]
 
@@ -134,6 +136,37 @@ def test_a_commit_whose_markers_were_lost_is_completed_by_the_next_owner() -> No
             world.cluster.restore_leader(*place)
             assert is_open(world, place)
         await check_rest(world, worker)
+
+    world.run(history)
+
+
+def test_a_coordinator_that_still_loads_is_asked_again() -> None:
+    """It will obey the InitProducerId that follows, and then it does not know how the last transaction was decided."""
+    world = make_world(6)
+    refused: list[str] = []
+
+    def load(answer: Answer, handle: Callable[[Answer], None]) -> None:
+        if "overlay.shard.0" not in answer.request.transactional_ids or len(refused) == LOADS:
+            handle(answer)
+            return
+        refused.append(answer.session.client_id)
+        rows: list[Any] = [
+            (Code.COORDINATOR_LOAD_IN_PROGRESS, name, "", 0, 0, 0, 0, [], {})
+            for name in answer.request.transactional_ids
+        ]
+        answer.give(0, rows, {})
+
+    async def history(world: World) -> None:
+        worker = Worker(world, "w", configure(world))
+        await deliver_first(world, worker)
+        with sabotage(world, worker, STATE, OUTPUT, is_kept=True) as saboteur:
+            await write_under_one_key(world, "source", ["lost"])
+            await until(lambda: saboteur.has_struck, "a transaction ended without leaders")
+        for place in (STATE, OUTPUT):
+            world.cluster.restore_leader(*place)
+        intercept(world, DESCRIBE, load)
+        await check_rest(world, worker)
+        assert len(refused) == LOADS
 
     world.run(history)
 
