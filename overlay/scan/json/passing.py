@@ -4,7 +4,9 @@ Brackets are counted and strings are recognised; whether the text between them i
 checked here. A string ends with a quote, an object and an array with a bracket. A number, `true`,
 `false` and `null` have no such mark: each extends to the next blank, comma or closing bracket (so
 1_000 is one text, which spells no number). One that reaches the end of the record's value is
-MALFORMED, because its last characters may have been cut off.
+MALFORMED, because its last characters may have been cut off. So is one that a quote or an opening
+bracket follows at once: `pass_rest` takes these for the beginning of a string or an object, and the
+two ways of moving over a text must find the same end.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ IS_BLANK[list(b" \n\r\t")] = True
 _BEGINS_SCALAR = np.zeros(256, np.bool_)
 _BEGINS_SCALAR[list(b"0123456789abcdefghijklmnopqrstuvwxyz.E+-")] = True
 _ENDS_SCALAR = np.zeros(256, np.bool_)
-_ENDS_SCALAR[list(b" \n\r\t,}]")] = True
+_OPENS = np.zeros(256, np.bool_)
+_OPENS[list(b'"{[')] = True
+_ENDS_SCALAR[list(b' \n\r\t,}]"{[')] = True
 IS_BLANK.setflags(write=False)
 _BEGINS_SCALAR.setflags(write=False)
+_OPENS.setflags(write=False)
 _ENDS_SCALAR.setflags(write=False)
 
 
@@ -87,12 +92,12 @@ def pass_string(buf: Bytes, pos: Int, end: Int) -> Int:
 
 @kernel(forceinline=True)
 def pass_scalar(buf: Bytes, pos: Int, end: Int) -> Int:
-    """Return the position after a number, true, false or null; MALFORMED if there is none or if no
-    byte follows it.
+    """Return the position after a number, true, false or null; MALFORMED if there is none, if no
+    byte follows it, or if a quote or an opening bracket does.
     """
     first = pos
     if pos < end and _BEGINS_SCALAR[buf[np.uintp(pos)]]:
         pos = skip_digits(buf, pos + np.int64(buf[np.uintp(pos)] == 0x2D), end)  # -
         while pos < end and not _ENDS_SCALAR[buf[np.uintp(pos)]]:
             pos += 1
-    return pos if first < pos < end else np.int64(MALFORMED)
+    return pos if first < pos < end and not _OPENS[buf[np.uintp(pos)]] else np.int64(MALFORMED)

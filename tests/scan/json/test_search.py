@@ -20,6 +20,12 @@ from tests.support.strategies import broken_json, json_documents, json_keys, jso
 SLOW_DRAWS = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PATHS = ["origin", "leg", "leg.dest", "leg.origin.a", "a", "a.a", "ключ", 'q"uote', "back\\slash", "origin "]
 DECODER = Decoder(make_plan([Field(FieldKind.VALUE, path) for path in PATHS]))
+TOKENS = [
+    *(b"{", b"}", b"[", b"]", b'"', b":", b",", b"\\", b" ", b"null", b"tru", b"1", b"-"),
+    *(b'"leg"', b'"dest"', b'"leg":{', b'"a":{', b'"a":1,', b'"origin":', b'"x":'),
+]
+token_soups = st.lists(st.sampled_from(TOKENS), max_size=14).map(lambda tokens: b"{" + b"".join(tokens))
+"""Texts that are nearly JSON: broken in more places than one."""
 Text = bytes | int  # what the scan found: JSON text, MISSING or MALFORMED
 
 
@@ -139,6 +145,11 @@ def test_broken_documents_stay_within_themselves(values: list[bytes]) -> None:
         (b'{"origin":12:30 }', b"12:30"),
         (b'{"origin":9\x00}', b"9\x00"),
         (b'{"x":[1_000],"origin":9}', b"9"),
+        (b'{"origin":null"}', MALFORMED),
+        (b'{"origin":1{}}', MALFORMED),
+        (b'{"origin":1[2]}', MALFORMED),
+        (b'{"x":1{},"origin":2}', MALFORMED),
+        (b'{"x":[1{}],"origin":2}', b"2"),
     ],
 )
 def test_one_field(value: bytes | None, origin: Text) -> None:
@@ -153,11 +164,14 @@ ALONE = [plan_for(path) for path in PATHS]
 
 
 @SLOW_DRAWS
-@given(st.lists(broken_json() | json_values() | objects_with_duplicates(), min_size=1, max_size=4))
+@given(st.lists(token_soups | broken_json() | json_values() | objects_with_duplicates(), min_size=1, max_size=4))
 @example([b'{"leg":{"dest" 1},"origin":"JFK"}'])
 @example([b'{"leg":[},"origin":"JFK"}'])
 @example([b'{"a":{"a":1'])
 @example([b'{"leg":{"origin":{"a":1},"dest":2]},"a":{"a":'])
+@example([b'{"leg":{"origin":null"}'])
+@example([b'{"leg":{"origin":1{},"dest":2},"a":3}'])
+@example([b'{"leg":{"x":1[,"dest":2],"a":3}'])
 def test_paths_do_not_disturb_each_other(values: list[bytes]) -> None:
     """Each path is answered as if it were looked for alone, however broken what another one has to read."""
     alone = [find(values, decoder) for decoder in ALONE]
