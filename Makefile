@@ -12,10 +12,10 @@ SLIM   := requirements-service.lock
 PYTHON ?=
 # passed on: make test ARGS="tests/subject -x", make demo ARGS="--scale 3"
 ARGS   ?=
-# tests wait for Kafka more than for the processor: six processes, each with a broker of its own, keep two cores busy.
+# tests wait for Kafka more than for the processor: four processes, each with a broker of its own, keep two cores busy.
 # In the order of their folders: by the number of tests, long files with a single one would come last, to one process alone
 # A process that crashes ends the run: it would be started again, and crash again
-SIDE_BY_SIDE ?= -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 NAME   ?=
 
 # kernels that check every index, in a cache of their own
