@@ -17,6 +17,8 @@ from overlay.kafka.confluent import Contact
 
 STATISTICS_MS = 1_000
 FLUSH_S = 0.5
+DROP_S = 10.0
+"""Reports of purged records come at once; this long at most."""
 
 
 class ClientLost(Exception):
@@ -62,7 +64,7 @@ class WatchedProducer(Producer):  # type: ignore[misc]
         the log all the same.
         """
         self.purge()
-        self.flush(FLUSH_S)
+        self.flush(DROP_S)
 
     def describe(self) -> str:
         """Return which brokers the client knows, and which partitions keep records waiting."""
