@@ -3,7 +3,7 @@
 The rule is in docs/consumers.md#when-ack_wait-begins. Structured Streaming keeps its positions in
 the checkpoint and commits nothing to Kafka. But it reports after each batch how far it has come,
 and that is committed here. These offsets are never read back. If a commit fails, that is logged,
-and the next one replaces it.
+and the next one replaces it, by a new Kafka client.
 
 Spark reports all queries of a session and the topics they read. Several consumers may share an
 output topic. So a frame of a consumer's deliveries has an observed metric with a unique name. A
@@ -69,10 +69,12 @@ class InterestListener(StreamingQueryListener):
     def __init__(self, kafka: Properties, topic: str, group: str) -> None:
         self.names: set[str] = set()
         """Names of the observed metrics by which these queries are known."""
-        self._topic, self._group = topic, group
-        self._client = Consumer(
-            {**for_confluent(kafka), "group.id": group, "enable.auto.commit": False, "log_level": 0}
-        )
+        self._kafka, self._topic, self._group = kafka, topic, group
+        self._open()
+
+    def _open(self) -> None:
+        settings = {"group.id": self._group, "enable.auto.commit": False, "log_level": 0}
+        self._client = Consumer({**for_confluent(self._kafka), **settings})
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing: nothing has been read yet."""
@@ -102,6 +104,9 @@ class InterestListener(StreamingQueryListener):
             self._client.commit(offsets=positions, asynchronous=False)
         except KafkaException as error:
             log.warning("offsets not committed", group=self._group, topic=self._topic, reason=str(error))
+            # if the client has lost all brokers, it never commits again (overlay/kafka/confluent.py, Contact)
+            self._client.close()
+            self._open()
 
 
 def find_lowest(ends: Sequence[Mapping[int, int]]) -> dict[int, int]:

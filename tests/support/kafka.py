@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from confluent_kafka import IsolationLevel, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import IsolationLevel, KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from .partitions import describe_partitions, find_ends
 from .waiting import wait_until
 
 DEADLINE_S = 30
@@ -85,21 +86,21 @@ def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], **settin
     producer.flush()
 
 
-def await_markers(bootstrap: str, topic: str) -> None:
-    """Wait until no transaction on a topic is under way.
+def await_markers(bootstrap: str, topic: str, deadline_s: float = DEADLINE_S) -> None:
+    """Wait until no transaction on a topic is under way. The error says where one is.
 
     The broker answers commit_transaction and abort_transaction before it writes the markers, so what was just
     committed may not be readable yet.
     """
     client = AdminClient({"bootstrap.servers": bootstrap})
     partitions = client.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
-    latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
-
-    def find_ends(isolation: IsolationLevel) -> dict[int, int]:
-        found = client.list_offsets(latest, isolation_level=isolation, request_timeout=DEADLINE_S)
-        return {place.partition: future.result(DEADLINE_S).offset for place, future in found.items()}
 
     def is_over() -> bool:
-        return find_ends(IsolationLevel.READ_COMMITTED) == find_ends(IsolationLevel.READ_UNCOMMITTED)
+        committed = find_ends(client, topic, partitions, IsolationLevel.READ_COMMITTED)
+        written = find_ends(client, topic, partitions, IsolationLevel.READ_UNCOMMITTED)
+        return committed == written and None not in written.values()
 
-    wait_until(is_over, DEADLINE_S, f"all transactions on {topic} have ended")
+    try:
+        wait_until(is_over, deadline_s, f"all transactions on {topic} have ended")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{describe_partitions(bootstrap, topic)}") from error

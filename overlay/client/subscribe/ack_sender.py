@@ -160,12 +160,13 @@ class AckSender:
 
     def _run(self) -> None:
         while not self._is_closed:
+            # not only while the sender waits: acks may come without a pause
+            self._replace_lost()
             # delivery reports and the client's own events are only processed while this thread
             # polls
             while not self._called.wait(0 if len(self._producer) else IDLE_S):
                 self._producer.poll(POLL_S if len(self._producer) else 0)
-                if self._contact.is_lost:
-                    self._open_anew()
+                self._replace_lost()
             self._many.wait(LINGER_S)
             self._called.clear()
             self._many.clear()
@@ -176,16 +177,20 @@ class AckSender:
         if left := len(self._producer):
             self._on_failure(SourceUnavailable(f"{self._topic}: Kafka did not take {left} records of acks"))
 
-    def _open_anew(self) -> None:
-        """Replace the Kafka client by a new one, and queue again the records that the old one had not sent.
+    def _replace_lost(self) -> None:
+        """If the Kafka client is lost, replace it by a new one, and queue again the records that the
+        old one had not sent.
 
         If the old client did send one, its ack arrives twice, which does no harm.
         """
+        if not self._contact.is_lost:
+            return
         log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
         lost = self._producer
         self._open()
         lost.purge()
-        lost.flush(POLL_S)  # reports each purged record to `_hear`, which queues it again
+        # reports each purged record to `_hear`, which queues it again
+        lost.flush(CLOSE_S)
 
     def _take(self) -> list[bytes | Record]:
         # before the queue is emptied: an ack that is appended later calls again
@@ -210,6 +215,7 @@ class AckSender:
                 return
             except BufferError:
                 self._producer.poll(POLL_S)
+                self._replace_lost()  # a lost client never makes room
             except KafkaException as error:
                 hear(error.args[0], None)
                 return

@@ -23,12 +23,13 @@ from overlay.client.subscribe.subscription import Subscription
 from overlay.errors import OverlayError
 from overlay.kafka.own_topics import acks_topic
 from tests.oracle.push import parse_token
-from tests.support.kafka import SureProducer
 
 from .plan import NUMBER, STREAM, Consumer
+from .producers import ClientLost, WatchedProducer
 
 BATCH = 50
 STAY_S = (10.0, 40.0)
+PATIENCE_S = 60.0
 EVERY = 10
 """Of how many messages one is acked where an ack stands for all before it."""
 
@@ -154,14 +155,21 @@ class Puller(Application):
         pass  # a pull ends by itself within a second
 
     def _take(self, client: Client) -> None:
-        producer = SureProducer(client.kafka["bootstrap.servers"], {"log_level": 0})
+        producer = WatchedProducer("of acks", {"bootstrap.servers": client.kafka["bootstrap.servers"]})
         topic = acks_topic(client.prefix, STREAM)
         while not self._stop.is_set():
             for message in client.control.next(STREAM, self._consumer.name, BATCH, expires=1.0):
                 body = self._decide(message)
                 if body is not None:
                     producer.produce(topic, body, headers=[("Nats-Reply-To", message.token)])
-            producer.flush(60)
+            try:
+                if left := producer.drain(PATIENCE_S):
+                    raise AssertionError(f"{left} acks were not taken\n{producer.describe()}")
+            except ClientLost as error:
+                # what it keeps comes again after ack_wait
+                self._notes.troubles.append((time.time(), type(error).__name__, str(error)))
+                producer.drop()
+                return
 
     def _decide(self, message: Pulled) -> bytes | None:
         """Return what to say of a message, None for nothing."""

@@ -26,10 +26,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError as RdKafkaError
 
+from overlay.kafka.confluent import Contact
 from tests.oracle.push import parse_token
 
 from .applications import Notes
@@ -97,30 +98,36 @@ class Output:
 
 
 class Reader:
-    """The committed records of a topic."""
+    """The committed records of a topic. A Kafka client that is lost (producers.py) is replaced."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._topic = topic
+        self._bootstrap, self._topic = bootstrap, topic
         self._positions: dict[int, int] = {}
+        self._open()
+
+    def _open(self) -> None:
+        self._contact = Contact()
         self._consumer = KafkaConsumer(
             {
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": self._bootstrap,
                 "group.id": f"judge-{uuid.uuid4().hex}",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "log_level": 0,
+                **self._contact.settings,
             }
         )
 
     def read(self) -> Iterator[Any]:
         """Yield the records up to where the committed part of the log ends now, from where the last call ended."""
-        partitions = self._consumer.list_topics(self._topic, 30).topics[self._topic].partitions
-        self._consumer.assign(
-            [TopicPartition(self._topic, each, self._positions.get(each, OFFSET_BEGINNING)) for each in partitions]
-        )
-        left = set(partitions)
+        try:
+            left = self._assign()
+        except KafkaException:
+            left = self._assign_anew()
         while left:
+            if self._contact.is_lost:
+                left = self._assign_anew()
             for message in self._consumer.consume(5000, 0.1):
                 error = message.error()
                 if error is None:
@@ -130,6 +137,19 @@ class Reader:
                     left.discard(message.partition())
                 elif not error.retriable():
                     raise AssertionError(f"{self._topic}: {error}")
+
+    def _assign(self) -> set[int]:
+        """Assign every partition from its position on; return the partitions."""
+        partitions = self._consumer.list_topics(self._topic, 30).topics[self._topic].partitions
+        self._consumer.assign(
+            [TopicPartition(self._topic, each, self._positions.get(each, OFFSET_BEGINNING)) for each in partitions]
+        )
+        return set(partitions)
+
+    def _assign_anew(self) -> set[int]:
+        self._consumer.close()
+        self._open()
+        return self._assign()
 
     def close(self) -> None:
         self._consumer.close()

@@ -63,6 +63,7 @@ class Storm:
     _notes: dict[str, Notes] = field(default_factory=dict)
     _restart: tuple[float, float] = (0.0, 0.0)
     _troubles: list[str] = field(default_factory=list)
+    _written: dict[str, int] = field(default_factory=dict)
     _done: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> Found:
@@ -102,6 +103,7 @@ class Storm:
                 worker.thaw()
                 worker.start()
             traffic.stop()
+            self._note_traffic(traffic)
         for application in self._applications:
             application.is_diligent = True
         return self._judge()
@@ -141,6 +143,16 @@ class Storm:
                 if self._broker.moved_from:
                     raise AssertionError("another program has taken the broker's port: the storm cannot go on")
                 self._restart = (begin, time.time())
+
+    def _note_traffic(self, traffic: Traffic) -> None:
+        for what in traffic.replaced:
+            print(f"a lost Kafka client of the traffic was replaced: {what}", flush=True)  # noqa: T201
+        self._written = {
+            "written": traffic.written,
+            "dropped": traffic.dropped,
+            "replaced": len(traffic.replaced),
+            "unmarked": traffic.unmarked,
+        }
 
     # consumers
 
@@ -222,6 +234,7 @@ class Storm:
         judge.faults += [death for worker in self._workers for death in worker.deaths]
         figures: dict[str, Any] = {
             "records": len(source.flights),
+            "traffic": self._written,
             "calm_s": round(calm_s, 1),
             "done": dict(self._done),
             "delivered": {name: len(output.deliveries) for name, output in outputs.items()},

@@ -22,34 +22,72 @@ from tests.support.waiting import wait_until
 TOKEN = b"$JS.ACK._.1x1.S.c.1.7.1.0.0"
 
 
-def test_what_a_lost_client_has_not_sent_another_one_sends(
-    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[dict[str, Any]] = []
-    contacts: list[Contact] = []
+class Scene:
+    """A sender of acks whose first Kafka client reaches no broker, and takes no more than one record."""
 
-    def make(settings: dict[str, Any]) -> Producer:
-        made.append(settings)
-        # no broker listens at the first one's address
-        at = {} if len(made) > 1 else {"bootstrap.servers": "127.0.0.1:1"}
-        return Producer({**settings, **at, "enable.idempotence": True})
+    def __init__(self, bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._bootstrap, self._topic = bootstrap, topic
+        self.made: list[dict[str, Any]] = []
+        self._contacts: list[Contact] = []
+        self.failures: list[OverlayError] = []
+        monkeypatch.setattr(ack_sender, "Producer", self._make)
+        monkeypatch.setattr(ack_sender, "Contact", self._make_contact)
+        kafka = {"bootstrap.servers": bootstrap}
+        head, answers = Head("S", "c"), AckAnswers(kafka, topic)
+        self.acks = AckSender(kafka, topic, head, AckPolicy.EXPLICIT, answers, self.failures.append)
 
-    def contact() -> Contact:
-        contacts.append(Contact())
-        return contacts[-1]
+    def _make(self, settings: dict[str, Any]) -> Producer:
+        self.made.append(settings)
+        # no broker listens there
+        small = {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": 1}
+        return Producer({**settings, **(small if len(self.made) == 1 else {}), "enable.idempotence": True})
 
-    monkeypatch.setattr(ack_sender, "Producer", make)
-    monkeypatch.setattr(ack_sender, "Contact", contact)
-    topic, kafka, failures = new_topic(), {"bootstrap.servers": bootstrap}, list[OverlayError]()
-    acks = AckSender(kafka, topic, Head("S", "c"), AckPolicy.EXPLICIT, AckAnswers(kafka, topic), failures.append)
-    acks.tell(TOKEN, Verb.NAK, "later")
-    wait_until(lambda: len(acks._producer), DEADLINE_S, "the first client has it")
-    monkeypatch.setattr(contacts[0], "_missed", 2)
-    wait_until(lambda: len(made) > 1, DEADLINE_S, "another client is made")
-    acks.close()
-    consumer = Consumer(kafka | {"group.id": topic})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    record = wait_until(lambda: consumer.poll(0.2), DEADLINE_S, "the nak arrives")
-    consumer.close()
-    assert (record.value(), dict(record.headers())["Nats-Reply-To"]) == (b"-NAK later", TOKEN)
-    assert failures == []
+    def _make_contact(self) -> Contact:
+        self._contacts.append(Contact())
+        return self._contacts[-1]
+
+    def lose_first(self) -> None:
+        wait_until(lambda: len(self.acks._producer), DEADLINE_S, "the first client has a record")
+        self._contacts[0]._missed = 2
+
+    def read(self, count: int) -> list[tuple[bytes, bytes]]:
+        """Return body and token of the first records of the ack topic."""
+        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": self._topic})
+        consumer.assign([TopicPartition(self._topic, 0, 0)])
+        found = [wait_until(lambda: consumer.poll(0.2), DEADLINE_S, "a record arrives") for _ in range(count)]
+        consumer.close()
+        return [(record.value(), dict(record.headers())["Nats-Reply-To"]) for record in found]
+
+
+@pytest.fixture
+def scene(bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(bootstrap, new_topic(), monkeypatch)
+
+
+def test_what_a_lost_client_has_not_sent_another_one_sends(scene: Scene) -> None:
+    scene.acks.tell(TOKEN, Verb.NAK, "later")
+    scene.lose_first()
+    wait_until(lambda: len(scene.made) > 1, DEADLINE_S, "another client is made")
+    scene.acks.close()
+    assert scene.read(1) == [(b"-NAK later", TOKEN)]
+    assert scene.failures == []
+
+
+def test_a_lost_client_is_replaced_while_acks_never_pause(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.acks._called, "wait", lambda _: True)
+    scene.acks.tell(TOKEN, Verb.NAK, "later")
+    scene.lose_first()
+    wait_until(lambda: len(scene.made) > 1, DEADLINE_S, "another client is made")
+    scene.acks.close()
+    assert scene.read(1) == [(b"-NAK later", TOKEN)]
+    assert scene.failures == []
+
+
+def test_a_lost_client_is_replaced_while_its_queue_is_full(scene: Scene) -> None:
+    for text in ("1", "2", "3"):
+        scene.acks.tell(TOKEN, Verb.NAK, text)
+    scene.lose_first()
+    wait_until(lambda: len(scene.made) > 1, DEADLINE_S, "another client is made")
+    scene.acks.close()
+    assert scene.read(3) == [(b"-NAK 1", TOKEN), (b"-NAK 2", TOKEN), (b"-NAK 3", TOKEN)]
+    assert scene.failures == []
