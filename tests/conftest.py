@@ -45,10 +45,16 @@ settings.register_profile("overlay", deadline=None)
 settings.load_profile("overlay")
 
 
+STARVED_S = 60
+"""How long the broker may get no processor before its controller takes it for dead. It then has no leaders for a moment, which
+loses transaction markers and clients (docs/exactly-once.md); tests that want this start a broker of their own."""
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The run's broker. A test that stops or breaks a broker starts its own."""
-    with start(tmp_path_factory.mktemp("broker"), ephemeral=True) as running:
+    patient = {"broker.session.timeout.ms": str(STARVED_S * 1000)}
+    with start(tmp_path_factory.mktemp("broker"), ephemeral=True, properties=patient) as running:
         yield running
 
 

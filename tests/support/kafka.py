@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -104,3 +105,19 @@ def await_markers(bootstrap: str, topic: str, deadline_s: float = DEADLINE_S) ->
         wait_until(is_over, deadline_s, f"all transactions on {topic} have ended")
     except AssertionError as error:
         raise AssertionError(f"{error}\n{describe_partitions(bootstrap, topic)}") from error
+
+
+def describe_statistics(statistics: str) -> str:
+    """Return what stands still in a client, from librdkafka's statistics (JSON, STATISTICS.md)."""
+    told = json.loads(statistics)
+    brokers = [f"{name} ({each['source']}, {each['state']})" for name, each in told.get("brokers", {}).items()]
+    waiting = [
+        f"{topic}-{number}: {queued} queued, {each['msgs_inflight']} in flight, leader {each['leader']}"
+        for topic, of_topic in told.get("topics", {}).items()
+        for number, each in of_topic["partitions"].items()
+        if (queued := each["msgq_cnt"] + each["xmit_msgq_cnt"]) or each["msgs_inflight"]
+    ]
+    eos = told.get("eos", {})
+    state = f"idempotence {eos.get('idemp_state')} for {eos.get('idemp_stateage', 0) / 1000:.0f} s"
+    transaction = f", transaction {eos['txn_state']}" if eos.get("txn_state", "Init") != "Init" else ""
+    return f"brokers {brokers}, {state}{transaction}, waiting {waiting}"

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +24,18 @@ from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.cli import overlay
 from overlay.config import load
+from overlay.kafka.confluent import Contact
 from overlay.worker.service import Service
 from tests.oracle.batches import Header, Record
 from tests.oracle.push import Token, parse_token, wants
-from tests.support.kafka import SureProducer
+from tests.support.kafka import SureProducer, describe_statistics
 from tests.support.service import write_service_file
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
+READ_S = 120.0
+"""How long a reader may take to reach the end of a topic."""
+STATISTICS_MS = 1_000
 
 Value = str | bytes | None
 Headers = list[tuple[str, Value]]
@@ -61,7 +66,7 @@ class CommittedReader:
 
     def __init__(self, bootstrap: str, topic: str, kafka: Mapping[str, Any] | None = None) -> None:
         self.topic, self.seen = topic, list[Seen]()
-        settings = {
+        self._settings = {
             "bootstrap.servers": bootstrap,
             **(kafka or {}),
             "group.id": f"reader-{uuid.uuid4().hex}",
@@ -70,8 +75,18 @@ class CommittedReader:
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,
         }
-        self._consumer = Consumer(settings)
         self._positions: dict[int, int] = {}
+        self._statistics = "{}"
+        self._open()
+
+    def _open(self) -> None:
+        self._contact = Contact()
+        watched = {"statistics.interval.ms": STATISTICS_MS, "stats_cb": self._hear}
+        self._consumer = Consumer({**self._settings, **watched})
+
+    def _hear(self, statistics: str) -> None:
+        self._statistics = statistics
+        self._contact.hear(statistics)
 
     def __enter__(self) -> CommittedReader:
         return self
@@ -80,13 +95,19 @@ class CommittedReader:
         self._consumer.close()
 
     def read(self) -> list[Seen]:
-        """Everything up to where the log's committed part ends now, with what was read before."""
-        partitions = self._consumer.list_topics(self.topic, 30).topics[self.topic].partitions
-        self._consumer.assign(
-            [TopicPartition(self.topic, p, self._positions.get(p, OFFSET_BEGINNING)) for p in partitions]
-        )
-        open_ends = set(partitions)
+        """Everything up to where the log's committed part ends now, with what was read before. A Kafka client that is lost
+        (overlay/kafka/confluent.py, Contact) is replaced."""
+        open_ends, until = self._assign(), time.monotonic() + READ_S
         while open_ends:
+            if time.monotonic() > until:
+                raise AssertionError(
+                    f"{self.topic}: the ends of {open_ends} were not reached in {READ_S:g} s:"
+                    f" {describe_statistics(self._statistics)}"
+                )
+            if self._contact.is_lost:
+                self._consumer.close()
+                self._open()
+                open_ends = self._assign()
             for message in self._consumer.consume(1000, 0.05):
                 error = message.error()
                 if error is None:
@@ -97,6 +118,14 @@ class CommittedReader:
                 else:
                     raise AssertionError(f"{self.topic}: {error}")
         return self.seen
+
+    def _assign(self) -> set[int]:
+        """Assign every partition from its position on; return the partitions."""
+        partitions = self._consumer.list_topics(self.topic, 30).topics[self.topic].partitions
+        self._consumer.assign(
+            [TopicPartition(self.topic, p, self._positions.get(p, OFFSET_BEGINNING)) for p in partitions]
+        )
+        return set(partitions)
 
 
 def _see(message: Any) -> Seen:

@@ -7,13 +7,13 @@ for good, and keeps its records.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 
 from confluent_kafka import Producer
 
 from overlay.kafka.confluent import Contact
+from tests.support.kafka import describe_statistics
 
 STATISTICS_MS = 1_000
 FLUSH_S = 0.5
@@ -69,19 +69,3 @@ class WatchedProducer(Producer):  # type: ignore[misc]
     def describe(self) -> str:
         """Return which brokers the client knows, and which partitions keep records waiting."""
         return f"producer {self.name}: {describe_statistics(self._statistics)}"
-
-
-def describe_statistics(statistics: str) -> str:
-    """Return what stands still in a client, from librdkafka's statistics (JSON, STATISTICS.md)."""
-    told = json.loads(statistics)
-    brokers = [f"{name} ({each['source']}, {each['state']})" for name, each in told.get("brokers", {}).items()]
-    waiting = [
-        f"{topic}-{number}: {queued} queued, {each['msgs_inflight']} in flight, leader {each['leader']}"
-        for topic, of_topic in told.get("topics", {}).items()
-        for number, each in of_topic["partitions"].items()
-        if (queued := each["msgq_cnt"] + each["xmit_msgq_cnt"]) or each["msgs_inflight"]
-    ]
-    eos = told.get("eos", {})
-    state = f"idempotence {eos.get('idemp_state')} for {eos.get('idemp_stateage', 0) / 1000:.0f} s"
-    transaction = f", transaction {eos['txn_state']}" if eos.get("txn_state", "Init") != "Init" else ""
-    return f"brokers {brokers}, {state}{transaction}, waiting {waiting}"
