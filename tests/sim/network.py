@@ -28,7 +28,7 @@ from tests.sim.kafka.cluster import Cluster
 from tests.sim.kafka.session import Answer
 
 from .faults import Faults, Verdict
-from .loop import Future, Loop
+from .loop import Future, Handle, Loop
 from .process import PROCESS, Process, State
 
 WORLD = Context()
@@ -291,7 +291,7 @@ class Network:
         self.watch: Callable[[str, str], None] | None = None
         """Called with a process's name and a kind of request when a broker gets one: a moment for something to happen."""
         self._due = inf
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Handle | None = None
         self._dying: set[str] = set()
 
     @contextmanager
@@ -369,10 +369,9 @@ class Network:
         """Add a request to the digest."""
         self.requests += 1
         self.counts[entry.kind] += 1
-        line = f"{self.loop.now:.9f} {name} {broker} {entry.kind}"
-        self.digest = zlib.crc32(line.encode(), self.digest)
+        self.digest = zlib.crc32(f"{self.loop.now!r} {name} {broker} {entry.kind}".encode(), self.digest)
         if self.log is not None:
-            self.log(f"{line} {entry.struct}")
+            self.log(f"{self.loop.now:.9f} {name} {broker} {entry.kind} {entry.struct}")
 
     def say(self, line: str) -> None:
         """Write a line of the story."""

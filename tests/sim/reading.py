@@ -60,7 +60,12 @@ def read_partition(partition: Partition, *, committed: bool = True) -> list[Foun
     return found
 
 
-@functools.lru_cache(maxsize=1_000)  # who waits for a record looks at the same batches again and again
+def forget() -> None:
+    """Forget what was read of the batches of a history that is over."""
+    _decode.cache_clear()
+
+
+@functools.cache  # who waits for a record looks at the same batches again and again
 def _decode(partition: int, batch: bytes) -> list[Found]:
     return [
         Found(partition, one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
