@@ -254,7 +254,8 @@ def are_among(numbers: Ints, others: Ints) -> Flags:
 
 def leave_out(numbers: Ints, others: Ints) -> Ints:
     """Return the numbers that are not among the others. Both must rise."""
-    return numbers[~are_among(numbers, others)]
+    left: Ints = numbers[~are_among(numbers, others)]
+    return left
 
 
 @kernel

@@ -85,6 +85,8 @@ class Offers:
                 break
             cut.append(run.cut(0, min(most, len(run))))
             most -= len(run)
+        if len(cut) == 1:
+            return cut[0]
         names = ("sequences", "times", "sizes")
         return Run(*(np.concatenate([np.empty(0, np.int64), *(getattr(run, name) for run in cut)]) for name in names))
 

@@ -314,7 +314,9 @@ def has_hole(fetched: Fetched, since: int = 0) -> bool:
 
     Only compaction leaves holes: transaction markers and aborted records are batches as well.
     """
-    batches = fetched.batches[fetched.batches["last_offset"] >= since]
+    batches = fetched.batches
+    if since > fetched.position:
+        batches = batches[batches["last_offset"] >= since]
     if not batches.size:
         return False
     first, last = batches["base_offset"], batches["last_offset"]

@@ -86,7 +86,7 @@ class Loop(asyncio.BaseEventLoop):
     """A loop of virtual time. `now` is in seconds."""
 
     # asyncio's own
-    _ready: deque[Handle]  # type: ignore[assignment]
+    _ready: deque[Handle]
     _stopping: bool
 
     def __init__(self, seed: int, start_s: float = 1_000.0) -> None:

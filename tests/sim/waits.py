@@ -11,7 +11,10 @@ Futures = set[asyncio.Future[Any]]
 
 
 async def wait(
-    fs: Iterable[asyncio.Future[Any]], *, timeout: float | None = None, return_when: str = ALL_COMPLETED
+    fs: Iterable[asyncio.Future[Any]],
+    *,
+    timeout: float | None = None,  # noqa: ASYNC109 - as asyncio.wait has it
+    return_when: str = ALL_COMPLETED,
 ) -> tuple[Futures, Futures]:
     """Stand in for asyncio.wait: return what is done and what is not. Raises ValueError without futures."""
     waited_for = set(fs)
