@@ -167,10 +167,14 @@ class Transactions(_Sender):
         producer_id, epoch = self._producer._txn_manager._pid_and_epoch
         return f"{producer_id}x{epoch}"
 
-    async def end_lost(self, partitions: Iterable[tuple[str, int]]) -> None:
+    async def end_lost(self, partitions: Iterable[tuple[str, int]], state: bytes | None = None) -> None:
         """End what the last transaction of a former producer has left open in these partitions, as that
         transaction was decided; in the state an earlier one is aborted (lost_markers.py). To be called
         before the first transaction. The topics must be looked up.
+
+        `state`: the value of a state record that changes nothing. It is written if the state is among
+        what is committed, so that its partition knows our epoch: if the marker is lost once more, the
+        next owner finds the transaction open that was decided last.
 
         A partition that does not tell within DEADLINE_S is passed over, unless it is that of the state.
         Raises SourceUnavailable then, and if the decision is not known; else as the methods that write.
@@ -192,6 +196,10 @@ class Transactions(_Sender):
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             await self._producer.begin_transaction()
             await self._include(set(found))
+            if outcome is Outcome.COMMITTED and state is not None and self._state in found:
+                await self._send(
+                    press_entries([Entry(self._state.topic, Record(None, state), self._state.partition)], now_ms())
+                )
             if outcome is Outcome.COMMITTED:
                 await self._producer.commit_transaction()
             else:

@@ -29,7 +29,7 @@ from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
 from overlay.output.transaction import Transactions
 
-from .shard_state import Delta, ShardState, StateReplay
+from .shard_state import Delta, ShardState, StateReplay, encode
 from .state_links import find_void
 
 log = get_logger(__name__)
@@ -120,7 +120,7 @@ async def take_over(
     transactions = Transactions(kafka, shard_id(prefix, shard), topic, shard)
     await transactions.start([topic])
     try:
-        await transactions.end_lost([(topic, shard)])
+        await transactions.end_lost([(topic, shard)], encode(Delta()))
         state, count = await read_state(client, admin, topic, shard)
         generation = await confirm(state)
         if generation is None:

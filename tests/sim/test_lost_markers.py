@@ -298,3 +298,24 @@ def test_a_decision_that_is_forgotten_is_said() -> None:
         await run_as_process(world, write(world))
 
     world.run(history)
+
+
+def test_a_commit_whose_marker_is_lost_again_when_it_is_completed_is_completed_later() -> None:
+    """The next owner commits it in a transaction of its own, of which the state loses the marker as well."""
+    world = make_world(8)
+
+    async def history(world: World) -> None:
+        worker = Worker(world, "w", configure(world))
+        await deliver_first(world, worker)
+        with sabotage(world, worker, STATE, is_kept=True) as saboteur:
+            await write_under_one_key(world, "source", ["lost"])
+            await until(lambda: saboteur.has_struck, "a transaction ended without leaders")
+        world.cluster.restore_leader(*STATE)
+        with sabotage(world, worker, STATE, is_kept=True) as saboteur:
+            worker.start()
+            await until(lambda: saboteur.has_struck, "its completion ended without leaders")
+        world.cluster.restore_leader(*STATE)
+        assert is_open(world, STATE)
+        await check_rest(world, worker)
+
+    world.run(history)

@@ -25,11 +25,11 @@ PLANTED = (
             Change(
                 "overlay.state.takeover",
                 "    await transactions.start([topic])\n    try:\n"
-                "        await transactions.end_lost([(topic, shard)])\n"
+                "        await transactions.end_lost([(topic, shard)], encode(Delta()))\n"
                 "        state, count = await read_state(client, admin, topic, shard)\n",
                 "    state, count = await read_state(client, admin, topic, shard)\n"
                 "    await transactions.start([topic])\n    try:\n"
-                "        await transactions.end_lost([(topic, shard)])\n",
+                "        await transactions.end_lost([(topic, shard)], encode(Delta()))\n",
             ),
         ),
     ),
