@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from .applications import CONTROL, Run
+from .applications import Run
 from .host import Worker
 from .kafka.session import Answer
 from .kafka.transactions import State, Transactional
 from .network import WORLD
-from .plan import INDEX, OWN, STATE, Kind
+from .plan import INDEX, SHARDS, STATE, Kind
 from .scenes import intercept
 
 END = 26
@@ -24,8 +23,6 @@ END = 26
 MOST_AWAY_S = 5.0
 """Longest time for which the partitions have no leader. A takeover passes over an output that has none for ten seconds."""
 LOOK_S = 5.0
-LOOKS = 6
-"""After so many looks at the same open transaction of a journal the operator takes it for one that the product cannot end."""
 FORGOTTEN = "does not know any more whether it was committed"
 """What the product says of a transaction whose decision Kafka has forgotten."""
 
@@ -40,8 +37,6 @@ class LostMarkers:
         """`lose_rounds`: does what an operator does about a ledger that has lost rounds."""
         self._run, self._world, self._workers, self._lose_rounds = run, run.world, workers, lose_rounds
         self._armed: list[random.Random] = []
-        self._seen: Counter[tuple[str, int]] = Counter()
-        """How often a journal's transaction was found open whose decision is forgotten, by transactional id and epoch."""
         self._restoring: set[asyncio.Task[None]] = set()
         self.acts: Mapping[Kind, Callable[[random.Random], Awaitable[None]]] = {Kind.BLINK: self._arm}
         if run.plan.settings.loses_markers_of:
@@ -54,7 +49,7 @@ class LostMarkers:
     def _end(self, answer: Answer, handle: Callable[[Answer], None]) -> None:
         cluster = self._world.cluster
         known = cluster.transactions.known.get(answer.request.transactional_id)
-        if self._armed and known is not None and known.name.startswith(OWN) and known.partitions:
+        if self._armed and known is not None and known.name.startswith(SHARDS) and known.partitions:
             chance = self._armed.pop()
             places = chance.sample(sorted(known.partitions), chance.randint(1, len(known.partitions)))
             self._world.tell(f"a transaction of {known.name} ends while {places} have no leader")
@@ -79,25 +74,9 @@ class LostMarkers:
         while True:
             await asyncio.sleep(LOOK_S)
             for number in sorted(self._find_stuck()):
-                known = self._world.cluster.transactions.known.get(f"{OWN}shard.{number}")
+                known = self._world.cluster.transactions.known.get(f"{SHARDS}{number}")
                 if known is not None and known.state is State.EMPTY:
                     await self._abort(known, number, chance)
-            self._tend_journals()
-
-    def _tend_journals(self) -> None:
-        """Abort what journals of requests have left open in the control topic."""
-        partition = self._world.cluster.topics[CONTROL].partitions[0] if CONTROL in self._world.cluster.topics else None
-        for known in self._world.cluster.transactions.known.values():
-            if (
-                partition is None
-                or known.state is not State.EMPTY
-                or known.producer not in partition.log.producers.open
-            ):
-                continue
-            self._seen[known.name, known.epoch] += 1
-            if self._seen[known.name, known.epoch] == LOOKS:
-                with self._world.at_cluster(f"an operator aborts a transaction in {CONTROL}") as cluster:
-                    cluster.transactions.abort_hanging(partition)
 
     def _find_stuck(self) -> set[int]:
         """Return the shards that a worker cannot take over, since a decision is forgotten."""

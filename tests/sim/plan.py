@@ -16,8 +16,8 @@ STREAM = "S"
 SOURCE = "source"
 ACKS = f"overlay.{STREAM}.acks"
 REPLIES = "overlay.replies"
-OWN = "overlay."
-"""How the service's own topics and transactional ids begin."""
+SHARDS = "overlay.shard."
+"""How the transactional ids of shards begin, before their numbers."""
 STATE = "overlay.state"
 INDEX = f"overlay.{STREAM}.index"
 KEYS = 5
@@ -304,7 +304,7 @@ class Plan:
                 # not slower: small limits may have a transaction for each message
                 marker_s=chance.choice((0.01, 0.01, 0.02, 0.05)),
                 stamps=changes.random() < 0.5,
-                loses_markers_of=OWN if Kind.BLINK in own_kinds else (),
+                loses_markers_of=SHARDS if Kind.BLINK in own_kinds else (),
             ),
             begins_s=chance.choice((10.0, 10.0, 0.5)),
         )
