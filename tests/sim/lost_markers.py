@@ -80,7 +80,7 @@ class LostMarkers:
 
     def _find_stuck(self) -> set[int]:
         """Return the shards that a worker cannot take over, since a decision is forgotten."""
-        managers = [worker.service.shard_manager for worker in self._workers if worker.service is not None]
+        managers = [worker.service.shard_manager for worker in self._workers]
         shards = [shard for manager in managers if manager is not None for shard in manager.shards.values()]
         return {shard.number for shard in shards if FORGOTTEN in shard.trouble}
 

@@ -382,7 +382,7 @@ def _list_kinds(mishaps: Iterable[Mishap]) -> set[Kind]:
     return {mishap.kind for mishap in mishaps}
 
 
-def _draw_own_mishaps(chance: random.Random, others: Mapping[Kind, float], *, may_reset: bool) -> list[Mishap]:
+def _draw_own_mishaps(chance: random.Random, others: dict[Kind, float], *, may_reset: bool) -> list[Mishap]:
     """Return when the service's own topics lose their end, or the markers of transactions.
 
     `others`: how often a minute other things happen. `may_reset`: whether the state may go back, and the stream be reset, for

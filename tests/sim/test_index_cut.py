@@ -41,7 +41,7 @@ async def reset(loaded: Loaded) -> None:
 
 def find_reason(worker: Worker) -> str:
     """Return why a worker does not read the stream, empty if it does."""
-    manager = worker.service.shard_manager if worker.service is not None else None
+    manager = worker.service.shard_manager
     sessions = manager.sessions if manager is not None else []
     return next((session.assignment.stopped.get("S", "") for session in sessions), "")
 
