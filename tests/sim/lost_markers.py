@@ -49,6 +49,8 @@ class LostMarkers:
     def _end(self, answer: Answer, handle: Callable[[Answer], None]) -> None:
         cluster = self._world.cluster
         known = cluster.transactions.known.get(answer.request.transactional_id)
+        if self._run.is_calm:
+            self._armed.clear()
         if self._armed and known is not None and known.name.startswith(SHARDS) and known.partitions:
             chance = self._armed.pop()
             places = chance.sample(sorted(known.partitions), chance.randint(1, len(known.partitions)))
