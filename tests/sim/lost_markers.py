@@ -23,6 +23,7 @@ END = 26
 MOST_AWAY_S = 5.0
 """Longest time for which the partitions have no leader. A takeover passes over an output that has none for ten seconds."""
 LOOK_S = 5.0
+LACKS_ROUNDS = "has lost rounds of the ledger"
 FORGOTTEN = "does not know any more whether it was committed"
 """What the product says of a transaction whose decision Kafka has forgotten."""
 
@@ -79,6 +80,14 @@ class LostMarkers:
                 known = self._world.cluster.transactions.known.get(f"{SHARDS}{number}")
                 if known is not None and known.state is State.EMPTY:
                     await self._abort(known, number, chance)
+            if self._lacks_rounds():
+                await self._lose_rounds(chance)
+
+    def _lacks_rounds(self) -> bool:
+        """Return whether a worker has stopped the stream since its ledger has lost rounds."""
+        managers = [worker.service.shard_manager for worker in self._workers]
+        sessions = [session for manager in managers if manager is not None for session in manager.sessions]
+        return any(LACKS_ROUNDS in reason for each in sessions for reason in each.assignment.stopped.values())
 
     def _find_stuck(self) -> set[int]:
         """Return the shards that a worker cannot take over, since a decision is forgotten."""

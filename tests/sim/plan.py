@@ -376,8 +376,8 @@ _UNLIKE_BLINK = (
     *(Kind.REPOLICY, Kind.NO_LEADER, Kind.EXPIRE),
 )
 """What does not happen where markers get lost. An operator who aborts what such losses leave open would abort what the product
-is about to end. A takeover passes over an output that has no leader for ten seconds. Retention of a history would take rounds of
-the ledger whose transaction is open, which are far younger than Kafka's retention takes."""
+is about to end. A takeover passes over an output that has no leader for ten seconds. Retention of a history would take rounds
+of the ledger whose transaction is open, which are far younger than Kafka's retention takes."""
 _LOSES_REQUESTED = {Kind.CUT_STATE, Kind.CUT_INDEX, Kind.BLINK}
 """Where no consumers are made by request: their judge does not know of states that go back, nor of resets."""
 
