@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,14 @@ class RangesServer:
     """
 
     def __init__(self, reader: RangesReader) -> None:
-        self._reader = reader
+        self._answers: dict[str, Callable[..., object]] = {
+            "initialOffset": reader.initialOffset,
+            "getDefaultReadLimit": reader.getDefaultReadLimit,
+            "latestOffset": reader.latestOffset,
+            "reportLatestOffset": reader.reportLatestOffset,
+            "prepareForTriggerAvailableNow": reader.prepareForTriggerAvailableNow,
+            "find_text": reader.find_text,
+        }
         self._folder = tempfile.TemporaryDirectory(prefix="overlay-ranges-")
         self.address = str(Path(self._folder.name, "socket"))
         self._listener = Listener(self.address, "AF_UNIX")
@@ -58,7 +66,7 @@ class RangesServer:
     def _answer(self, line: Connection[object, object], question: str, arguments: tuple[object, ...]) -> None:
         answer, error = None, None
         try:
-            answer = getattr(self._reader, question)(*arguments)
+            answer = self._answers[question](*arguments)
         except Exception as failed:  # noqa: BLE001 - raised again in the process that asks
             error = type(failed).__module__, type(failed).__name__, str(failed)
         try:
