@@ -64,7 +64,8 @@ class RangesServer:
                 self._answer(line, *asked)
 
     def _answer(self, line: Connection[object, object], question: str, arguments: tuple[object, ...]) -> None:
-        answer, error = None, None
+        answer: object = None
+        error: tuple[str, str, str] | None = None
         try:
             answer = self._answers[question](*arguments)
         except Exception as failed:  # noqa: BLE001 - raised again in the process that asks
