@@ -66,13 +66,14 @@ def pack(records: RecordSlice, ranks: Ints) -> bytes:
     )  # fmt: skip
     # the widest come first, so that each is aligned
     whole = b"".join(np.ascontiguousarray(column).data for column in columns)
-    return head + _CODEC.compress(whole, asbytes=True)
+    compressed: bytes = _CODEC.compress(whole, asbytes=True)
+    return head + compressed
 
 
 def unpack(data: bytes) -> tuple[RecordSlice, Ints]:
     """Return the records of a block, and their ranks. They own their memory."""
     rows, bounds_size, text_size, size, partition = _HEAD.unpack_from(data)
-    types = (*(np.int64,) * 7, np.int32, np.uint8, np.uint8)
+    types: tuple[type[np.generic], ...] = (*(np.int64,) * 7, np.int32, np.uint8, np.uint8)
     counts = (*(rows,) * 6, bounds_size, rows, text_size, size)
     whole = sum(np.dtype(type).itemsize * count for type, count in zip(types, counts, strict=True))
     # kernels are compiled for arrays that may be written: so is this buffer, and a view of bytes is not
