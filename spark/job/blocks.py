@@ -52,7 +52,7 @@ DDL = "writer int, task int, number int, consumer int, rows bigint, dead boolean
 """The same schema as Spark writes it."""
 
 _HEAD = struct.Struct("<qqqqq")
-_CODEC = pa.Codec("lz4_raw")
+_CODEC = "lz4_raw"
 _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
 
@@ -66,7 +66,7 @@ def pack(records: RecordSlice, ranks: Ints) -> bytes:
     )  # fmt: skip
     # the widest come first, so that each is aligned
     whole = b"".join(np.ascontiguousarray(column).data for column in columns)
-    compressed: bytes = _CODEC.compress(whole, asbytes=True)
+    compressed: bytes = pa.compress(whole, codec=_CODEC, asbytes=True)
     return head + compressed
 
 
@@ -77,7 +77,7 @@ def unpack(data: bytes) -> tuple[RecordSlice, Ints]:
     counts = (*(rows,) * 6, bounds_size, rows, text_size, size)
     whole = sum(np.dtype(type).itemsize * count for type, count in zip(types, counts, strict=True))
     # kernels are compiled for arrays that may be written: so is this buffer, and a view of bytes is not
-    buffer = _CODEC.decompress(memoryview(data)[_HEAD.size :], whole)
+    buffer = pa.decompress(memoryview(data)[_HEAD.size :], whole, codec=_CODEC)
     at = 0
 
     def read(type: type[np.generic], count: int) -> Any:
