@@ -7,7 +7,8 @@ partition to which the records belong. So a record is delivered or given up by o
 never both, even if the output's limits change before a batch is run again. Spark carries it as one binary
 value. So neither Python nor the JVM makes an object for a record, and a write task gives the
 records their consumer sequences, their tokens and their compression through the service's own code
-(overlay/output/assemble.py).
+(overlay/output/assemble.py). The value is compressed here: it crosses a socket twice, and Spark
+copies it several times between them.
 
 The cut into blocks follows from how the fetches came, so it differs from one run of a task to the
 next. What a task finds does not. So a block names its records by their rank among all that its task
@@ -51,6 +52,7 @@ DDL = "writer int, task int, number int, consumer int, rows bigint, dead boolean
 """The same schema as Spark writes it."""
 
 _HEAD = struct.Struct("<qqqqq")
+_CODEC = "lz4_raw"
 _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
 
@@ -62,24 +64,29 @@ def pack(records: RecordSlice, ranks: Ints) -> bytes:
         source.offset, source.timestamp, source.body, source.end, records.sequences, ranks, texts.bounds, records.codes,
         texts.text, source.buf,
     )  # fmt: skip
-    return b"".join((head, *(np.ascontiguousarray(column).tobytes() for column in columns)))
+    # the widest come first, so that each is aligned
+    whole = b"".join(np.ascontiguousarray(column).data for column in columns)
+    compressed: bytes = pa.compress(whole, codec=_CODEC, asbytes=True)
+    return head + compressed
 
 
 def unpack(data: bytes) -> tuple[RecordSlice, Ints]:
     """Return the records of a block, and their ranks. They own their memory."""
     rows, bounds_size, text_size, size, partition = _HEAD.unpack_from(data)
-    at = _HEAD.size
+    types: tuple[type[np.generic], ...] = (*(np.int64,) * 7, np.int32, np.uint8, np.uint8)
+    counts = (*(rows,) * 6, bounds_size, rows, text_size, size)
+    whole = sum(np.dtype(type).itemsize * count for type, count in zip(types, counts, strict=True))
+    # kernels are compiled for arrays that may be written: so is this buffer, and a view of bytes is not
+    buffer = pa.decompress(memoryview(data)[_HEAD.size :], whole, codec=_CODEC)
+    at = 0
 
     def read(type: type[np.generic], count: int) -> Any:
         nonlocal at
-        # a copy, since kernels are compiled for arrays that may be written
-        column: Any = np.frombuffer(data, type, count, at).copy()
+        column: Any = np.frombuffer(buffer, type, count, at)
         at += column.nbytes
         return column
 
-    offset, timestamp, body, end, sequences, ranks = (read(np.int64, rows) for _ in range(6))
-    bounds, codes = read(np.int64, bounds_size), read(np.int32, rows)
-    text, buf = read(np.uint8, text_size), read(np.uint8, size)
+    offset, timestamp, body, end, sequences, ranks, bounds, codes, text, buf = map(read, types, counts)
     next_offset = int(offset[-1]) + 1 if rows else 0
     records = Records(buf, offset, timestamp, body, end, _NO_FIELDS, _NO_FIELDS, next_offset, make_plan())
     return RecordSlice(records, codes, Texts(text, bounds), partition, sequences), ranks

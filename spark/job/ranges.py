@@ -1,4 +1,4 @@
-"""`readStream.format("overlay_ranges")`: which offsets a batch has, one row a batch.
+"""Which offsets a batch of a job has, asked by Spark through ranges_source.py.
 
 Spark's engine decides when a batch begins and where it ends, and writes both down before it runs
 (its offset log). A job reads the records itself, with tasks of its own, so its stream has no
@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from overlay.client.connection import Connection
 from overlay.clock import now_ms, now_ns
@@ -29,44 +26,18 @@ from overlay.kafka.own_topics import job_topic
 from overlay.state.job_log import read_last
 from overlay.state.job_plan import BatchPlan, Ends, decode_plan
 from spark.kept import keep
-from spark.options import Ask, read_options
+from spark.options import Ask
 from spark.stream import JOB, OverlayStreamReader, Position, read_position
 
-NAME = "overlay_ranges"
 SETTLED_NS = 1_000_000_000
 """For how long no file may have changed before a change is taken up: an editor may still be writing."""
-_SCHEMA = StructType([StructField("ends", StringType())])
-
-
-class RangesSource(DataSource):
-    """The data source. Its options are those of `format("overlay")`, and `job`: the job's name."""
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def schema(self) -> StructType:
-        return _SCHEMA
-
-    def streamReader(self, schema: StructType) -> RangesReader:
-        options = dict(self.options)
-        job, folder = options.pop("job"), Path(options["config"])
-        return RangesReader(read_options(options), schema, job, folder)
-
-
-class _Range(InputPartition):
-    """The text of one batch's row."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(None)
-        self.text = text
 
 
 class RangesReader(OverlayStreamReader):
     """A stream reader whose batches have one row. `job`: the job's name; `folder`: its config folder."""
 
-    def __init__(self, ask: Ask, schema: StructType, job: str, folder: Path) -> None:
-        super().__init__(ask, schema)
+    def __init__(self, ask: Ask, job: str, folder: Path) -> None:
+        super().__init__(ask, StructType())
         self._job, self._folder = job, folder
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
@@ -88,15 +59,10 @@ class RangesReader(OverlayStreamReader):
         keep(self._ask).lines.run(work)
         return None if found[0] is None else decode_plan(found[0])
 
-    def partitions(self, start: Position, end: Position) -> list[InputPartition]:
-        """Return the one task of a batch. Raises DataLoss if the log does not have all of its offsets any more."""
+    def find_text(self, start: Position, end: Position) -> str:
+        """Return the row of a batch (`parse_range`). Raises DataLoss if the log does not have all of its offsets any more."""
         ends = self.find_range(start, end) or {source: (at, at) for source, at in read_position(end).items()}
-        return [_Range(json.dumps([[*source, *span] for source, span in sorted(ends.items())]))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the row of a batch."""
-        if isinstance(partition, _Range):
-            yield pa.RecordBatch.from_pydict({"ends": [partition.text]})
+        return json.dumps([[*source, *span] for source, span in sorted(ends.items())])
 
 
 def find_digest(folder: Path) -> str:

@@ -17,7 +17,9 @@ from spark.options import read_options
 from .folder import Chosen, JobFolder
 from .job import Job
 from .journal import Journal
-from .ranges import NAME, RangesSource
+from .ranges import RangesReader
+from .ranges_server import RangesServer
+from .ranges_source import NAME, SERVER, RangesSource
 
 CATCH_UP = 1_000_000
 """How many offsets a batch reads at most for a consumer that is behind the others, unless maxRecordsPerTrigger is less."""
@@ -59,19 +61,32 @@ def start_job(
             folder.restrict(tuple(journal.last.consumers))
         consumers = folder.prepare(journal.last)
         job = Job(
-            spark, name, journal, chosen.stream, consumers,
+            open_session(spark), name, journal, chosen.stream, consumers,
             renew=lambda: folder.renew(journal.last), check_owner=folder.check_owner, note=note, clock=now_ms,
             catch_up=min(CATCH_UP, ask.pace.records or CATCH_UP),
         )  # fmt: skip
-        spark.dataSource.register(RangesSource)
         starting = {"startingOffsets": spell_start(consumers.begins)} if "startingOffsets" not in options else {}
-        frame = spark.readStream.format(NAME).options(**starting, **source, job=name).load()
+        reader = RangesReader(read_options({**starting, **source}), name, chosen.folder)
+        server = stack.enter_context(RangesServer(reader))
+        spark.dataSource.register(RangesSource)
+        frame = spark.readStream.format(NAME).option(SERVER, server.address).load()
         writer = frame.writeStream.foreachBatch(job.deliver).option("checkpointLocation", f"{checkpoint}/query")
         query = (writer.trigger(availableNow=True) if once else writer).queryName(f"overlay {name}").start()
         stack.callback(query.stop)
         # first, so that no batch is left half delivered: the next owner of a consumer would have to wait for its end
         stack.callback(job.finish, FINISH_S)
         yield query
+
+
+def open_session(spark: SparkSession) -> SparkSession:
+    """Return a session for the batches of a job, in the same application.
+
+    Adaptive execution is off in it: its plans are as the job wants them, and Spark would plan each of
+    their stages anew once the stage before has ended.
+    """
+    session = spark.newSession()
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    return session
 
 
 def spell_start(begins: Mapping[str, ConsumerPlan]) -> str:
