@@ -6,7 +6,7 @@ evaluated once, as in the service's pipeline (overlay/worker/round/pipeline.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from overlay.client.read.row_filter import FilteredRows
 from overlay.errors import OverlayError
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import TopicPartition
 from overlay.match import Addressed, Addressing, Audience, Masks
 from overlay.match.record_slice import RecordSlice, join, keep
 from overlay.output.partition import place
@@ -29,6 +30,8 @@ from .readers import JobReader, JobScan
 
 BLOCK_BYTES = 1 << 20
 """Bytes from which on a block is handed on."""
+
+NO_OFFSETS: Ints = np.empty(0, np.int64)
 
 _Part = tuple[RecordSlice, Ints]
 
@@ -43,7 +46,7 @@ class BlockFilter:
 
     `consumers`: the numbers of those that the task reads for. `sequenced`: the stream has one
     partition, so that offsets give sequences. `ledger`: gives them in others; without one they are
-    written as 0.
+    written as 0. `only`: the offsets to deliver, by partition (int64, ascending); None for all.
     """
 
     schema = SCHEMA
@@ -57,9 +60,11 @@ class BlockFilter:
         sequenced: bool,
         ledger: Ledger | None,
         addressing: Addressing,
+        only: Mapping[TopicPartition, Ints] | None = None,
     ) -> None:
         self.sequenced = sequenced
         self._task, self._ledger, self._addressing, self._now = task, ledger, addressing, scan.now
+        self._only = only
         self._consumers, self._readers = consumers, [scan.readers[consumer] for consumer in consumers]
         readers = self._readers
         values = [reader.values for reader in readers]
@@ -106,6 +111,9 @@ class BlockFilter:
         selection = self._audiences[piece.dictionary].select(piece.codes)
         source = piece.topic, piece.partition
         wanted = {i: selection.of(i) for i in selection.wanting()}
+        if self._only is not None:
+            only = self._only.get(source, NO_OFFSETS)
+            wanted = {i: rows[np.isin(piece.records.offset[rows], only)] for i, rows in wanted.items()}
         for i, rows in wanted.items():
             if (floor := self._readers[i].floors.get(source, 0)) > int(piece.records.offset[0]):
                 wanted[i] = rows[piece.records.offset[rows] >= floor]

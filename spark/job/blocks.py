@@ -9,6 +9,9 @@ value. So neither Python nor the JVM makes an object for a record, and a write t
 records their consumer sequences, their tokens and their compression through the service's own code
 (overlay/output/assemble.py).
 
+A tally is a row of the same form without records (`writer` is TALLY): it tells the driver what a scan
+task has counted.
+
 The cut into blocks follows from how the fetches came, so it differs from one run of a task to the
 next. What a task finds does not. So a block names its records by their rank among all that its task
 found for the consumer, and the consumer sequence of a record is the sequence before the task, plus
@@ -50,6 +53,11 @@ dead letters. `size`: their bytes, as rate limits count them."""
 DDL = "writer int, task int, number int, consumer int, rows bigint, dead boolean, size bigint, data binary"
 """The same schema as Spark writes it."""
 
+TALLY = -1
+"""The number of the writer in a tally."""
+NO_CONSUMER = -1
+"""The number of the consumer in a tally of offsets that retention removed before the task read them."""
+
 _HEAD = struct.Struct("<qqqqq")
 _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
@@ -63,6 +71,14 @@ def pack(records: RecordSlice, ranks: Ints) -> bytes:
         texts.text, source.buf,
     )  # fmt: skip
     return b"".join((head, *(np.ascontiguousarray(column).tobytes() for column in columns)))
+
+
+def make_tally(task: int, consumer: int, count: int) -> pa.RecordBatch:
+    """Return a tally of a scan task as a batch of one row. `consumer`: NO_CONSUMER for lost offsets."""
+    row = TALLY, task, 0, consumer, count, False, 0, b""
+    return pa.RecordBatch.from_arrays(
+        [pa.array([value], field.type) for value, field in zip(row, SCHEMA, strict=True)], schema=SCHEMA
+    )
 
 
 def unpack(data: bytes) -> tuple[RecordSlice, Ints]:

@@ -32,12 +32,14 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from overlay.arrays import Ints
 from overlay.config import ConsumerConfig, StreamConfig
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.job_pace import Pace, charge
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
+from spark.options import Ranges
 from spark.partitions import TaskPartition
 
 from . import blocks, writing
@@ -51,6 +53,9 @@ from .writing import JobWrite, write
 log = get_logger(__name__)
 
 NS_PER_MS = 1_000_000
+GAP = 5_000
+"""Offsets between two last messages from which on they are fetched apart."""
+NO_OFFSETS: Ints = np.empty(0, np.int64)
 
 
 class ForeignCheckpoint(OverlayError):
@@ -67,8 +72,24 @@ class CheckOwner(Protocol):
     def __call__(self, *, now: bool = False) -> None: ...
 
 
-Plan = Callable[[Ends, Sequence[int]], list[TaskPartition]]
-"""Returns the tasks that read some offsets for some consumers, by their numbers."""
+class Plan(Protocol):
+    """Returns the tasks that read some offsets for some consumers, by their numbers. `may_lose`, `ranges`: as in
+    Planner.plan_between."""
+
+    def __call__(
+        self, ends: Ends, numbers: Sequence[int], *, may_lose: bool = False, ranges: Ranges | None = None
+    ) -> list[TaskPartition]: ...
+
+
+class Search(Protocol):
+    """Returns the offsets of the last messages of each subject, ascending by partition, for the consumer of a number.
+
+    `offsets`: where the consumer is. `snapshot`: where its last messages end.
+    """
+
+    def __call__(
+        self, number: int, offsets: Mapping[TopicPartition, int], snapshot: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, Ints]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +97,17 @@ class JobConsumers:
     """The consumers of a job, with what its tasks have to know of them.
 
     `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some
-    of them. `writers`: every output partition, by the number that blocks have for it. `begins`: by
-    name, a plan for each consumer, of which only `floors`, `claim` and `before` count, and only if the
-    job's last plan does not know the consumer by this claim.
+    of them. `find_log_starts`: asks Kafka for the first offset of each partition. `find_lasts`: searches for
+    the last messages of a consumer. `writers`: every output partition, by the number that blocks have
+    for it. `begins`: by name, a plan for each consumer, of which only `floors`, `claim`, `snapshot` and
+    `before` count, and only if the job's last plan does not know the consumer by this claim.
     """
 
     configs: tuple[ConsumerConfig, ...]
     scan: JobScan
     plan: Plan
+    find_log_starts: Callable[[], Mapping[TopicPartition, int]]
+    find_lasts: Search
     writers: tuple[TopicPartition, ...]
     begins: Mapping[str, ConsumerPlan]
 
@@ -96,6 +120,48 @@ class JobConsumers:
     def paces(self) -> dict[str, Pace]:
         """The limits of the consumers that have any, by name."""
         return {name_of(config): pace for config in self.configs if (pace := find_pace(config)) != Pace()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Consumers for which a batch reads the same offsets in one pass, by their numbers.
+
+    `fails`: whether the loss of an offset ends the job. `only`: the offsets of the last messages, if
+    the one consumer is given nothing else now; None otherwise.
+    """
+
+    reads: Ends
+    fails: bool
+    only: Mapping[TopicPartition, Ints] | None = None
+    numbers: list[int] = field(default_factory=list)
+
+    def find_ranges(self) -> Ranges | None:
+        """Return the offsets that have to be read, None for all of `reads`."""
+        if self.only is None:
+            return None
+        ranges = {}
+        for source, (start, stop) in self.reads.items():
+            wanted = cut(self.only.get(source, NO_OFFSETS), start, stop)
+            apart = np.diff(wanted) > GAP
+            begins = wanted[np.concatenate(([True], apart))] if wanted.size else wanted
+            ends = wanted[np.concatenate((apart, [True]))] if wanted.size else wanted
+            ranges[source] = tuple((begin, end + 1) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True))
+        return ranges
+
+    def cut_only(self, part: TaskPartition) -> Mapping[TopicPartition, Ints] | None:
+        """Return the offsets to deliver among those that a task reads, None for all."""
+        if self.only is None:
+            return None
+        found: dict[TopicPartition, list[Ints]] = {}
+        for each in part.offset_ranges:
+            found.setdefault(each.source, []).append(cut(self.only.get(each.source, NO_OFFSETS), each.start, each.stop))
+        return {source: np.concatenate(parts) for source, parts in found.items()}
+
+
+def cut(offsets: Ints, start: int, stop: int) -> Ints:
+    """Return the offsets from `start` to `stop`. `offsets`: ascending."""
+    low, high = np.searchsorted(offsets, (start, stop)).tolist()
+    return offsets[low:high]
 
 
 @dataclass(slots=True)
@@ -121,6 +187,8 @@ class Job:
     _batch: threading.Lock = field(default_factory=threading.Lock)
     """Held while a batch is delivered."""
     _is_ending: bool = False
+    _lasts: dict[str, tuple[object, Mapping[TopicPartition, Ints]]] = field(default_factory=dict)
+    """Last messages of consumers that are given these, by name, each with what they were searched for."""
 
     def deliver(self, frame: DataFrame, batch: int) -> None:
         """Deliver one batch. Raises ForeignCheckpoint, JobTaken, JobEnded, and what its tasks raise."""
@@ -148,9 +216,10 @@ class Job:
             return
         # a batch that is run again keeps its time
         now = last.now if last is not None and last.batch == batch else self.clock()
-        consumers = self._draft(batch, ends, now)
+        log_starts = self.consumers.find_log_starts()
+        consumers = self._draft(batch, ends, Limit(self.catch_up, now, self.consumers.paces, log_starts))
         if last is None or self._has_work(last, ends, consumers):
-            self._run(batch, ends, consumers, now)
+            self._run(batch, ends, consumers, now, log_starts)
 
     def _check(self, batch: int, ends: Ends) -> None:
         """Raise ForeignCheckpoint unless this batch may follow the last one of the journal."""
@@ -182,11 +251,10 @@ class Job:
             f"consumer {name!r}" for name in sorted(now.keys() | known) if now.get(name) != known.get(name)
         )
 
-    def _draft(self, batch: int, ends: Ends, now: int) -> dict[str, ConsumerPlan]:
+    def _draft(self, batch: int, ends: Ends, limit: Limit) -> dict[str, ConsumerPlan]:
         """Return what the batch reads for each consumer, with the consumer's sequence before it."""
         prints, last = self.consumers.fingerprints, self.journal.last
         new = {name: replace(self.consumers.begins[name], fingerprint=text) for name, text in prints.items()}
-        limit = Limit(self.catch_up, now, self.consumers.paces)
         return draft_first(batch, ends, new, limit) if last is None else last.draft(batch, ends, new, limit)
 
     def _has_work(self, last: BatchPlan, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> bool:
@@ -195,11 +263,18 @@ class Job:
             return True
         return {name: each.fingerprint for name, each in last.consumers.items()} != self.consumers.fingerprints
 
-    def _run(self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], now: int) -> None:
+    def _run(
+        self,
+        batch: int,
+        ends: Ends,
+        consumers: Mapping[str, ConsumerPlan],
+        now: int,
+        log_starts: Mapping[TopicPartition, int],
+    ) -> None:
         """Scan, count, write the plan down, and write the deliveries."""
         last = self.journal.last
         scan = replace(self.consumers.scan, now=now)
-        tasks = self._plan_tasks(ends, consumers)
+        tasks = self._plan_tasks(ends, consumers, log_starts)
         found = self._scan(scan, tasks).persist()
         try:
             counts = count(found) if tasks else []
@@ -208,6 +283,7 @@ class Job:
             numbered = number_consumers(last, batch, consumers, tables)
             if last is None or last.batch != batch:
                 numbered = self._charge(numbered, ends, now, tables)
+            numbered = self._count_lost(numbered, ends, log_starts, tasks, tables)
             plan = self._make_plan(batch, now, ends, numbered, tables)
             self._write_plan(plan)
             if counts:
@@ -243,21 +319,57 @@ class Job:
             self.journal.reopen()
             self.journal.write(plan)
 
-    def _plan_tasks(self, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> tuple[ScanTask, ...]:
+    def _count_lost(
+        self,
+        consumers: Mapping[str, ConsumerPlan],
+        ends: Ends,
+        log_starts: Mapping[TopicPartition, int],
+        tasks: Sequence[ScanTask],
+        tables: Tables,
+    ) -> dict[str, ConsumerPlan]:
+        """Return the plans of a batch's consumers, with the offsets counted that retention had removed. Log these."""
+        counted = dict(consumers)
+        for at, (name, each) in enumerate(consumers.items()):
+            lost = each.lost + each.find_readable(ends, log_starts)[1]
+            lost += sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
+            if lost:
+                log.error("retention passed the position", stream=self.stream.name, consumer=name, lost=lost)
+            counted[name] = replace(each, lost=lost)
+        return counted
+
+    def _plan_tasks(
+        self, ends: Ends, consumers: Mapping[str, ConsumerPlan], log_starts: Mapping[TopicPartition, int]
+    ) -> tuple[ScanTask, ...]:
         """Return the scan tasks of a batch: one pass for all consumers that read it, and one for each group of those that
-        catch up from the same offsets."""
-        groups: dict[str, tuple[Ends, list[int]]] = {}
-        for at, each in enumerate(consumers.values()):
-            reads = dict(each.reads) or ends
-            groups.setdefault(repr(sorted(reads.items())), (reads, []))[1].append(at)
+        catch up from the same offsets.
+
+        What retention has removed of the batch's own offsets ends the job, unless failOnDataLoss is off. Consumers with
+        offsets of their own go on at the log's start, so that their loss does not end the job for the others.
+        """
+        groups: dict[str, _Group] = {}
+        for at, (name, each) in enumerate(consumers.items()):
+            fails = self.consumers.scan.fails_on_loss and not each.reads
+            reads = ends if fails else each.find_readable(ends, log_starts)[0]
+            key = repr((fails, sorted(reads.items()), name if each.snapshot else ""))
+            if key not in groups:
+                groups[key] = _Group(reads, fails, self._find_lasts(at, name, each) if each.snapshot else None)
+            groups[key].numbers.append(at)
         return tuple(
-            ScanTask(part, tuple(numbers)) for reads, numbers in groups.values() for part in self._plan(reads, numbers)
+            ScanTask(part, tuple(group.numbers), group.fails, group.cut_only(part))
+            for group in groups.values()
+            if any(start < stop for start, stop in group.reads.values())
+            for part in self.consumers.plan(
+                group.reads, group.numbers, may_lose=not group.fails, ranges=group.find_ranges()
+            )
         )
 
-    def _plan(self, reads: Ends, numbers: Sequence[int]) -> list[TaskPartition]:
-        if not any(start < stop for start, stop in reads.values()):
-            return []
-        return self.consumers.plan(reads, numbers)
+    def _find_lasts(self, at: int, name: str, consumer: ConsumerPlan) -> Mapping[TopicPartition, Ints]:
+        """Return the offsets of a consumer's last messages, from where the batch reads for it. `at`: its number."""
+        key = consumer.claim, consumer.since, sorted(consumer.snapshot.items())
+        if name not in self._lasts or self._lasts[name][0] != key:
+            offsets = {source: start for source, (start, _) in consumer.reads.items()}
+            self._lasts[name] = key, self.consumers.find_lasts(at, offsets, consumer.snapshot)
+        return self._lasts[name][1]
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:
         """Return the blocks of a batch."""
@@ -283,7 +395,8 @@ class Job:
         places = np.full(len(job.writers), -1, np.int64)
         places[wanted] = np.arange(len(wanted))
         place = F.element_at(F.lit(places.tolist()), F.col("writer") + 1).cast("int")
-        sorted_blocks = found.repartitionById(len(wanted), place).sortWithinPartitions("writer", "task", "number")
+        deliveries = found.where(F.col("writer") != blocks.TALLY)
+        sorted_blocks = deliveries.repartitionById(len(wanted), place).sortWithinPartitions("writer", "task", "number")
         shared = self.spark.sparkContext.broadcast(job)
         written = sorted_blocks.mapInArrow(partial(_run_writes, shared=shared), writing.OUTCOME_DDL).collect()
         if sorted(row.writer for row in written) != wanted:

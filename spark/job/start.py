@@ -64,7 +64,9 @@ def start_job(
             catch_up=min(CATCH_UP, ask.pace.records or CATCH_UP),
         )  # fmt: skip
         spark.dataSource.register(RangesSource)
-        starting = {"startingOffsets": spell_start(consumers.begins)} if "startingOffsets" not in options else {}
+        log_starts = consumers.find_log_starts()
+        begin = spell_start(consumers.begins, log_starts)
+        starting = {"startingOffsets": begin} if "startingOffsets" not in options else {}
         frame = spark.readStream.format(NAME).options(**starting, **source, job=name).load()
         writer = frame.writeStream.foreachBatch(job.deliver).option("checkpointLocation", f"{checkpoint}/query")
         query = (writer.trigger(availableNow=True) if once else writer).queryName(f"overlay {name}").start()
@@ -74,13 +76,17 @@ def start_job(
         yield query
 
 
-def spell_start(begins: Mapping[str, ConsumerPlan]) -> str:
-    """Return the first offset that any consumer wants of each partition, as the option startingOffsets."""
+def spell_start(begins: Mapping[str, ConsumerPlan], log_starts: Mapping[TopicPartition, int]) -> str:
+    """Return the first offset that any consumer wants of each partition, as the option startingOffsets.
+
+    Where retention has removed that offset (`log_starts`: the first one that each log still has), the log's
+    start: a consumer that another owner was late with does not keep the job from beginning.
+    """
     lowest: dict[TopicPartition, int] = {}
     for begin in begins.values():
         for source, at in begin.floors.items():
             lowest[source] = min(at, lowest.get(source, at))
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), at in sorted(lowest.items()):
-        found.setdefault(topic, {})[str(partition)] = at
+        found.setdefault(topic, {})[str(partition)] = max(at, log_starts.get((topic, partition), at))
     return json.dumps(found)

@@ -85,6 +85,13 @@ def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], **settin
     producer.flush()
 
 
+def remove_records(bootstrap: str, topic: str, partition: int, before: int) -> None:
+    """Have a partition lose its records below an offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+        future.result(30)
+
+
 def await_markers(bootstrap: str, topic: str) -> None:
     """Wait until no transaction on a topic is under way.
 
