@@ -9,15 +9,16 @@ records that were asked for do not exist any more, the query ends here, before a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from overlay.arrays import Ints
 from overlay.client.connection import Connection
 from overlay.client.read.bounds import NoSequence, ReadBounds
 from overlay.client.read.indexes import Indexes
 from overlay.client.read.question import CheckedQuestion
-from overlay.client.read.reader import count_by_index, make_read_plan
+from overlay.client.read.reader import count_by_index, count_spans, make_read_plan
 from overlay.errors import OverlayError, SourceChanged
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.pending.by_subject import SubjectTally
@@ -30,6 +31,7 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
+from overlay.subject import Pattern
 
 from .kept import keep
 from .options import EARLIEST, LATEST, Ask, Ranges, ReadBound
@@ -149,6 +151,14 @@ class Planner:
         """Ask Kafka for the current bounds of the log and return them."""
         request = replace(self.ask.request, index=False)
         return self._run(lambda line: make_read_plan(line, self._kept.indexes, request))[0]
+
+    def count_spans(
+        self, wanted: Sequence[tuple[Pattern, ...]], spans: Sequence[tuple[TopicPartition, int, int]]
+    ) -> Ints:
+        """Return how many records of each list of patterns the chunk index counts in each span (partition, first and next
+        offset), int64 [lists, spans]; -1 where it does not tell exactly."""
+        request = replace(self.ask.request, columns=())
+        return self._run(lambda line: count_spans(line, self._kept.indexes, request, wanted, spans))
 
     def find_ledger(self) -> Ledger | None:
         """Return the ledger of the stream as it is now, None if there is none."""

@@ -60,6 +60,8 @@ class ConsumerPlan:
     `letters`: the batch's dead letters for it. `pace`: what is kept of its limits. `lost`: the offsets
     that retention had removed before this batch could read them for the consumer. `snapshot`: where its last
     messages end in each partition, while it is given these; the batch then reads nothing else for it.
+    `ahead`: the records with a wanted subject that are ahead of it behind the batch, up to the plan's
+    `log_ends`; -1 if that is not known.
     """
 
     fingerprint: str
@@ -73,6 +75,7 @@ class ConsumerPlan:
     pace: PaceState = field(default_factory=PaceState)
     lost: int = 0
     snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ahead: int = -1
 
     def find_readable(self, ends: Ends, log_starts: Mapping[TopicPartition, int]) -> tuple[Ends, int]:
         """Return the offsets that the batch can read for the consumer, and how many of its offsets retention has
@@ -107,7 +110,8 @@ class BatchPlan:
     `batch`: Spark's number. `now`: ms since 1970, the time that the batch has for filters. `name`:
     the stream's. `stream`: fingerprint of its config. `ends`: first and next offset of each source
     partition. `writers`: by output partition, the partition of the state topic. `is_complete`:
-    whether all deliveries are committed. `left`: the consumers that have left the job.
+    whether all deliveries are committed. `left`: the consumers that have left the job. `log_ends`: where
+    the log of each partition ended, for what is ahead of the consumers.
     """
 
     batch: int
@@ -119,6 +123,7 @@ class BatchPlan:
     writers: Mapping[TopicPartition, int]
     is_complete: bool = False
     left: Mapping[str, JobPosition] = field(default_factory=dict)
+    log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -339,6 +344,7 @@ def encode_plan(plan: BatchPlan) -> bytes:
             },
             "writers": _spell(plan.writers),
             "is_complete": plan.is_complete,
+            "log_ends": _spell(plan.log_ends),
             "left": {
                 name: {**asdict(each), "offsets": _spell(each.offsets), "snapshot": _spell(each.snapshot)}
                 for name, each in plan.left.items()
@@ -356,6 +362,7 @@ def decode_plan(data: bytes) -> BatchPlan:
                 each["fingerprint"], each["before"], each["last"], each["since"],
                 _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]), each.get("letters", 0),
                 PaceState(**each.get("pace", {})), each.get("lost", 0), _parse(each.get("snapshot", {})),
+                each.get("ahead", -1),
             )
             for name, each in found["consumers"].items()
         }  # fmt: skip
@@ -367,7 +374,7 @@ def decode_plan(data: bytes) -> BatchPlan:
         }
         return BatchPlan(
             found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
-            consumers, _parse(found["writers"]), found["is_complete"], left,
+            consumers, _parse(found["writers"]), found["is_complete"], left, _parse(found.get("log_ends", {})),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error

@@ -62,27 +62,29 @@ _HEAD = struct.Struct("<qqqqq")
 _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
 
-def pack(records: RecordSlice, ranks: Ints) -> bytes:
-    """Return a block's data. `ranks`: of each record (int64), 0 for dead letters."""
+def pack(records: RecordSlice, ranks: Ints, passed: Ints) -> bytes:
+    """Return a block's data. `ranks`: of each record (int64), 0 for dead letters. `passed`: with each record, as
+    ahead.Passed numbers them."""
     source, texts = records.records, records.texts
     head = _HEAD.pack(len(records), texts.bounds.size, texts.text.size, source.buf.size, records.partition)
     columns = (
-        source.offset, source.timestamp, source.body, source.end, records.sequences, ranks, texts.bounds, records.codes,
+        source.offset, source.timestamp, source.body, source.end, records.sequences, ranks, passed, texts.bounds, records.codes,
         texts.text, source.buf,
     )  # fmt: skip
     return b"".join((head, *(np.ascontiguousarray(column).tobytes() for column in columns)))
 
 
 def make_tally(task: int, consumer: int, count: int) -> pa.RecordBatch:
-    """Return a tally of a scan task as a batch of one row. `consumer`: NO_CONSUMER for lost offsets."""
+    """Return a tally of a scan task as a batch of one row: of the records with a subject that a consumer wants, or, with
+    NO_CONSUMER, of lost offsets."""
     row = TALLY, task, 0, consumer, count, False, 0, b""
     return pa.RecordBatch.from_arrays(
         [pa.array([value], field.type) for value, field in zip(row, SCHEMA, strict=True)], schema=SCHEMA
     )
 
 
-def unpack(data: bytes) -> tuple[RecordSlice, Ints]:
-    """Return the records of a block, and their ranks. They own their memory."""
+def unpack(data: bytes) -> tuple[RecordSlice, Ints, Ints]:
+    """Return the records of a block, their ranks, and what is passed with each. They own their memory."""
     rows, bounds_size, text_size, size, partition = _HEAD.unpack_from(data)
     at = _HEAD.size
 
@@ -93,9 +95,9 @@ def unpack(data: bytes) -> tuple[RecordSlice, Ints]:
         at += column.nbytes
         return column
 
-    offset, timestamp, body, end, sequences, ranks = (read(np.int64, rows) for _ in range(6))
+    offset, timestamp, body, end, sequences, ranks, passed = (read(np.int64, rows) for _ in range(7))
     bounds, codes = read(np.int64, bounds_size), read(np.int32, rows)
     text, buf = read(np.uint8, text_size), read(np.uint8, size)
     next_offset = int(offset[-1]) + 1 if rows else 0
     records = Records(buf, offset, timestamp, body, end, _NO_FIELDS, _NO_FIELDS, next_offset, make_plan())
-    return RecordSlice(records, codes, Texts(text, bounds), partition, sequences), ranks
+    return RecordSlice(records, codes, Texts(text, bounds), partition, sequences), ranks, passed

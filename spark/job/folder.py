@@ -14,6 +14,7 @@ import numpy as np
 
 from overlay.arrays import Ints
 from overlay.client.client import check_settings
+from overlay.client.read.bounds import ReadBounds
 from overlay.clock import monotonic, now_ms
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, load
 from overlay.config.consumer import DeliverPolicy, Engine
@@ -28,6 +29,7 @@ from overlay.kafka.admin import TopicFacts, connect
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.match import choose_values
+from overlay.match.values import narrow as narrow_subjects
 from overlay.output.side_topics import ensure_side_topics
 from overlay.output.topics import ensure_topics, make_dead_letter_topic, make_output_topic
 from overlay.state.handover import Claimed, claim_consumers
@@ -39,7 +41,7 @@ from spark.output import Output, UnknownConsumer, find_output, name_refused
 from spark.partitions import TaskPartition
 from spark.plan import Planner
 
-from .job import JobConsumers, Plan, Search, name_of
+from .consumers import JobConsumers, Plan, Search, name_of
 from .ranges import find_digest
 from .readers import JobReader, JobScan
 
@@ -129,6 +131,11 @@ def _explain_none(loaded: Loaded, stream: str, streams: set[str]) -> str:
     return f"{where}: no consumer{of} has `engine: spark`. Write it into its file{name_refused(loaded)}"
 
 
+def find_log(bounds: ReadBounds) -> Ends:
+    """Return first and next offset of each partition's log."""
+    return {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
+
+
 async def ensure_outputs(chosen: Chosen) -> dict[str, TopicFacts]:
     """Create the output and dead-letter topics that are missing. Return all by name. Raises OverlayError."""
     async with connect(chosen.kafka) as (admin, _):
@@ -190,6 +197,10 @@ class JobFolder:
         if outputs != self.chosen.outputs:
             self.chosen, self._digest = replace(self.chosen, outputs=outputs), ""
 
+    def look(self) -> Ends:
+        """Ask Kafka for first and next offset of each partition's log, and return them."""
+        return find_log(Planner(self._ask).look())
+
     def own(self) -> None:
         """Own the consumers, and create their outputs. Raises NotOwner, OverlayError."""
         self._facts = run_apart(ensure_outputs(self.chosen))
@@ -248,10 +259,18 @@ class JobFolder:
         writers, readers = _make_readers(chosen, self._facts, floors)
         scan = JobScan(chosen.kafka, chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
         plan, planner = make_plan(self._ask, chosen.configs), Planner(self._ask)
+        pace, wanted = self._ask.pace, [narrow_subjects(reader.patterns, reader.values) for reader in readers]
         return JobConsumers(
-            chosen.configs, scan, plan, lambda: planner.look().log_starts, make_search(self._ask, chosen.configs),
-            writers, begins,
-        )  # fmt: skip
+            chosen.configs,
+            scan,
+            plan,
+            lambda: find_log(planner.look()),
+            make_search(self._ask, chosen.configs),
+            lambda numbers, spans: planner.count_spans([wanted[number] for number in numbers], spans),
+            pace.records is not None or pace.bytes is not None,
+            writers,
+            begins,
+        )
 
     def _own(self, chosen: Chosen) -> None:
         """Take the lease of each consumer that the job does not have yet. Raises NotOwner."""

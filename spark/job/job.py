@@ -18,8 +18,6 @@ it beside its own ones, so that the others do not wait for it. So does one with 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,29 +31,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from overlay.arrays import Ints
-from overlay.config import ConsumerConfig, StreamConfig
+from overlay.config import StreamConfig
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.job_pace import Pace, charge
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
-from spark.options import Ranges
-from spark.partitions import TaskPartition
 
 from . import blocks, writing
+from .ahead import UNKNOWN
+from .consumers import JobConsumers, digest
 from .journal import JobTaken, Journal
+from .keeping import Only
 from .numbering import Count, Tables, number, number_consumers, tabulate
 from .ranges import parse_range
 from .readers import JobScan
 from .scanning import ScanTask, scan
+from .tasks import BatchTasks, TaskPlanner
 from .writing import JobWrite, write
 
 log = get_logger(__name__)
-
-NS_PER_MS = 1_000_000
-GAP = 5_000
-"""Offsets between two last messages from which on they are fetched apart."""
-NO_OFFSETS: Ints = np.empty(0, np.int64)
 
 
 class ForeignCheckpoint(OverlayError):
@@ -72,96 +67,10 @@ class CheckOwner(Protocol):
     def __call__(self, *, now: bool = False) -> None: ...
 
 
-class Plan(Protocol):
-    """Returns the tasks that read some offsets for some consumers, by their numbers. `may_lose`, `ranges`: as in
-    Planner.plan_between."""
+class ExtendLedger(Protocol):
+    """Gives sequences to all records before some offsets, as LedgerKeeper.extend does."""
 
-    def __call__(
-        self, ends: Ends, numbers: Sequence[int], *, may_lose: bool = False, ranges: Ranges | None = None
-    ) -> list[TaskPartition]: ...
-
-
-class Search(Protocol):
-    """Returns the offsets of the last messages of each subject, ascending by partition, for the consumer of a number.
-
-    `offsets`: where the consumer is. `snapshot`: where its last messages end.
-    """
-
-    def __call__(
-        self, number: int, offsets: Mapping[TopicPartition, int], snapshot: Mapping[TopicPartition, int]
-    ) -> Mapping[TopicPartition, Ints]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class JobConsumers:
-    """The consumers of a job, with what its tasks have to know of them.
-
-    `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some
-    of them. `find_log_starts`: asks Kafka for the first offset of each partition. `find_lasts`: searches for
-    the last messages of a consumer. `writers`: every output partition, by the number that blocks have
-    for it. `begins`: by name, a plan for each consumer, of which only `floors`, `claim`, `snapshot` and
-    `before` count, and only if the job's last plan does not know the consumer by this claim.
-    """
-
-    configs: tuple[ConsumerConfig, ...]
-    scan: JobScan
-    plan: Plan
-    find_log_starts: Callable[[], Mapping[TopicPartition, int]]
-    find_lasts: Search
-    writers: tuple[TopicPartition, ...]
-    begins: Mapping[str, ConsumerPlan]
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The fingerprint of each config, by name."""
-        return {name_of(config): digest(config) for config in self.configs}
-
-    @property
-    def paces(self) -> dict[str, Pace]:
-        """The limits of the consumers that have any, by name."""
-        return {name_of(config): pace for config in self.configs if (pace := find_pace(config)) != Pace()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Consumers for which a batch reads the same offsets in one pass, by their numbers.
-
-    `fails`: whether the loss of an offset ends the job. `only`: the offsets of the last messages, if
-    the one consumer is given nothing else now; None otherwise.
-    """
-
-    reads: Ends
-    fails: bool
-    only: Mapping[TopicPartition, Ints] | None = None
-    numbers: list[int] = field(default_factory=list)
-
-    def find_ranges(self) -> Ranges | None:
-        """Return the offsets that have to be read, None for all of `reads`."""
-        if self.only is None:
-            return None
-        ranges = {}
-        for source, (start, stop) in self.reads.items():
-            wanted = cut(self.only.get(source, NO_OFFSETS), start, stop)
-            apart = np.diff(wanted) > GAP
-            begins = wanted[np.concatenate(([True], apart))] if wanted.size else wanted
-            ends = wanted[np.concatenate((apart, [True]))] if wanted.size else wanted
-            ranges[source] = tuple((begin, end + 1) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True))
-        return ranges
-
-    def cut_only(self, part: TaskPartition) -> Mapping[TopicPartition, Ints] | None:
-        """Return the offsets to deliver among those that a task reads, None for all."""
-        if self.only is None:
-            return None
-        found: dict[TopicPartition, list[Ints]] = {}
-        for each in part.offset_ranges:
-            found.setdefault(each.source, []).append(cut(self.only.get(each.source, NO_OFFSETS), each.start, each.stop))
-        return {source: np.concatenate(parts) for source, parts in found.items()}
-
-
-def cut(offsets: Ints, start: int, stop: int) -> Ints:
-    """Return the offsets from `start` to `stop`. `offsets`: ascending."""
-    low, high = np.searchsorted(offsets, (start, stop)).tolist()
-    return offsets[low:high]
+    def __call__(self, ends: Mapping[TopicPartition, int], only: Only | None = None) -> object: ...
 
 
 @dataclass(slots=True)
@@ -171,7 +80,8 @@ class Job:
     `renew`: called between two batches; returns the consumers of the next one, None if they have not
     changed. `check_owner`: raises unless this driver still owns the consumers. `note`: called with the
     plan of each batch that has ended. `clock`: ms since 1970. `catch_up`: how many offsets
-    a batch reads at most for a consumer that is behind the others.
+    a batch reads at most for a consumer that is behind the others. `extend_ledger`: gives sequences to what
+    a batch has.
     """
 
     spark: SparkSession
@@ -184,11 +94,11 @@ class Job:
     note: Callable[[BatchPlan], None]
     clock: Callable[[], int]
     catch_up: int
+    extend_ledger: ExtendLedger
     _batch: threading.Lock = field(default_factory=threading.Lock)
     """Held while a batch is delivered."""
     _is_ending: bool = False
-    _lasts: dict[str, tuple[object, Mapping[TopicPartition, Ints]]] = field(default_factory=dict)
-    """Last messages of consumers that are given these, by name, each with what they were searched for."""
+    _planner: TaskPlanner = field(default_factory=TaskPlanner)
 
     def deliver(self, frame: DataFrame, batch: int) -> None:
         """Deliver one batch. Raises ForeignCheckpoint, JobTaken, JobEnded, and what its tasks raise."""
@@ -216,10 +126,14 @@ class Job:
             return
         # a batch that is run again keeps its time
         now = last.now if last is not None and last.batch == batch else self.clock()
-        log_starts = self.consumers.find_log_starts()
-        consumers = self._draft(batch, ends, Limit(self.catch_up, now, self.consumers.paces, log_starts))
+        self.extend_ledger({source: stop for source, (_, stop) in ends.items()}, find_only(last, ends))
+        bounds = self.consumers.look()
+        limit = Limit(
+            self.catch_up, now, self.consumers.paces, {source: first for source, (first, _) in bounds.items()}
+        )
+        consumers = self._draft(batch, ends, limit)
         if last is None or self._has_work(last, ends, consumers):
-            self._run(batch, ends, consumers, now, log_starts)
+            self._run(batch, ends, consumers, now, bounds)
 
     def _check(self, batch: int, ends: Ends) -> None:
         """Raise ForeignCheckpoint unless this batch may follow the last one of the journal."""
@@ -269,12 +183,13 @@ class Job:
         ends: Ends,
         consumers: Mapping[str, ConsumerPlan],
         now: int,
-        log_starts: Mapping[TopicPartition, int],
+        bounds: Ends,
     ) -> None:
-        """Scan, count, write the plan down, and write the deliveries."""
+        """Scan, count, write the plan down, and write the deliveries. `bounds`: of each partition's log."""
         last = self.journal.last
         scan = replace(self.consumers.scan, now=now)
-        tasks = self._plan_tasks(ends, consumers, log_starts)
+        planned = self._planner.plan(self.consumers, ends, consumers, bounds)
+        tasks = planned.tasks
         found = self._scan(scan, tasks).persist()
         try:
             counts = count(found) if tasks else []
@@ -283,14 +198,15 @@ class Job:
             numbered = number_consumers(last, batch, consumers, tables)
             if last is None or last.batch != batch:
                 numbered = self._charge(numbered, ends, now, tables)
-            numbered = self._count_lost(numbered, ends, log_starts, tasks, tables)
-            plan = self._make_plan(batch, now, ends, numbered, tables)
+            numbered = self._count_lost(numbered, ends, bounds, tasks, tables)
+            ahead, numbered = self._find_ahead(batch, numbered, planned, tables)
+            plan = replace(self._make_plan(batch, now, ends, numbered, tables), log_ends=planned.log_ends)
             self._write_plan(plan)
             if counts:
                 before = [each.before for each in numbered.values()]
                 job = JobWrite(
-                    scan, self.name, batch, plan.fingerprint, number(tables.deliveries, before), tables.by_writer,
-                    self.consumers.writers, plan.writers,
+                    scan, self.name, batch, plan.fingerprint, number(tables.deliveries, before),
+                    ahead, tables.by_writer, self.consumers.writers, plan.writers,
                 )  # fmt: skip
                 self._write(found, job)
             self._write_plan(plan.complete())
@@ -319,16 +235,33 @@ class Job:
             self.journal.reopen()
             self.journal.write(plan)
 
+    def _find_ahead(
+        self, batch: int, consumers: Mapping[str, ConsumerPlan], planned: BatchTasks, tables: Tables
+    ) -> tuple[Ints, dict[str, ConsumerPlan]]:
+        """Return how many records are ahead of each consumer before each task (int64 [tasks, consumers]), and the plans of
+        the batch's consumers with what is ahead behind the batch."""
+        last = self.journal.last
+        left = np.full(len(consumers), UNKNOWN, np.int64)
+        if last is not None and last.log_ends == planned.log_ends:
+            known = [last.consumers.get(name) for name in consumers]
+            left = np.array([UNKNOWN if each is None else each.ahead for each in known], np.int64)
+        if last is not None and last.batch == batch:
+            # what a batch that is run again has left ahead is in its plan
+            planned = replace(planned, behind=np.where(planned.behind < 0, left, planned.behind))
+        ahead, behind = planned.find_ahead(tables.scanned, left)
+        plans = zip(consumers.items(), behind.tolist(), strict=True)
+        return ahead, {name: replace(each, ahead=count) for (name, each), count in plans}
+
     def _count_lost(
         self,
         consumers: Mapping[str, ConsumerPlan],
         ends: Ends,
-        log_starts: Mapping[TopicPartition, int],
+        bounds: Ends,
         tasks: Sequence[ScanTask],
         tables: Tables,
     ) -> dict[str, ConsumerPlan]:
         """Return the plans of a batch's consumers, with the offsets counted that retention had removed. Log these."""
-        counted = dict(consumers)
+        counted, log_starts = dict(consumers), {source: first for source, (first, _) in bounds.items()}
         for at, (name, each) in enumerate(consumers.items()):
             lost = each.lost + each.find_readable(ends, log_starts)[1]
             lost += sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
@@ -336,40 +269,6 @@ class Job:
                 log.error("retention passed the position", stream=self.stream.name, consumer=name, lost=lost)
             counted[name] = replace(each, lost=lost)
         return counted
-
-    def _plan_tasks(
-        self, ends: Ends, consumers: Mapping[str, ConsumerPlan], log_starts: Mapping[TopicPartition, int]
-    ) -> tuple[ScanTask, ...]:
-        """Return the scan tasks of a batch: one pass for all consumers that read it, and one for each group of those that
-        catch up from the same offsets.
-
-        What retention has removed of the batch's own offsets ends the job, unless failOnDataLoss is off. Consumers with
-        offsets of their own go on at the log's start, so that their loss does not end the job for the others.
-        """
-        groups: dict[str, _Group] = {}
-        for at, (name, each) in enumerate(consumers.items()):
-            fails = self.consumers.scan.fails_on_loss and not each.reads
-            reads = ends if fails else each.find_readable(ends, log_starts)[0]
-            key = repr((fails, sorted(reads.items()), name if each.snapshot else ""))
-            if key not in groups:
-                groups[key] = _Group(reads, fails, self._find_lasts(at, name, each) if each.snapshot else None)
-            groups[key].numbers.append(at)
-        return tuple(
-            ScanTask(part, tuple(group.numbers), group.fails, group.cut_only(part))
-            for group in groups.values()
-            if any(start < stop for start, stop in group.reads.values())
-            for part in self.consumers.plan(
-                group.reads, group.numbers, may_lose=not group.fails, ranges=group.find_ranges()
-            )
-        )
-
-    def _find_lasts(self, at: int, name: str, consumer: ConsumerPlan) -> Mapping[TopicPartition, Ints]:
-        """Return the offsets of a consumer's last messages, from where the batch reads for it. `at`: its number."""
-        key = consumer.claim, consumer.since, sorted(consumer.snapshot.items())
-        if name not in self._lasts or self._lasts[name][0] != key:
-            offsets = {source: start for source, (start, _) in consumer.reads.items()}
-            self._lasts[name] = key, self.consumers.find_lasts(at, offsets, consumer.snapshot)
-        return self._lasts[name][1]
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:
         """Return the blocks of a batch."""
@@ -408,28 +307,21 @@ class Job:
         log.info("batch written", job=self.name, batch=job.batch, writers=len(wanted), there_already=len(there))
 
 
+def find_only(last: BatchPlan | None, ends: Ends) -> Only | None:
+    """Return the partition that the stream had alone before this batch, and up to where it was read; None if it had
+    several, or still has one."""
+    if last is None or len(last.ends) != 1 or len(ends) == 1:
+        return None
+    ((source, (_, stop)),) = last.ends.items()
+    return source, stop
+
+
 def count(found: DataFrame) -> list[Count]:
     """Return how many records each scan task has found for each consumer and writer."""
     rows = found.groupBy("task", "consumer", "writer", "dead").agg(
         F.sum("rows").alias("rows"), F.sum("size").alias("size")
     )
     return [Count(row.task, row.consumer, row.writer, row.dead, row["rows"], row["size"]) for row in rows.collect()]
-
-
-def find_pace(config: ConsumerConfig) -> Pace:
-    """Return the limits in a consumer's file."""
-    return Pace(config.rate_limit_bps, -(-(config.pause_until or 0) // NS_PER_MS))
-
-
-def name_of(config: ConsumerConfig) -> str:
-    """Return the name of a consumer, by which plans know it: names are unique within a stream."""
-    return config.id[1]
-
-
-def digest(config: ConsumerConfig | StreamConfig) -> str:
-    """Return a fingerprint of a config: equal for configs with equal meaning."""
-    text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 Shared = Broadcast[tuple[JobScan, tuple[ScanTask, ...]]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from spark.kept import keep_connections, settle
 from spark.partitions import TaskPartition
 from spark.plan import DataLoss
 
+from .ahead import TaskGaps
 from .block_filter import BlockFilter
 from .blocks import NO_CONSUMER, SCHEMA, make_tally
 from .readers import JobScan
@@ -33,12 +34,14 @@ class ScanTask:
 
     `fails_on_loss`: whether offsets that retention removes before they are read end the job. If not,
     the task counts them. `only`: the offsets to deliver (int64, ascending by partition), None for all.
+    `gaps`: what the task does not read, by number of range, for num_pending.
     """
 
     part: TaskPartition
     consumers: tuple[int, ...]
     fails_on_loss: bool = True
     only: Mapping[TopicPartition, Ints] | None = None
+    gaps: Mapping[int, TaskGaps] = field(default_factory=dict)
 
 
 def scan(scan: JobScan, number: int, task: ScanTask) -> Iterator[pa.RecordBatch]:
@@ -67,15 +70,18 @@ async def _read(
     addressing, part = line.find_addressing(scan.stream), task.part
     block_filter = BlockFilter(
         scan, number, task.consumers, sequenced=part.sequenced, ledger=part.ledger, addressing=addressing,
-        only=task.only,
+        only=task.only, gaps=task.gaps,
     )  # fmt: skip
     # one after the other: ranks follow the order of the ranges
-    for offset_range in part.offset_ranges:
+    for at, offset_range in enumerate(part.offset_ranges):
+        block_filter.begin(at)
         bounds = ReadBounds((offset_range,), Sources((offset_range.source,), {}))
         reading = Scan(client, line.admin, block_filter, request, bounds, ReadPlan((offset_range,)), progress)
         async with aclosing(reading.read()) as batches:
             async for batch in batches:
                 yield batch
+    for tally in block_filter.tally():
+        yield tally
 
 
 def _check(task: ScanTask, progress: Progress) -> None:

@@ -15,8 +15,9 @@ from overlay.state.job_plan import BatchPlan, ConsumerPlan
 from spark.options import read_options
 
 from .folder import Chosen, JobFolder
-from .job import Job
+from .job import Job, find_only
 from .journal import Journal
+from .keeping import LedgerKeeper
 from .ranges import NAME, RangesSource
 
 CATCH_UP = 1_000_000
@@ -54,6 +55,10 @@ def start_job(
         folder.own()
         replication = chosen.loaded.service.topics.replication
         journal = stack.enter_context(Journal(chosen.kafka, chosen.prefix, name, replication))
+        keeper = stack.enter_context(LedgerKeeper(chosen.loaded.service, chosen.stream))
+        log_ends = {source: (0, end) for source, (_, end) in folder.look().items()}
+        # before consumers look where they begin: some ask the ledger
+        keeper.extend({source: end for source, (_, end) in log_ends.items()}, find_only(journal.last, log_ends))
         if journal.last is not None and not journal.last.is_complete:
             # the batch has to end as it was begun; consumers that were added since come afterwards
             folder.restrict(tuple(journal.last.consumers))
@@ -61,10 +66,10 @@ def start_job(
         job = Job(
             spark, name, journal, chosen.stream, consumers,
             renew=lambda: folder.renew(journal.last), check_owner=folder.check_owner, note=note, clock=now_ms,
-            catch_up=min(CATCH_UP, ask.pace.records or CATCH_UP),
+            catch_up=min(CATCH_UP, ask.pace.records or CATCH_UP), extend_ledger=keeper.extend,
         )  # fmt: skip
         spark.dataSource.register(RangesSource)
-        log_starts = consumers.find_log_starts()
+        log_starts = {source: first for source, (first, _) in consumers.look().items()}
         begin = spell_start(consumers.begins, log_starts)
         starting = {"startingOffsets": begin} if "startingOffsets" not in options else {}
         frame = spark.readStream.format(NAME).options(**starting, **source, job=name).load()
