@@ -68,7 +68,7 @@ class CheckOwner(Protocol):
 
 
 class ExtendLedger(Protocol):
-    """Gives sequences to all records before some offsets, as LedgerKeeper.extend does."""
+    """Gives sequences to all records before some offsets, as StreamKeeper.extend does."""
 
     def __call__(self, ends: Mapping[TopicPartition, int], only: Only | None = None) -> object: ...
 
@@ -247,7 +247,7 @@ class Job:
             left = np.array([UNKNOWN if each is None else each.ahead for each in known], np.int64)
         if last is not None and last.batch == batch:
             # what a batch that is run again has left ahead is in its plan
-            planned = replace(planned, behind=np.where(planned.behind < 0, left, planned.behind))
+            planned = planned.keep(left)
         ahead, behind = planned.find_ahead(tables.scanned, left)
         plans = zip(consumers.items(), behind.tolist(), strict=True)
         return ahead, {name: replace(each, ahead=count) for (name, each), count in plans}

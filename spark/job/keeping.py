@@ -15,12 +15,13 @@ the other has written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from overlay.clock import monotonic, now_ms
 from overlay.config import ServiceConfig, StreamConfig
@@ -50,6 +51,8 @@ log = get_logger(__name__)
 
 LOOK_S = 10.0
 """Seconds after which a job that could not keep the ledger tries again."""
+ATTEMPTS, PAUSE_S = 8, 0.5
+"""Attempts to write a ledger entry while others take the shard, and the longest pause between two."""
 READABLE_S = 10.0
 """Seconds within which Kafka has to show what it has committed."""
 
@@ -77,7 +80,7 @@ class _Kept:
     delta: Delta | None
 
 
-class LedgerKeeper:
+class StreamKeeper:
     """The keeper of one stream's ledger, at the driver. Not thread-safe."""
 
     def __init__(self, service: ServiceConfig, stream: StreamConfig) -> None:
@@ -90,7 +93,7 @@ class LedgerKeeper:
         """When to try again, monotonic seconds, and the last reason that was logged."""
         self._has_kept = False
 
-    def __enter__(self) -> LedgerKeeper:
+    def __enter__(self) -> StreamKeeper:
         return self
 
     def __exit__(
@@ -110,7 +113,7 @@ class LedgerKeeper:
         if len(ends) < 2 or (monotonic() < self._retry_at and only is None):
             return False
         try:
-            self._thread.run(self._extend_once_more(ends, only))
+            self._thread.run(self._extend_patiently(ends, only))
         except OverlayError as error:
             self._retry_at = monotonic() + LOOK_S
             self._tell(str(error))
@@ -127,23 +130,43 @@ class LedgerKeeper:
             log.info("the job does not keep the ledger", stream=self._stream.name, reason=reason)
         self._told = reason
 
-    async def _extend_once_more(self, ends: Mapping[TopicPartition, int], only: Only | None) -> None:
-        try:
-            await self._extend(ends, only)
-        except Fenced:
-            # another job has had the shard, or a change to the state was made under its id
-            await self._extend(ends, only)
+    async def _extend_patiently(self, ends: Mapping[TopicPartition, int], only: Only | None) -> None:
+        # another job has had the shard, maybe for another stream, or a change to the state was made under its id
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(Fenced),
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_random(0.0, PAUSE_S),
+            reraise=True,
+        ):
+            with attempt:
+                await self._extend(ends, only)
 
     async def _extend(self, ends: Mapping[TopicPartition, int], only: Only | None) -> None:
-        if self._admin is None or self._client is None:
-            self._admin, self._client = Admin(self._service.kafka), await open_client(self._service.kafka)
+        kept = await self._own()
+        assert self._admin is not None and self._client is not None
         try:
-            if self._kept is None:
-                self._kept = await self._take(self._admin, self._client)
-            await self._give_out(self._kept, self._admin, self._client, ends, only)
+            await self._give_out(kept, self._admin, self._client, ends, only)
         except BaseException:
             await self._let_go()
             raise
+
+    async def _own(self) -> _Kept:
+        """Return the ledger as the owner of its shard; become the owner first if the job is not. Raises OverlayError."""
+        if self._admin is None or self._client is None:
+            self._admin, self._client = Admin(self._service.kafka), await open_client(self._service.kafka)
+        if self._kept is None:
+            self._kept = await self._take(self._admin, self._client)
+        return self._kept
+
+    async def _write(self, kept: _Kept, records: Sequence[Record]) -> None:
+        """Write records into the index topic in one transaction, with what the shard has to know of it."""
+        batches = press_entries([Entry(kept.topic, record) for record in records], now_ms())
+        if kept.delta is None:
+            await kept.transactions.write(batches)
+            return
+        await kept.transactions.begin()
+        await kept.transactions.finish(encode_delta(kept.delta), batches)
+        kept.delta = None
 
     async def _take(self, admin: Admin, client: AIOKafkaClient) -> _Kept:
         """Become the owner of the shard, and read the ledger. Raises OverlayError."""
@@ -184,14 +207,15 @@ class LedgerKeeper:
                 " be read. The service says what to do about it: start it"
             )
         bounds = await admin.find_bounds(sources.partitions, committed=False)
+        compacted = [name for name, each in facts.items() if "compact" in each.config.get("cleanup.policy", "")]
+        compacted = [name for name in compacted if name != topic]
         for source, own in bounds.items():
-            compacted = "compact" in facts[source[0]].config.get("cleanup.policy", "")
-            await check_log_position(
-                client, stream.name, source, index.ledger.log_position_of(source), own, compacted=compacted
-            )
+            place = index.ledger.log_position_of(source)
+            await check_log_position(client, stream.name, source, place, own, compacted=source[0] in compacted)
         starts = {source: first for source, (first, _) in bounds.items()}
         delta = None if known else Delta(generation=state.generation, topics={(stream.name, topic): identity})
-        return _Kept(topic, index.ledger, transactions, starts, _is_served(stream.name, state, starts), delta)
+        is_served = _is_served(stream.name, state, starts)
+        return _Kept(topic, index.ledger, transactions, starts, is_served, delta)
 
     async def _give_out(
         self, kept: _Kept, admin: Admin, client: AIOKafkaClient, ends: Mapping[TopicPartition, int], only: Only | None
@@ -218,14 +242,7 @@ class LedgerKeeper:
             rounds.append(entry)
         if not rounds:
             return
-        records = [Entry(kept.topic, Record(*encode(self._stream.name, round))) for round in rounds]
-        batches = press_entries(records, now_ms())
-        if kept.delta is None:
-            await kept.transactions.write(batches)
-        else:
-            await kept.transactions.begin()
-            await kept.transactions.finish(encode_delta(kept.delta), batches)
-            kept.delta = None
+        await self._write(kept, [Record(*encode(self._stream.name, round)) for round in rounds])
         for round in rounds:
             refusal = kept.ledger.append(round)
             assert not refusal, (round, refusal)

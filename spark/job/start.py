@@ -17,7 +17,7 @@ from spark.options import read_options
 from .folder import Chosen, JobFolder
 from .job import Job, find_only
 from .journal import Journal
-from .keeping import LedgerKeeper
+from .keeping import StreamKeeper
 from .ranges import NAME, RangesSource
 
 CATCH_UP = 1_000_000
@@ -44,8 +44,9 @@ def start_job(
 
     `names`: of the consumers to follow in the folder, empty for all. `name`: of the job, under which its
     state is kept. `once`: end with what there is now. `options`: more options of format("overlay").
-    `patience_s`: how long to wait for another pipeline's lease. `note`: called with the
-    plan of each batch that has ended. Raises OverlayError; later errors come out of the query.
+    `patience_s`: how long to wait for another
+    pipeline's lease. `note`: called with the plan of each batch that has ended. Raises OverlayError; later
+    errors come out of the query.
     """
     source = {"columns": "sequence,offset", **options, "config": str(chosen.folder), "stream": chosen.stream.name}
     ask = read_options(source)
@@ -55,7 +56,7 @@ def start_job(
         folder.own()
         replication = chosen.loaded.service.topics.replication
         journal = stack.enter_context(Journal(chosen.kafka, chosen.prefix, name, replication))
-        keeper = stack.enter_context(LedgerKeeper(chosen.loaded.service, chosen.stream))
+        keeper = stack.enter_context(StreamKeeper(chosen.loaded.service, chosen.stream))
         log_ends = {source: (0, end) for source, (_, end) in folder.look().items()}
         # before consumers look where they begin: some ask the ledger
         keeper.extend({source: end for source, (_, end) in log_ends.items()}, find_only(journal.last, log_ends))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,15 +67,19 @@ def cut(offsets: Ints, start: int, stop: int) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTasks:
-    """The scan tasks of a batch, and how many records are ahead of each consumer by the chunk index (int64 [consumers]).
+    """The scan tasks of a batch, and how many records each consumer has outside of these by the chunk index.
 
-    `before`: before the batch. `behind`: behind it. UNKNOWN where the index does not tell. `log_ends`: the
-    end of each partition's log up to which they are counted.
+    The arrays are int64 [consumers], UNKNOWN where the index does not tell. `before`: from where the batch
+    reads up to `log_ends`. `behind`: ahead of every delivery, behind the batch and in partitions of which
+    no task reads anything. `left`: behind the batch. `unread`: of the batch, in these partitions.
+    `log_ends`: the end of each partition's log.
     """
 
     tasks: tuple[ScanTask, ...]
     before: Ints
     behind: Ints
+    left: Ints
+    unread: Ints
     log_ends: Mapping[TopicPartition, int]
 
     def find_ahead(self, scanned: Ints, carried: Ints) -> tuple[Ints, Ints]:
@@ -85,8 +90,15 @@ class BatchTasks:
         left ahead, UNKNOWN if that is not known.
         """
         passing = sum_passed(scanned, [task.gaps for task in self.tasks], [task.consumers for task in self.tasks])
-        behind = find_behind(self.behind, (self.before, carried), passing.totals)
-        return passing.sum_ahead(behind), behind
+        sources = self.before, carried
+        whole = _sum(np.stack((passing.totals, self.unread), axis=1))
+        behind = find_behind(self.behind, sources, passing.totals)
+        return passing.sum_ahead(behind), find_behind(self.left, sources, whole)
+
+    def keep(self, left: Ints) -> BatchTasks:
+        """Return the same with what a first attempt at the batch has left ahead, where the index does not tell now."""
+        behind: Ints = np.where(self.behind < 0, left, self.behind)
+        return replace(self, behind=behind, left=np.where(self.left < 0, left, self.left))
 
 
 @dataclass(slots=True)
@@ -104,24 +116,26 @@ class TaskPlanner:
         offsets of their own go on at the log's start, so that their loss does not end the job for the others.
         """
         tasks = list[ScanTask]()
-        before, behind = (np.full(len(plans), UNKNOWN, np.int64) for _ in range(2))
+        before, behind, left, unread = (np.full(len(plans), UNKNOWN, np.int64) for _ in range(4))
         # without a limit a batch ends where the log ended when it was begun
         log_ends = {source: end for source, (_, end) in (bounds if consumers.is_limited else ends).items()}
         every = list(plans.values())
         for group in self._group(consumers, ends, plans, bounds):
+            numbers = group.numbers
             if not any(start < stop for start, stop in group.reads.values()):
+                unread[numbers] = 0
                 continue
-            parts = consumers.plan(group.reads, group.numbers, may_lose=not group.fails, ranges=group.find_ranges())
+            parts = consumers.plan(group.reads, numbers, may_lose=not group.fails, ranges=group.find_ranges())
             gaps = find_gaps([part.offset_ranges for part in parts], group.reads, log_ends)
-            counts, whole = _count_gaps(consumers, group, gaps, [every[number] for number in group.numbers], log_ends)
-            grouped = group_gaps(gaps, counts)
+            counts = _count_gaps(consumers, group, gaps, [every[number] for number in numbers], log_ends)
+            grouped = group_gaps(gaps, counts.gaps)
             tasks += (
-                ScanTask(part, tuple(group.numbers), group.fails, group.cut_only(part), grouped.get(at, {}))
+                ScanTask(part, tuple(numbers), group.fails, group.cut_only(part), grouped.get(at, {}))
                 for at, part in enumerate(parts)
             )
-            before[group.numbers] = whole
-            behind[group.numbers] = _sum(counts[:, [at for at, gap in enumerate(gaps) if gap.task == NO_TASK]])
-        return BatchTasks(tuple(tasks), before, behind, log_ends)
+            before[numbers], left[numbers], unread[numbers] = counts.whole, counts.left, counts.unread
+            behind[numbers] = _sum(counts.gaps[:, [at for at, gap in enumerate(gaps) if gap.task == NO_TASK]])
+        return BatchTasks(tuple(tasks), before, behind, left, unread, log_ends)
 
     def _group(
         self, consumers: JobConsumers, ends: Ends, plans: Mapping[str, ConsumerPlan], bounds: Ends
@@ -150,36 +164,46 @@ class TaskPlanner:
         return self._lasts[name][1]
 
 
+class _Counts(NamedTuple):
+    """What a group's consumers have in some gaps: int64 [consumers, gaps], the others [consumers], as in BatchTasks."""
+
+    gaps: Ints
+    whole: Ints
+    left: Ints
+    unread: Ints
+
+
 def _count_gaps(
     consumers: JobConsumers,
     group: _Group,
     gaps: Sequence[Gap],
     plans: Sequence[ConsumerPlan],
     log_ends: Mapping[TopicPartition, int],
-) -> tuple[Ints, Ints]:
-    """Return how many records each consumer of a group has in each gap (int64 [consumers, gaps]), and from where the batch
-    reads up to the log's ends (int64 [consumers]); UNKNOWN where the chunk index does not tell. `plans`: of the
-    group's consumers.
-    """
+) -> _Counts:
+    """Return how many records each consumer of a group has in each gap. `plans`: of the group's consumers."""
     if not gaps:
-        return np.zeros((len(plans), 0), np.int64), np.full(len(plans), UNKNOWN, np.int64)
-    # a gap at the end of the batch, and the one behind it: a chunk that lies in both is counted as a whole
-    ends = {gap.source: at for at, gap in enumerate(gaps) if gap.task != NO_TASK}
-    pairs = [
-        (ends[gap.source], at)
-        for at, gap in enumerate(gaps)
-        if gap.task == NO_TASK and gap.source in ends and gaps[ends[gap.source]].end == gap.first
-    ]
+        none, every = np.zeros(len(plans), np.int64), np.full(len(plans), UNKNOWN, np.int64)
+        return _Counts(np.zeros((len(plans), 0), np.int64), every, none, none)
+    stops = {source: stop for source, (_, stop) in group.reads.items()}
+    beyond = [at for at, gap in enumerate(gaps) if gap.first >= stops[gap.source]]
+    inner = [at for at, gap in enumerate(gaps) if gap.task == NO_TASK and at not in beyond]
+    # a chunk may lie at the end of the batch and behind it; then both gaps are counted as one, unless deliveries from other
+    # partitions come between them
+    is_alone = len(group.reads) == 1
+    ending = {(gap.source, gap.end): at for at, gap in enumerate(gaps) if is_alone and at not in beyond}
+    pairs = [(low, at) for at in beyond if (low := ending.get((gaps[at].source, gaps[at].first))) is not None]
     spans = [gap[2:] for gap in gaps]
     spans += [(gaps[low].source, gaps[low].first, gaps[high].end) for low, high in pairs]
     spans += [(source, start, max(stop, log_ends.get(source, 0))) for source, (start, stop) in group.reads.items()]
     found = _count_spans(consumers, group, spans, plans)
-    counts, whole = found[:, : len(gaps)], _sum(found[:, len(gaps) + len(pairs) :])
+    counts, whole = found[:, : len(gaps)].copy(), _sum(found[:, len(gaps) + len(pairs) :])
+    left, unread = _sum(counts[:, beyond]), _sum(counts[:, inner])
     for at, (low, high) in enumerate(pairs, len(gaps)):
-        is_better = (found[:, at] >= 0) & ((counts[:, low] < 0) | (counts[:, high] < 0))
-        counts[is_better, low] = 0
-        counts[:, high] = np.where(is_better, found[:, at], counts[:, high])
-    return counts, whole
+        is_one = (found[:, at] >= 0) & ((counts[:, low] < 0) | (counts[:, high] < 0))
+        counts[is_one, low], counts[is_one, high] = 0, found[is_one, at]
+        # how much of it the batch has passed is not known
+        unread[is_one] = UNKNOWN
+    return _Counts(counts, whole, left, unread)
 
 
 def _sum(counts: Ints) -> Ints:

@@ -15,15 +15,15 @@ from overlay.index.topic import Index
 from overlay.kafka.admin import connect
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import index_topic
-from spark.job.keeping import LedgerKeeper
+from spark.job.keeping import StreamKeeper
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import Scene, await_caught_up, produce, read_committed, serve
 from tests.worker.scenes import scene as scene
 
 
-def keep(scene: Scene) -> LedgerKeeper:
+def keep(scene: Scene) -> StreamKeeper:
     loaded = load(scene.folder)
-    return LedgerKeeper(loaded.service, loaded.streams["S"])
+    return StreamKeeper(loaded.service, loaded.streams["S"])
 
 
 def read_ledger(scene: Scene) -> Ledger:
