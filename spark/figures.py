@@ -52,10 +52,12 @@ class Figures(StreamingQueryListener):
             thread.join()
 
     def note(self, plan: BatchPlan) -> None:
-        """Count the deliveries and dead letters that a batch has for each of its consumers. Called when the batch has ended."""
+        """Count the deliveries, dead letters and lost offsets that a batch has for each of its consumers. Called when the
+        batch has ended."""
         for name, each in plan.consumers.items():
             self.metrics.records_delivered.labels(self._stream, name).inc(each.last - each.before)
             self.metrics.dead_letters.labels(self._stream, name).inc(each.letters)
+            self.metrics.records_lost.labels(self._stream).inc(each.lost)
         for name in self._behind.keys() - plan.consumers.keys():
             self.metrics.consumer_lag_records.remove(self._stream, name)
         self._behind = dict.fromkeys(plan.consumers, 0) | plan.count_behind()

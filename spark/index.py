@@ -31,7 +31,8 @@ from pyspark.sql import SparkSession
 
 from overlay.client.read.bounds import DEADLINE_S
 from overlay.clock import now_ms
-from overlay.config import IndexConfig, Loaded, load
+from overlay.config import IndexConfig, Loaded, StreamConfig, load
+from overlay.config.service import TopicsConfig
 from overlay.errors import OverlayError
 from overlay.index.log_check import void
 from overlay.index.retention import index_config
@@ -188,7 +189,7 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
         shards = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
         client = await open_client(service.kafka)
         closing.push_async_callback(client.close)
-        topic = await _ensure_index(admin, loaded, name)
+        topic = await ensure_index(admin, stream, service.topics)
 
         async def confirm(state: ShardState) -> int | None:
             await refuse_running_service(admin, prefix)
@@ -208,9 +209,9 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
         yield _Ground(topic, starts, bounds, transactions, state.generation, identities)
 
 
-async def _ensure_index(admin: Admin, loaded: Loaded, name: str) -> str:
-    stream, topics = loaded.streams[name], loaded.service.topics
-    topic = index_topic(topics.prefix, name)
+async def ensure_index(admin: Admin, stream: StreamConfig, topics: TopicsConfig) -> str:
+    """Create the index topic of a stream if it is missing. Return its name. Raises OverlayError."""
+    topic = index_topic(topics.prefix, stream.name)
     if topic not in await admin.find_topics([topic], with_config=False):
         facts = await admin.find_topics(stream.topic_names)
         refused = await admin.create_topics([new_topic(topic, 1, topics.replication, index_config(facts.values()))])

@@ -9,21 +9,29 @@ records that were asked for do not exist any more, the query ends here, before a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from overlay.arrays import Ints
 from overlay.client.connection import Connection
 from overlay.client.read.bounds import NoSequence, ReadBounds
-from overlay.client.read.reader import count_by_index, make_read_plan
-from overlay.errors import OverlayError
+from overlay.client.read.indexes import Indexes
+from overlay.client.read.question import CheckedQuestion
+from overlay.client.read.reader import count_by_index, count_spans, make_read_plan
+from overlay.errors import OverlayError, SourceChanged
+from overlay.index.ledger.ledger import Ledger
 from overlay.index.pending.by_subject import SubjectTally
-from overlay.index.start_positions import find_offsets_since
+from overlay.index.pending.last_per_subject import LastPerSubject
+from overlay.index.skip.chunks import Chunks
+from overlay.index.skip.config_fingerprint import find_config_fingerprint
+from overlay.index.start_positions import find_offsets_since, run_search
 from overlay.index.topic import Index
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
+from overlay.subject import Pattern
 
 from .kept import keep
 from .options import EARLIEST, LATEST, Ask, Ranges, ReadBound
@@ -108,16 +116,54 @@ class Planner:
 
         return self._run(lambda line: count_by_index(line, self._kept.indexes, request, narrow))
 
-    def plan_between(self, ends: Ends) -> list[TaskPartition]:
+    def plan_between(self, ends: Ends, *, may_lose: bool = False, ranges: Ranges | None = None) -> list[TaskPartition]:
         """Return the tasks that read these offsets. `ends`: first and next offset of each
-        partition. Raises as `plan` does.
+        partition. `ranges`: those of them to read, None for all. Raises as `plan` does.
+
+        With `may_lose` no offset that retention has removed is an error or left out here: the tasks
+        find out how many these are.
         """
-        return self._divide(lambda bounds: clip(bounds, check_loss(bounds, ends, self.ask.fails_on_loss), EVERYTHING))
+
+        def narrow(bounds: ReadBounds) -> ReadBounds:
+            known = allow_retention(bounds, ends) if may_lose else bounds
+            return choose(clip(bounds, check_loss(known, ends, self.ask.fails_on_loss), EVERYTHING), ranges)
+
+        return self._divide(narrow)
+
+    def find_lasts(self, spans: Ends) -> dict[TopicPartition, dict[str, int]]:
+        """Return, by partition and subject, the offset of the last record in these spans that has a wanted subject,
+        whatever the filter says of it.
+
+        What retention has removed does not count, also while this searches. Raises what a reading raises.
+        """
+        request = replace(self.ask.request, filter=None, values=None, last_per_subject=True, columns=())
+        while True:
+            bounds = self.look()
+            left = {s: (max(start, bounds.log_starts.get(s, 0)), stop) for s, (start, stop) in spans.items()}
+            try:
+                return self._run(lambda line, left=left: _find_lasts(line, self._kept.indexes, request, left))  # type: ignore[misc]
+            except SourceChanged:
+                log_starts = self.look().log_starts
+                if all(log_starts.get(source, 0) <= start for source, (start, stop) in left.items() if start < stop):
+                    raise
 
     def look(self) -> ReadBounds:
         """Ask Kafka for the current bounds of the log and return them."""
         request = replace(self.ask.request, index=False)
         return self._run(lambda line: make_read_plan(line, self._kept.indexes, request))[0]
+
+    def count_spans(
+        self, wanted: Sequence[tuple[Pattern, ...]], spans: Sequence[tuple[TopicPartition, int, int]]
+    ) -> Ints:
+        """Return how many records of each list of patterns the chunk index counts in each span (partition, first and next
+        offset), int64 [lists, spans]; -1 where it does not tell exactly."""
+        request = replace(self.ask.request, columns=())
+        return self._run(lambda line: count_spans(line, self._kept.indexes, request, wanted, spans))
+
+    def find_ledger(self) -> Ledger | None:
+        """Return the ledger of the stream as it is now, None if there is none."""
+        request = replace(self.ask.request, index=False, columns=("sequence",))
+        return self._run(lambda line: make_read_plan(line, self._kept.indexes, request))[0].ledger
 
     def look_anew(self, bounds: ReadBounds, sources: Collection[TopicPartition]) -> ReadBounds:
         """Return the bounds with the ends of these partitions looked up again, from leaders that
@@ -176,6 +222,20 @@ class Planner:
 
 async def _find_since(line: Connection, index: Index, since: int, log: Ends) -> dict[TopicPartition, int]:
     return await find_offsets_since(await line.open(), line.admin, index, log, max(0, since))
+
+
+async def _find_lasts(
+    line: Connection, indexes: Indexes, request: CheckedQuestion, spans: Ends
+) -> dict[TopicPartition, dict[str, int]]:
+    bounds, read_plan = await make_read_plan(line, indexes, request, lambda bounds: clip(bounds, spans, EVERYTHING))
+    client, stream, wanted = await line.open(), request.stream, request.patterns
+    for topic in stream.topic_names:
+        await client.add_topic(topic)
+    none, found = Chunks(find_config_fingerprint(stream)), {}
+    for each in bounds.offset_ranges:
+        search = read_plan.searches.get(each.source) or LastPerSubject(none, wanted, each.start, each.stop)
+        found[each.source] = await run_search(client, search, wanted, stream, each.source, each.stop)
+    return found
 
 
 async def _weigh(line: Connection, ends: Ends) -> dict[TopicPartition, float]:
@@ -296,6 +356,14 @@ def check_loss(bounds: ReadBounds, ends: Ends, fails: bool) -> Ends:
             report_loss(name, f"the log ends at {end}, before {stop}: the topic was truncated or made anew", fails)
         kept[source] = (min(max(start, first), end), min(max(stop, first), end))
     return kept
+
+
+def allow_retention(bounds: ReadBounds, ends: Ends) -> ReadBounds:
+    """Return the bounds as if retention had removed none of these offsets."""
+    starts = {
+        source: min(first, ends[source][0]) if source in ends else first for source, first in bounds.log_starts.items()
+    }
+    return replace(bounds, log_starts=starts)
 
 
 def find_anew(known: Mapping[str, str], ids: Mapping[str, str]) -> set[str]:

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from .consumer import AckPolicy, ConsumerConfig, DeliverPolicy, Engine, Interest, OnUndeliverable, ReplayPolicy
+from .consumer import AckPolicy, ConsumerConfig, Engine, Interest, OnUndeliverable, ReplayPolicy
 from .document import Path
-
-SPARK_POLICIES = tuple(policy for policy in DeliverPolicy if policy is not DeliverPolicy.LAST_PER_SUBJECT)
-"""Deliver policies that a job knows."""
 
 
 class _Refusal(NamedTuple):
@@ -30,11 +27,6 @@ _TABLE = (
         "ack_policy",
         lambda c: c.ack_policy is not AckPolicy.NONE,
         "acks are the service's. Write ack_policy: none",
-    ),
-    _Refusal(
-        "deliver_policy",
-        lambda c: c.deliver_policy not in SPARK_POLICIES,
-        f"has to be one of {', '.join(SPARK_POLICIES)}",
     ),
     _Refusal("replay_policy", lambda c: c.replay_policy is ReplayPolicy.ORIGINAL, "write instant"),
     _Refusal("interest", lambda c: c.interest is Interest.ALWAYS, "has no meaning without acks. Leave it out"),

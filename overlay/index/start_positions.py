@@ -303,6 +303,23 @@ async def find_lasts(
     SourceUnavailable.
     """
     search = LastPerSubject(chunks, wanted, *span)
+    return await run_search(client, search, wanted, stream, source, span[1], step, fetcher)
+
+
+async def run_search(
+    client: AIOKafkaClient,
+    search: LastPerSubject,
+    wanted: Sequence[Pattern],
+    stream: StreamConfig,
+    source: TopicPartition,
+    end: int,
+    step: Step = lambda done, size: None,
+    fetcher: Fetcher | None = None,
+) -> dict[str, int]:
+    """Run a search in a partition to its end, and return by subject the offset of its last record.
+
+    `end`: the offset after the range of the search. The others, and what is raised: as in `find_lasts`.
+    """
     lasts: dict[str, int] = {}
 
     def note(slice_: Addressed, rows: Ints) -> None:
@@ -313,7 +330,7 @@ async def find_lasts(
 
     while pieces := search.next():
         for piece in pieces:
-            shifted = _shift(step, span[1] - piece.next_offset)
+            shifted = _shift(step, end - piece.next_offset)
             await _scan(client, wanted, stream, source, piece, note, shifted, fetcher)
             search.take(lasts.items())
             lasts.clear()

@@ -57,7 +57,7 @@ from overlay.output.transaction import Transactions
 
 from .amend import amend_shard, count_shards
 from .job_log import read_last
-from .job_plan import BatchPlan, JobPosition, decode_plan
+from .job_plan import BatchPlan, JobPosition, decode_plan, find_snapshot
 from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, StateUnreadable
 from .takeover import read_state
 
@@ -216,7 +216,9 @@ def _give_back(consumer: ConsumerId, entry: ConsumerState, plan: BatchPlan | Non
     """Return what the service goes on with. `entry`: what the state says of the job's consumer.
     Raises BatchUnfinished."""
     if (position := _find_in_plan(plan, consumer, entry.claim)) is not None:
-        return TakenBack(entry.job, ConsumerState(position.sequence, _place(position, starts)))
+        return TakenBack(
+            entry.job, ConsumerState(position.sequence, _place(position, starts), snapshot=position.snapshot)
+        )
     if entry.own:
         own = {**_place_at(starts), **entry.own}
         return TakenBack(entry.job, replace(entry, own=own, job="", claim="", recall=""))
@@ -293,12 +295,8 @@ class _Claiming:
                 f"consumer {name!r} of stream {stream!r} has deliveries in the service's state that a Spark job cannot go on"
                 f" with. Let the service deliver it; or give the Spark job a consumer of another name. {way_out}"
             )
-        if any(source in pinned.own and pinned.own[source].position < end for source, end in pinned.snapshot.items()):
-            raise OverlayError(
-                f"consumer {name!r} of stream {stream!r} is still given the last message of each subject, which Spark cannot"
-                f" do. Let the service come to the end of that, and start the job then. {way_out}"
-            )
-        return replace(pinned, snapshot={}, heard={}, job=self.job, claim=draw_id())
+        snapshot = find_snapshot(pinned.snapshot, {source: at.position for source, at in pinned.own.items()})
+        return replace(pinned, snapshot=snapshot, heard={}, job=self.job, claim=draw_id())
 
     def _take_from_job(self, consumer: ConsumerId, entry: ConsumerState) -> ConsumerState:
         """Return the entry with the position of the other job. Raises OverlayError if the recall is
@@ -311,7 +309,8 @@ class _Claiming:
         taken = replace(entry, job=self.job, claim=draw_id(), recall="")
         if (position := self.positions[consumer]) is None:
             return taken
-        return replace(taken, sequence=position.sequence, own=_place(position, self.starts), floor={})
+        own = _place(position, self.starts)
+        return replace(taken, sequence=position.sequence, own=own, snapshot=position.snapshot, floor={})
 
     def _find_start(self, entry: ConsumerState) -> JobPosition | None:
         """Return where an entry's own positions say that the job begins; None if it has none."""
@@ -319,7 +318,7 @@ class _Claiming:
             return None
         own = {**_place_at(self.starts), **entry.own}
         offsets = {source: max(own[source].position, entry.floor.get(source, 0)) for source in self.starts}
-        return JobPosition(offsets, entry.sequence, entry.claim)
+        return JobPosition(offsets, entry.sequence, entry.claim, find_snapshot(entry.snapshot, offsets))
 
 
 def _place_at(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogPosition]:

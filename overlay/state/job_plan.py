@@ -4,8 +4,10 @@ Both are JSON in records without a key. The last record of a partition counts.
 
 A plan has the position of every consumer of the job. Most read what the batch reads: they stand
 where the batch ends. A consumer that has come later catches up first, at offsets of its own, and one
-with a rate limit or a pause always has offsets of its own (job_pace.py). One that has left the job keeps
-the position at which it left, from which the service, or another job, goes on.
+with a rate limit or a pause always has offsets of its own (job_pace.py). So has one with `deliver_policy:
+last_per_subject` until it has come to the end of its snapshot: of the records below that it is
+given only the last one of each subject. One that has left the job keeps the position at which it left,
+from which the service, or another job, goes on.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from .job_pace import Pace, PaceState, allow, renew
 from .shard_state import StateUnreadable
 
 VERSION = 2
+NO_LIMIT = 1 << 62
 Ends = dict[TopicPartition, tuple[int, int]]
 """First and next offset of each partition."""
 
@@ -35,12 +38,14 @@ class Limit:
     """What a batch that is planned now may read for consumers that have offsets of their own.
 
     `offsets`: at most so many for each. `now`: ms since 1970, the time of the batch. `paces`: by name,
-    of the consumers that have limits in their files.
+    of the consumers that have limits in their files. `log_starts`: the first offset that the log of
+    each partition still has.
     """
 
     offsets: int
     now: int = 0
     paces: Mapping[str, Pace] = field(default_factory=dict)
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,11 @@ class ConsumerPlan:
     offset at which it began. `claim`: the mark under which the service's state names this job as the
     one that delivers the consumer; empty if there was no such state. `reads`: what the batch reads
     for this consumer alone, which is catching up or has a limit; empty if it reads what the batch reads.
-    `letters`: the batch's dead letters for it. `pace`: what is kept of its limits.
+    `letters`: the batch's dead letters for it. `pace`: what is kept of its limits. `lost`: the offsets
+    that retention had removed before this batch could read them for the consumer. `snapshot`: where its last
+    messages end in each partition, while it is given these; the batch then reads nothing else for it.
+    `ahead`: the records with a wanted subject that are ahead of it behind the batch, up to the plan's
+    `log_ends`; -1 if that is not known.
     """
 
     fingerprint: str
@@ -64,6 +73,20 @@ class ConsumerPlan:
     reads: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     letters: int = 0
     pace: PaceState = field(default_factory=PaceState)
+    lost: int = 0
+    snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ahead: int = -1
+
+    def find_readable(self, ends: Ends, log_starts: Mapping[TopicPartition, int]) -> tuple[Ends, int]:
+        """Return the offsets that the batch can read for the consumer, and how many of its offsets retention has
+        removed. `ends`: those that the batch reads. `log_starts`: as in Limit.
+        """
+        readable, lost = dict[TopicPartition, tuple[int, int]](), 0
+        for source, (start, stop) in (self.reads or ends).items():
+            first = min(max(start, log_starts.get(source, start)), stop)
+            readable[source] = first, stop
+            lost += max(0, first - max(start, self.floors.get(source, 0)))
+        return readable, lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +94,13 @@ class JobPosition:
     """Where a consumer of a job stands.
 
     `offsets`: by source partition, the next one to read. `sequence`: the last consumer sequence
-    given out. `claim`: as in ConsumerPlan.
+    given out. `claim`, `snapshot`: as in ConsumerPlan.
     """
 
     offsets: Mapping[TopicPartition, int]
     sequence: int
     claim: str = ""
+    snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +110,8 @@ class BatchPlan:
     `batch`: Spark's number. `now`: ms since 1970, the time that the batch has for filters. `name`:
     the stream's. `stream`: fingerprint of its config. `ends`: first and next offset of each source
     partition. `writers`: by output partition, the partition of the state topic. `is_complete`:
-    whether all deliveries are committed. `left`: the consumers that have left the job.
+    whether all deliveries are committed. `left`: the consumers that have left the job. `log_ends`: where
+    the log of each partition ended, for what is ahead of the consumers.
     """
 
     batch: int
@@ -98,6 +123,7 @@ class BatchPlan:
     writers: Mapping[TopicPartition, int]
     is_complete: bool = False
     left: Mapping[str, JobPosition] = field(default_factory=dict)
+    log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -106,7 +132,10 @@ class BatchPlan:
         Not the sequences: a batch that finds fewer records than before, since the log was compacted,
         numbers them behind those that it gave out before.
         """
-        own = {name: [each.fingerprint, _spell_ends(each.reads)] for name, each in sorted(self.consumers.items())}
+        own = {
+            name: [each.fingerprint, _spell_ends(each.reads), *([_spell(each.snapshot)] if each.snapshot else ())]
+            for name, each in sorted(self.consumers.items())
+        }
         return json.dumps([self.batch, self.stream, _spell_ends(self.ends), own], sort_keys=True)
 
     def complete(self) -> BatchPlan:
@@ -190,7 +219,8 @@ class BatchPlan:
         reached = {source: stop if is_over else start for source, (start, stop) in spans.items()}
         offsets = {source: max(at, consumer.floors.get(source, at)) for source, at in reached.items()}
         sequence = consumer.last if is_over else consumer.before
-        return JobPosition({**consumer.floors, **offsets}, sequence, consumer.claim)
+        at = {**consumer.floors, **offsets}
+        return JobPosition(at, sequence, consumer.claim, find_snapshot(consumer.snapshot, at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +236,10 @@ def draft_first(batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], l
     """Return the plans of `consumers` for the first batch of a job, which reads from the first offset that any wants."""
     found = {}
     for name, new in consumers.items():
-        offsets = {source: max(start, new.floors.get(source, 0)) for source, (start, _) in ends.items()}
-        found[name] = _plan_reads(replace(new, since=batch), name, offsets, ends, limit)
+        offsets, lost = _skip_lost(new.floors, ends, limit)
+        offsets = {source: max(start, offsets[source]) for source, (start, _) in ends.items()}
+        drafted = _plan_reads(replace(new, since=batch), name, offsets, ends, limit)
+        found[name] = replace(drafted, lost=lost)
     return found
 
 
@@ -218,8 +250,47 @@ def _plan_reads(
     pace = limit.paces.get(name, Pace())
     state = renew(pace, consumer.pace)
     allowed = allow(pace, state, limit.now, limit.offsets)
-    reads = catch_up(offsets, ends, limit.offsets) if allowed is None else read_part(offsets, ends, allowed)
-    return replace(consumer, reads=reads, pace=state)
+    offsets, lost = _skip_lost(offsets, ends, limit)
+    snapshot = find_snapshot(consumer.snapshot, offsets)
+    if snapshot:
+        # of all these offsets only those of the last messages are fetched, so they need no limit
+        ahead = _cut_at(snapshot, offsets, ends)
+        reads = _read(offsets, ahead, NO_LIMIT) if allowed is None else read_part(offsets, ahead, allowed)
+    else:
+        reads = catch_up(offsets, ends, limit.offsets) if allowed is None else read_part(offsets, ends, allowed)
+    return replace(consumer, reads=reads, pace=state, lost=lost, snapshot=snapshot)
+
+
+def find_snapshot(
+    snapshot: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    """Return the snapshot of a consumer that is at these offsets: empty once it has come to the snapshot's end in all
+    partitions."""
+    return snapshot if any(offsets.get(source, end) < end for source, end in snapshot.items()) else {}
+
+
+def _cut_at(snapshot: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int], ends: Ends) -> Ends:
+    """Return a batch's offsets up to the end of a consumer's snapshot; none of a partition in which it is there already."""
+    cut = {}
+    for source, (start, stop) in ends.items():
+        cut[source] = start, min(stop, max(snapshot.get(source, 0), offsets.get(source, start)))
+    return cut
+
+
+def _skip_lost(
+    offsets: Mapping[TopicPartition, int], ends: Ends, limit: Limit
+) -> tuple[dict[TopicPartition, int], int]:
+    """Return the offsets of a consumer without those before the batch that retention has removed, and how many these are.
+
+    What retention has removed of the batch's own offsets is counted when the batch is read
+    (ConsumerPlan.find_readable).
+    """
+    skipped, lost = dict[TopicPartition, int](), 0
+    for source, (start, _) in ends.items():
+        at = offsets.get(source, start)
+        skipped[source] = max(at, min(start, limit.log_starts.get(source, 0)))
+        lost += skipped[source] - at
+    return skipped, lost
 
 
 def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
@@ -263,12 +334,21 @@ def encode_plan(plan: BatchPlan) -> bytes:
             "stream": plan.stream,
             "ends": _spell_ends(plan.ends),
             "consumers": {
-                name: {**asdict(each), "floors": _spell(each.floors), "reads": _spell_ends(each.reads)}
+                name: {
+                    **asdict(each),
+                    "floors": _spell(each.floors),
+                    "reads": _spell_ends(each.reads),
+                    "snapshot": _spell(each.snapshot),
+                }
                 for name, each in plan.consumers.items()
             },
             "writers": _spell(plan.writers),
             "is_complete": plan.is_complete,
-            "left": {name: {**asdict(each), "offsets": _spell(each.offsets)} for name, each in plan.left.items()},
+            "log_ends": _spell(plan.log_ends),
+            "left": {
+                name: {**asdict(each), "offsets": _spell(each.offsets), "snapshot": _spell(each.snapshot)}
+                for name, each in plan.left.items()
+            },
         },
     )
 
@@ -281,17 +361,20 @@ def decode_plan(data: bytes) -> BatchPlan:
             name: ConsumerPlan(
                 each["fingerprint"], each["before"], each["last"], each["since"],
                 _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]), each.get("letters", 0),
-                PaceState(**each.get("pace", {})),
+                PaceState(**each.get("pace", {})), each.get("lost", 0), _parse(each.get("snapshot", {})),
+                each.get("ahead", -1),
             )
             for name, each in found["consumers"].items()
         }  # fmt: skip
         left = {
-            name: JobPosition(_parse(each["offsets"]), each["sequence"], each["claim"])
+            name: JobPosition(
+                _parse(each["offsets"]), each["sequence"], each["claim"], _parse(each.get("snapshot", {}))
+            )
             for name, each in found["left"].items()
         }
         return BatchPlan(
             found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
-            consumers, _parse(found["writers"]), found["is_complete"], left,
+            consumers, _parse(found["writers"]), found["is_complete"], left, _parse(found.get("log_ends", {})),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error

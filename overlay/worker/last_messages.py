@@ -15,7 +15,7 @@ also undelivered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,8 +23,7 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.arrays import Ints
 from overlay.clock import monotonic, now_ms
-from overlay.index.ledger.ledger import Ledger
-from overlay.index.pending.last_per_subject import merge_lasts
+from overlay.index.pending.last_per_subject import find_lows, merge_lasts
 from overlay.index.start_positions import find_lasts
 from overlay.index.topic import Index
 from overlay.kafka.fetcher import Fetcher
@@ -142,17 +141,6 @@ class Snapshots:
         found = await find_lasts(self.client, wanted, config, source, span, chunks, progress.step, fetcher)
         progress.finish(len(found))
         return found
-
-
-def find_lows(positions: Mapping[TopicPartition, int], ledger: Ledger) -> dict[TopicPartition, int]:
-    """Return the offset in each partition from which on it has to be searched.
-
-    That is the first offset whose sequence is at or above the consumer's next sequence, and at most
-    its position. The next sequence is the lowest that the consumer may not have been given yet.
-    """
-    place = min(ledger.sequence_from(source, position) for source, position in positions.items())
-    lows = ledger.positions_at(place)
-    return {source: min(position, lows.get(source, position)) for source, position in positions.items()}
 
 
 @dataclass(slots=True)

@@ -6,7 +6,8 @@ evaluated once, as in the service's pipeline (overlay/worker/round/pipeline.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from overlay.client.read.row_filter import FilteredRows
 from overlay.errors import OverlayError
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.fetcher import Fetched
+from overlay.kafka.log_position import TopicPartition
 from overlay.match import Addressed, Addressing, Audience, Masks
 from overlay.match.record_slice import RecordSlice, join, keep
 from overlay.output.partition import place
@@ -24,13 +26,19 @@ from overlay.output.undeliverable import explain_refusal, find_refused
 from overlay.scan import Malformed
 from overlay.subject.dictionary import Dictionary
 
-from .blocks import SCHEMA, pack
+from .ahead import Passed, TaskGaps
+from .blocks import SCHEMA, make_tally, pack
 from .readers import JobReader, JobScan
 
 BLOCK_BYTES = 1 << 20
 """Bytes from which on a block is handed on."""
 
-_Part = tuple[RecordSlice, Ints]
+NO_OFFSETS: Ints = np.empty(0, np.int64)
+
+NO_GAPS: Mapping[int, TaskGaps] = MappingProxyType({})
+
+_Part = tuple[RecordSlice, Ints, Ints]
+"""Records, their ranks, and what is passed with each."""
 
 
 class RecordRefused(OverlayError):
@@ -43,7 +51,8 @@ class BlockFilter:
 
     `consumers`: the numbers of those that the task reads for. `sequenced`: the stream has one
     partition, so that offsets give sequences. `ledger`: gives them in others; without one they are
-    written as 0.
+    written as 0. `only`: the offsets to deliver, by partition (int64, ascending); None for all. `gaps`:
+    those of the task, by number of range.
     """
 
     schema = SCHEMA
@@ -57,9 +66,12 @@ class BlockFilter:
         sequenced: bool,
         ledger: Ledger | None,
         addressing: Addressing,
+        only: Mapping[TopicPartition, Ints] | None = None,
+        gaps: Mapping[int, TaskGaps] = NO_GAPS,
     ) -> None:
         self.sequenced = sequenced
         self._task, self._ledger, self._addressing, self._now = task, ledger, addressing, scan.now
+        self._only = only
         self._consumers, self._readers = consumers, [scan.readers[consumer] for consumer in consumers]
         readers = self._readers
         values = [reader.values for reader in readers]
@@ -67,9 +79,21 @@ class BlockFilter:
         self._patterns, self._values = [reader.patterns for reader in readers], values
         self._audiences: dict[Dictionary, Audience] = {}
         self._found = [0] * len(readers)
+        self._passed = [Passed(at, gaps) for at in range(len(readers))]
         self._open: dict[tuple[int, int, bool], list[_Part]] = {}
         """What is kept and not in a block yet, by writer, consumer, and whether it is dead letters."""
         self._number = 0
+
+    def begin(self, at: int) -> None:
+        """Go on with the task's range of this number."""
+        for passed in self._passed:
+            passed.begin(at)
+
+    def tally(self) -> Iterator[pa.RecordBatch]:
+        """Yield how many records with a wanted subject the task has read for each consumer, if it has any."""
+        for consumer, passed in zip(self._consumers, self._passed, strict=True):
+            if passed.scanned:
+                yield make_tally(self._task, consumer, passed.scanned)
 
     def sift(
         self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
@@ -106,6 +130,9 @@ class BlockFilter:
         selection = self._audiences[piece.dictionary].select(piece.codes)
         source = piece.topic, piece.partition
         wanted = {i: selection.of(i) for i in selection.wanting()}
+        if self._only is not None:
+            only = self._only.get(source, NO_OFFSETS)
+            wanted = {i: rows[np.isin(piece.records.offset[rows], only)] for i, rows in wanted.items()}
         for i, rows in wanted.items():
             if (floor := self._readers[i].floors.get(source, 0)) > int(piece.records.offset[0]):
                 wanted[i] = rows[piece.records.offset[rows] >= floor]
@@ -115,14 +142,17 @@ class BlockFilter:
             part.nulls.update(tally.nulls)
         for i, rows in sifted.rows.items():
             sequences = self._find_sequences(piece, rows)
+            passed = self._passed[i].number(wanted[i], rows, piece.records.offset[rows])
             if (refused := self._find_refused(self._readers[i], piece, rows)).size:
                 nowhere = np.zeros(refused.size, np.int64)
-                self._keep(i, piece, rows[refused], sequences[refused], nowhere, dead=True)
-                rows, sequences = np.delete(rows, refused), np.delete(sequences, refused)
+                self._keep(i, piece, rows[refused], sequences[refused], nowhere, nowhere, dead=True)
+                rows, sequences, passed = (np.delete(each, refused) for each in (rows, sequences, passed))
             if rows.size:
                 ranks = np.arange(self._found[i], self._found[i] + rows.size)
                 self._found[i] += rows.size
-                self._keep(i, piece, rows, sequences, ranks, dead=False)
+                self._keep(i, piece, rows, sequences, ranks, passed, dead=False)
+        for i, rows in wanted.items():
+            self._passed[i].pass_by(rows.size)
 
     def _find_refused(self, reader: JobReader, piece: Addressed, rows: Ints) -> Ints:
         """Return the rising indices into `rows` of the records that become dead letters.
@@ -152,29 +182,33 @@ class BlockFilter:
             return np.zeros(rows.size, np.int64)
         return self._ledger.sequence_of((piece.topic, piece.partition), offsets)
 
-    def _keep(self, consumer: int, piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints, *, dead: bool) -> None:
+    def _keep(
+        self, consumer: int, piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints, passed: Ints, *, dead: bool
+    ) -> None:
         """Keep the rows of a consumer, by output partition. `dead`: whether they are dead letters."""
         reader = self._readers[consumer]
         topic = reader.output_topic
         if topic.partitions == 1:
-            self._put((reader.first_writer, consumer, dead), piece, rows, sequences, ranks)
+            self._put((reader.first_writer, consumer, dead), piece, rows, sequences, ranks, passed)
             return
         texts = piece.texts
         targets = place(topic.partition_by, topic.partitions, piece.partition, piece.records, rows, piece.codes, texts)
         for target in np.unique(targets).tolist():
             mine = targets == target
             key = reader.first_writer + target, consumer, dead
-            self._put(key, piece, rows[mine], sequences[mine], ranks[mine])
+            self._put(key, piece, rows[mine], sequences[mine], ranks[mine], passed[mine])
 
-    def _put(self, key: tuple[int, int, bool], piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints) -> None:
-        self._open.setdefault(key, []).append((keep(piece, rows, sequences), ranks))
+    def _put(
+        self, key: tuple[int, int, bool], piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints, passed: Ints
+    ) -> None:
+        self._open.setdefault(key, []).append((keep(piece, rows, sequences), ranks, passed))
 
     def _finish(self, part: FilteredRows) -> FilteredRows:
         """Make blocks of what is kept, and add them to the part."""
         columns: list[tuple[int, int, int, int, int, bool, int, bytes]] = []
         for (writer, consumer, dead), parts in self._open.items():
-            for records, ranks in _unite(parts):
-                data = pack(records, ranks)
+            for records, ranks, passed in _unite(parts):
+                data = pack(records, ranks, passed)
                 number, size = self._consumers[consumer], int(records.measure(np.arange(len(records))).sum())
                 columns.append((writer, self._task, self._number, number, len(records), dead, size, data))
                 self._number += 1
@@ -189,11 +223,12 @@ class BlockFilter:
 
 def _unite(parts: list[_Part]) -> Iterator[_Part]:
     """Yield neighbouring parts of one source partition as one, until BLOCK_BYTES are reached."""
-    records, ranks = parts[0]
-    for more, further in parts[1:]:
+    records, *numbers = parts[0]
+    for more, *further in parts[1:]:
         if records.size >= BLOCK_BYTES or more.partition != records.partition:
-            yield records, ranks
-            records, ranks = more, further
+            yield records, numbers[0], numbers[1]
+            records, numbers = more, further
         else:
-            records, ranks = join(records, more), np.concatenate((ranks, further))
-    yield records, ranks
+            records = join(records, more)
+            numbers = [np.concatenate(pair) for pair in zip(numbers, further, strict=True)]
+    yield records, numbers[0], numbers[1]

@@ -10,6 +10,9 @@ records their consumer sequences, their tokens and their compression through the
 (overlay/output/assemble.py). The value is compressed here: it crosses a socket twice, and Spark
 copies it several times between them.
 
+A tally is a row of the same form without records (`writer` is TALLY): it tells the driver what a scan
+task has counted.
+
 The cut into blocks follows from how the fetches came, so it differs from one run of a task to the
 next. What a task finds does not. So a block names its records by their rank among all that its task
 found for the consumer, and the consumer sequence of a record is the sequence before the task, plus
@@ -51,17 +54,23 @@ dead letters. `size`: their bytes, as rate limits count them."""
 DDL = "writer int, task int, number int, consumer int, rows bigint, dead boolean, size bigint, data binary"
 """The same schema as Spark writes it."""
 
+TALLY = -1
+"""The number of the writer in a tally."""
+NO_CONSUMER = -1
+"""The number of the consumer in a tally of offsets that retention removed before the task read them."""
+
 _HEAD = struct.Struct("<qqqqq")
 _CODEC = "lz4_raw"
 _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
 
-def pack(records: RecordSlice, ranks: Ints) -> bytes:
-    """Return a block's data. `ranks`: of each record (int64), 0 for dead letters."""
+def pack(records: RecordSlice, ranks: Ints, passed: Ints) -> bytes:
+    """Return a block's data. `ranks`: of each record (int64), 0 for dead letters. `passed`: with each record, as
+    ahead.Passed numbers them."""
     source, texts = records.records, records.texts
     head = _HEAD.pack(len(records), texts.bounds.size, texts.text.size, source.buf.size, records.partition)
     columns = (
-        source.offset, source.timestamp, source.body, source.end, records.sequences, ranks, texts.bounds, records.codes,
+        source.offset, source.timestamp, source.body, source.end, records.sequences, ranks, passed, texts.bounds, records.codes,
         texts.text, source.buf,
     )  # fmt: skip
     # the widest come first, so that each is aligned
@@ -70,11 +79,20 @@ def pack(records: RecordSlice, ranks: Ints) -> bytes:
     return head + compressed
 
 
-def unpack(data: bytes) -> tuple[RecordSlice, Ints]:
-    """Return the records of a block, and their ranks. They own their memory."""
+def make_tally(task: int, consumer: int, count: int) -> pa.RecordBatch:
+    """Return a tally of a scan task as a batch of one row: of the records with a subject that a consumer wants, or, with
+    NO_CONSUMER, of lost offsets."""
+    row = TALLY, task, 0, consumer, count, False, 0, b""
+    return pa.RecordBatch.from_arrays(
+        [pa.array([value], field.type) for value, field in zip(row, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def unpack(data: bytes) -> tuple[RecordSlice, Ints, Ints]:
+    """Return the records of a block, their ranks, and what is passed with each. They own their memory."""
     rows, bounds_size, text_size, size, partition = _HEAD.unpack_from(data)
-    types: tuple[type[np.generic], ...] = (*(np.int64,) * 7, np.int32, np.uint8, np.uint8)
-    counts = (*(rows,) * 6, bounds_size, rows, text_size, size)
+    types: tuple[type[np.generic], ...] = (*(np.int64,) * 8, np.int32, np.uint8, np.uint8)
+    counts = (*(rows,) * 7, bounds_size, rows, text_size, size)
     whole = sum(np.dtype(type).itemsize * count for type, count in zip(types, counts, strict=True))
     # kernels are compiled for arrays that may be written: so is this buffer, and a view of bytes is not
     buffer = pa.decompress(memoryview(data)[_HEAD.size :], whole, codec=_CODEC)
@@ -86,7 +104,7 @@ def unpack(data: bytes) -> tuple[RecordSlice, Ints]:
         at += column.nbytes
         return column
 
-    offset, timestamp, body, end, sequences, ranks, bounds, codes, text, buf = map(read, types, counts)
+    offset, timestamp, body, end, sequences, ranks, passed, bounds, codes, text, buf = map(read, types, counts)
     next_offset = int(offset[-1]) + 1 if rows else 0
     records = Records(buf, offset, timestamp, body, end, _NO_FIELDS, _NO_FIELDS, next_offset, make_plan())
-    return RecordSlice(records, codes, Texts(text, bounds), partition, sequences), ranks
+    return RecordSlice(records, codes, Texts(text, bounds), partition, sequences), ranks, passed

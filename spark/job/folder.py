@@ -6,11 +6,15 @@ output topic that cannot be created, is logged, and the consumers go on as they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from overlay.arrays import Ints
 from overlay.client.client import check_settings
+from overlay.client.read.bounds import ReadBounds
 from overlay.clock import monotonic, now_ms
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, load
 from overlay.config.consumer import DeliverPolicy, Engine
@@ -18,24 +22,26 @@ from overlay.config.filters import compile_filter
 from overlay.errors import OverlayError
 from overlay.filter import Filter, compile_sql
 from overlay.index.ledger.ledger import Ledger
+from overlay.index.pending.last_per_subject import find_lows, merge_lasts
 from overlay.index.start_positions import Start, find_start, patterns
 from overlay.index.topic import Index
 from overlay.kafka.admin import TopicFacts, connect
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.match import choose_values
+from overlay.match.values import narrow as narrow_subjects
 from overlay.output.side_topics import ensure_side_topics
 from overlay.output.topics import ensure_topics, make_dead_letter_topic, make_output_topic
 from overlay.state.handover import Claimed, claim_consumers
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition
 from overlay.subject import Pattern
 from spark.lease import ClaimWatch, Lease, run_apart
-from spark.options import Ask
+from spark.options import Ask, Ranges
 from spark.output import Output, UnknownConsumer, find_output, name_refused
 from spark.partitions import TaskPartition
 from spark.plan import Planner
 
-from .job import JobConsumers, name_of
+from .consumers import JobConsumers, Plan, Search, name_of
 from .ranges import find_digest
 from .readers import JobReader, JobScan
 
@@ -125,6 +131,11 @@ def _explain_none(loaded: Loaded, stream: str, streams: set[str]) -> str:
     return f"{where}: no consumer{of} has `engine: spark`. Write it into its file{name_refused(loaded)}"
 
 
+def find_log(bounds: ReadBounds) -> Ends:
+    """Return first and next offset of each partition's log."""
+    return {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
+
+
 async def ensure_outputs(chosen: Chosen) -> dict[str, TopicFacts]:
     """Create the output and dead-letter topics that are missing. Return all by name. Raises OverlayError."""
     async with connect(chosen.kafka) as (admin, _):
@@ -186,6 +197,10 @@ class JobFolder:
         if outputs != self.chosen.outputs:
             self.chosen, self._digest = replace(self.chosen, outputs=outputs), ""
 
+    def look(self) -> Ends:
+        """Ask Kafka for first and next offset of each partition's log, and return them."""
+        return find_log(Planner(self._ask).look())
+
     def own(self) -> None:
         """Own the consumers, and create their outputs. Raises NotOwner, OverlayError."""
         self._facts = run_apart(ensure_outputs(self.chosen))
@@ -243,7 +258,19 @@ class JobFolder:
         floors = {name: each.floors for name, each in begins.items()}
         writers, readers = _make_readers(chosen, self._facts, floors)
         scan = JobScan(chosen.kafka, chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
-        return JobConsumers(chosen.configs, scan, make_plan(self._ask, chosen.configs), writers, begins)
+        plan, planner = make_plan(self._ask, chosen.configs), Planner(self._ask)
+        pace, wanted = self._ask.pace, [narrow_subjects(reader.patterns, reader.values) for reader in readers]
+        return JobConsumers(
+            chosen.configs,
+            scan,
+            plan,
+            lambda: find_log(planner.look()),
+            make_search(self._ask, chosen.configs),
+            lambda numbers, spans: planner.count_spans([wanted[number] for number in numbers], spans),
+            pace.records is not None or pace.bytes is not None,
+            writers,
+            begins,
+        )
 
     def _own(self, chosen: Chosen) -> None:
         """Take the lease of each consumer that the job does not have yet. Raises NotOwner."""
@@ -287,24 +314,34 @@ class JobFolder:
             elif start is not None or (left is not None and left.claim == claim):
                 at = start or left
                 assert at is not None
-                begins[name] = ConsumerPlan("", at.sequence, at.sequence, 0, at.offsets, claim)
+                begins[name] = ConsumerPlan("", at.sequence, at.sequence, 0, at.offsets, claim, snapshot=at.snapshot)
             else:
                 check_start(config, len(sources), ledger)
                 first = run_apart(_find_start(chosen, config, sources, ledger))
                 floors = {source: max(at, first.floor.get(source, 0)) for source, at in first.positions.items()}
-                begins[name] = ConsumerPlan("", 0, 0, 0, floors, claim)
+                snapshot = cut_snapshot(first.snapshot, ledger)
+                begins[name] = ConsumerPlan("", 0, 0, 0, floors, claim, snapshot=snapshot)
+            check_snapshot(config, begins[name].snapshot, ledger)
         return begins
 
 
 def check_start(config: ConsumerConfig, partitions: int, ledger: Ledger | None) -> None:
-    """Raise NotForSpark if a new consumer begins at a sequence whose place is not known.
+    """Raise NotForSpark if a new consumer begins at a sequence whose place is not known, or with the last messages of
+    partitions that have no order.
 
     `partitions`: of the stream. `ledger`: None if the stream has none. With several partitions only the
     ledger says where a sequence is, and a job reads records before the ledger has them.
     """
-    if config.deliver_policy is not DeliverPolicy.BY_START_SEQUENCE or (partitions == 1 and ledger is None):
+    if partitions == 1 and ledger is None:
         return
     stream, name = config.id
+    if config.deliver_policy is DeliverPolicy.LAST_PER_SUBJECT and ledger is None:
+        raise NotForSpark(
+            f"consumer {name!r} begins with the last message of each subject, and stream {stream!r} has {partitions}"
+            " partitions and no ledger that says which one is the last. The service makes one: run it over the stream first"
+        )
+    if config.deliver_policy is not DeliverPolicy.BY_START_SEQUENCE:
+        return
     instead = "Or begin with by_start_time"
     if ledger is None:
         raise NotForSpark(
@@ -315,6 +352,25 @@ def check_start(config: ConsumerConfig, partitions: int, ledger: Ledger | None) 
         raise NotForSpark(
             f"consumer {name!r} begins at sequence {config.opt_start_seq}, and the ledger of stream {stream!r} has come to"
             f" {ledger.next_sequence - 1}. Let the service come to that sequence first. {instead}"
+        )
+
+
+def cut_snapshot(snapshot: Mapping[TopicPartition, int], ledger: Ledger | None) -> Mapping[TopicPartition, int]:
+    """Return a new consumer's snapshot as far as the ledger has given sequences out.
+
+    Among later records no order over the partitions says which is a subject's last. So they are
+    delivered like all that come after the snapshot.
+    """
+    return snapshot if ledger is None else {s: min(end, ledger.end_of(s)) for s, end in snapshot.items()}
+
+
+def check_snapshot(config: ConsumerConfig, snapshot: Mapping[TopicPartition, int], ledger: Ledger | None) -> None:
+    """Raise NotForSpark if a consumer that the service has begun has a snapshot that reaches beyond the ledger, or is of
+    several partitions of which there is no ledger."""
+    if len(snapshot) > 1 and any(ledger is None or ledger.end_of(source) < end for source, end in snapshot.items()):
+        raise NotForSpark(
+            f"consumer {config.id[1]!r} of stream {config.id[0]!r} is given the last message of each subject, and the"
+            " stream's ledger does not reach to the end of these. Let the service write the ledger up to there first"
         )
 
 
@@ -353,17 +409,36 @@ def _make_readers(
     return tuple(writers), tuple(readers)
 
 
-def make_plan(ask: Ask, configs: Sequence[ConsumerConfig]) -> Callable[[Ends, Sequence[int]], list[TaskPartition]]:
+def make_plan(ask: Ask, configs: Sequence[ConsumerConfig]) -> Plan:
     """Return the function that plans the tasks for some consumers, by their numbers, without the chunks that none wants."""
     made: dict[tuple[int, ...], Ask] = {}
 
-    def plan(ends: Ends, numbers: Sequence[int]) -> list[TaskPartition]:
+    def plan(
+        ends: Ends, numbers: Sequence[int], *, may_lose: bool = False, ranges: Ranges | None = None
+    ) -> list[TaskPartition]:
         chosen = tuple(numbers)
         if chosen not in made:
             made[chosen] = narrow(ask, [configs[number] for number in chosen])
-        return Planner(made[chosen]).plan_between(ends)
+        return Planner(made[chosen]).plan_between(ends, may_lose=may_lose, ranges=ranges)
 
     return plan
+
+
+def make_search(ask: Ask, configs: Sequence[ConsumerConfig]) -> Search:
+    """Return the function that finds the last messages of a consumer, by its number."""
+
+    def search(
+        number: int, offsets: Mapping[TopicPartition, int], snapshot: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Ints]:
+        planner = Planner(narrow(ask, [configs[number]]))
+        ledger = planner.find_ledger()
+        lows = dict(offsets) if ledger is None else find_lows(offsets, ledger)
+        found = planner.find_lasts({source: (min(lows.get(source, end), end), end) for source, end in snapshot.items()})
+        if ledger is not None:
+            return merge_lasts(found, ledger)
+        return {source: np.sort(np.fromiter(of.values(), np.int64, len(of))) for source, of in found.items()}
+
+    return search
 
 
 def narrow(ask: Ask, configs: Sequence[ConsumerConfig]) -> Ask:

@@ -18,8 +18,6 @@ it beside its own ones, so that the others do not wait for it. So does one with 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,25 +30,27 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from overlay.config import ConsumerConfig, StreamConfig
+from overlay.arrays import Ints
+from overlay.config import StreamConfig
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.job_pace import Pace, charge
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
-from spark.partitions import TaskPartition
 
 from . import blocks, writing
+from .ahead import UNKNOWN
+from .consumers import JobConsumers, digest
 from .journal import JobTaken, Journal
+from .keeping import Only
 from .numbering import Count, Tables, number, number_consumers, tabulate
 from .ranges import parse_range
 from .readers import JobScan
 from .scanning import ScanTask, scan
+from .tasks import BatchTasks, TaskPlanner
 from .writing import JobWrite, write
 
 log = get_logger(__name__)
-
-NS_PER_MS = 1_000_000
 
 
 class ForeignCheckpoint(OverlayError):
@@ -67,35 +67,10 @@ class CheckOwner(Protocol):
     def __call__(self, *, now: bool = False) -> None: ...
 
 
-Plan = Callable[[Ends, Sequence[int]], list[TaskPartition]]
-"""Returns the tasks that read some offsets for some consumers, by their numbers."""
+class ExtendLedger(Protocol):
+    """Gives sequences to all records before some offsets, as StreamKeeper.extend does."""
 
-
-@dataclass(frozen=True, slots=True)
-class JobConsumers:
-    """The consumers of a job, with what its tasks have to know of them.
-
-    `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some
-    of them. `writers`: every output partition, by the number that blocks have for it. `begins`: by
-    name, a plan for each consumer, of which only `floors`, `claim` and `before` count, and only if the
-    job's last plan does not know the consumer by this claim.
-    """
-
-    configs: tuple[ConsumerConfig, ...]
-    scan: JobScan
-    plan: Plan
-    writers: tuple[TopicPartition, ...]
-    begins: Mapping[str, ConsumerPlan]
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The fingerprint of each config, by name."""
-        return {name_of(config): digest(config) for config in self.configs}
-
-    @property
-    def paces(self) -> dict[str, Pace]:
-        """The limits of the consumers that have any, by name."""
-        return {name_of(config): pace for config in self.configs if (pace := find_pace(config)) != Pace()}
+    def __call__(self, ends: Mapping[TopicPartition, int], only: Only | None = None) -> object: ...
 
 
 @dataclass(slots=True)
@@ -105,7 +80,8 @@ class Job:
     `renew`: called between two batches; returns the consumers of the next one, None if they have not
     changed. `check_owner`: raises unless this driver still owns the consumers. `note`: called with the
     plan of each batch that has ended. `clock`: ms since 1970. `catch_up`: how many offsets
-    a batch reads at most for a consumer that is behind the others.
+    a batch reads at most for a consumer that is behind the others. `extend_ledger`: gives sequences to what
+    a batch has.
     """
 
     spark: SparkSession
@@ -118,9 +94,11 @@ class Job:
     note: Callable[[BatchPlan], None]
     clock: Callable[[], int]
     catch_up: int
+    extend_ledger: ExtendLedger
     _batch: threading.Lock = field(default_factory=threading.Lock)
     """Held while a batch is delivered."""
     _is_ending: bool = False
+    _planner: TaskPlanner = field(default_factory=TaskPlanner)
 
     def deliver(self, frame: DataFrame, batch: int) -> None:
         """Deliver one batch. Raises ForeignCheckpoint, JobTaken, JobEnded, and what its tasks raise."""
@@ -148,9 +126,14 @@ class Job:
             return
         # a batch that is run again keeps its time
         now = last.now if last is not None and last.batch == batch else self.clock()
-        consumers = self._draft(batch, ends, now)
+        self.extend_ledger({source: stop for source, (_, stop) in ends.items()}, find_only(last, ends))
+        bounds = self.consumers.look()
+        limit = Limit(
+            self.catch_up, now, self.consumers.paces, {source: first for source, (first, _) in bounds.items()}
+        )
+        consumers = self._draft(batch, ends, limit)
         if last is None or self._has_work(last, ends, consumers):
-            self._run(batch, ends, consumers, now)
+            self._run(batch, ends, consumers, now, bounds)
 
     def _check(self, batch: int, ends: Ends) -> None:
         """Raise ForeignCheckpoint unless this batch may follow the last one of the journal."""
@@ -182,11 +165,10 @@ class Job:
             f"consumer {name!r}" for name in sorted(now.keys() | known) if now.get(name) != known.get(name)
         )
 
-    def _draft(self, batch: int, ends: Ends, now: int) -> dict[str, ConsumerPlan]:
+    def _draft(self, batch: int, ends: Ends, limit: Limit) -> dict[str, ConsumerPlan]:
         """Return what the batch reads for each consumer, with the consumer's sequence before it."""
         prints, last = self.consumers.fingerprints, self.journal.last
         new = {name: replace(self.consumers.begins[name], fingerprint=text) for name, text in prints.items()}
-        limit = Limit(self.catch_up, now, self.consumers.paces)
         return draft_first(batch, ends, new, limit) if last is None else last.draft(batch, ends, new, limit)
 
     def _has_work(self, last: BatchPlan, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> bool:
@@ -195,11 +177,19 @@ class Job:
             return True
         return {name: each.fingerprint for name, each in last.consumers.items()} != self.consumers.fingerprints
 
-    def _run(self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], now: int) -> None:
-        """Scan, count, write the plan down, and write the deliveries."""
+    def _run(
+        self,
+        batch: int,
+        ends: Ends,
+        consumers: Mapping[str, ConsumerPlan],
+        now: int,
+        bounds: Ends,
+    ) -> None:
+        """Scan, count, write the plan down, and write the deliveries. `bounds`: of each partition's log."""
         last = self.journal.last
         scan = replace(self.consumers.scan, now=now)
-        tasks = self._plan_tasks(ends, consumers)
+        planned = self._planner.plan(self.consumers, ends, consumers, bounds)
+        tasks = planned.tasks
         found = self._scan(scan, tasks).persist()
         try:
             counts = count(found) if tasks else []
@@ -208,13 +198,15 @@ class Job:
             numbered = number_consumers(last, batch, consumers, tables)
             if last is None or last.batch != batch:
                 numbered = self._charge(numbered, ends, now, tables)
-            plan = self._make_plan(batch, now, ends, numbered, tables)
+            numbered = self._count_lost(numbered, ends, bounds, tasks, tables)
+            ahead, numbered = self._find_ahead(batch, numbered, planned, tables)
+            plan = replace(self._make_plan(batch, now, ends, numbered, tables), log_ends=planned.log_ends)
             self._write_plan(plan)
             if counts:
                 before = [each.before for each in numbered.values()]
                 job = JobWrite(
-                    scan, self.name, batch, plan.fingerprint, number(tables.deliveries, before), tables.by_writer,
-                    self.consumers.writers, plan.writers,
+                    scan, self.name, batch, plan.fingerprint, number(tables.deliveries, before),
+                    ahead, tables.by_writer, self.consumers.writers, plan.writers,
                 )  # fmt: skip
                 self._write(found, job)
             self._write_plan(plan.complete())
@@ -243,21 +235,40 @@ class Job:
             self.journal.reopen()
             self.journal.write(plan)
 
-    def _plan_tasks(self, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> tuple[ScanTask, ...]:
-        """Return the scan tasks of a batch: one pass for all consumers that read it, and one for each group of those that
-        catch up from the same offsets."""
-        groups: dict[str, tuple[Ends, list[int]]] = {}
-        for at, each in enumerate(consumers.values()):
-            reads = dict(each.reads) or ends
-            groups.setdefault(repr(sorted(reads.items())), (reads, []))[1].append(at)
-        return tuple(
-            ScanTask(part, tuple(numbers)) for reads, numbers in groups.values() for part in self._plan(reads, numbers)
-        )
+    def _find_ahead(
+        self, batch: int, consumers: Mapping[str, ConsumerPlan], planned: BatchTasks, tables: Tables
+    ) -> tuple[Ints, dict[str, ConsumerPlan]]:
+        """Return how many records are ahead of each consumer before each task (int64 [tasks, consumers]), and the plans of
+        the batch's consumers with what is ahead behind the batch."""
+        last = self.journal.last
+        left = np.full(len(consumers), UNKNOWN, np.int64)
+        if last is not None and last.log_ends == planned.log_ends:
+            known = [last.consumers.get(name) for name in consumers]
+            left = np.array([UNKNOWN if each is None else each.ahead for each in known], np.int64)
+        if last is not None and last.batch == batch:
+            # what a batch that is run again has left ahead is in its plan
+            planned = planned.keep(left)
+        ahead, behind = planned.find_ahead(tables.scanned, left)
+        plans = zip(consumers.items(), behind.tolist(), strict=True)
+        return ahead, {name: replace(each, ahead=count) for (name, each), count in plans}
 
-    def _plan(self, reads: Ends, numbers: Sequence[int]) -> list[TaskPartition]:
-        if not any(start < stop for start, stop in reads.values()):
-            return []
-        return self.consumers.plan(reads, numbers)
+    def _count_lost(
+        self,
+        consumers: Mapping[str, ConsumerPlan],
+        ends: Ends,
+        bounds: Ends,
+        tasks: Sequence[ScanTask],
+        tables: Tables,
+    ) -> dict[str, ConsumerPlan]:
+        """Return the plans of a batch's consumers, with the offsets counted that retention had removed. Log these."""
+        counted, log_starts = dict(consumers), {source: first for source, (first, _) in bounds.items()}
+        for at, (name, each) in enumerate(consumers.items()):
+            lost = each.lost + each.find_readable(ends, log_starts)[1]
+            lost += sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
+            if lost:
+                log.error("retention passed the position", stream=self.stream.name, consumer=name, lost=lost)
+            counted[name] = replace(each, lost=lost)
+        return counted
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:
         """Return the blocks of a batch."""
@@ -283,8 +294,9 @@ class Job:
         places = np.full(len(job.writers), -1, np.int64)
         places[wanted] = np.arange(len(wanted))
         place = F.element_at(F.lit(places.tolist()), F.col("writer") + 1).cast("int")
+        deliveries = found.where(F.col("writer") != blocks.TALLY)
         # one writer takes the blocks from where the scan has left them, without a shuffle
-        divided = found.repartitionById(len(wanted), place) if len(wanted) > 1 else found.coalesce(1)
+        divided = deliveries.repartitionById(len(wanted), place) if len(wanted) > 1 else deliveries.coalesce(1)
         sorted_blocks = divided.sortWithinPartitions("writer", "task", "number")
         shared = self.spark.sparkContext.broadcast(job)
         written = sorted_blocks.mapInArrow(partial(_run_writes, shared=shared), writing.OUTCOME_DDL).collect()
@@ -297,6 +309,15 @@ class Job:
         log.info("batch written", job=self.name, batch=job.batch, writers=len(wanted), there_already=len(there))
 
 
+def find_only(last: BatchPlan | None, ends: Ends) -> Only | None:
+    """Return the partition that the stream had alone before this batch, and up to where it was read; None if it had
+    several, or still has one."""
+    if last is None or len(last.ends) != 1 or len(ends) == 1:
+        return None
+    ((source, (_, stop)),) = last.ends.items()
+    return source, stop
+
+
 def count(found: DataFrame) -> list[Count]:
     """Return how many records each scan task has found for each consumer and writer."""
     keys = ["task", "consumer", "writer", "dead"]
@@ -304,22 +325,6 @@ def count(found: DataFrame) -> list[Count]:
     told = found.select(*keys, "rows", "size").toArrow()
     sums = told.group_by(keys).aggregate([("rows", "sum"), ("size", "sum")])
     return [Count(*(row[name] for name in (*keys, "rows_sum", "size_sum"))) for row in sums.to_pylist()]
-
-
-def find_pace(config: ConsumerConfig) -> Pace:
-    """Return the limits in a consumer's file."""
-    return Pace(config.rate_limit_bps, -(-(config.pause_until or 0) // NS_PER_MS))
-
-
-def name_of(config: ConsumerConfig) -> str:
-    """Return the name of a consumer, by which plans know it: names are unique within a stream."""
-    return config.id[1]
-
-
-def digest(config: ConsumerConfig | StreamConfig) -> str:
-    """Return a fingerprint of a config: equal for configs with equal meaning."""
-    text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 Shared = Broadcast[tuple[JobScan, tuple[ScanTask, ...]]]

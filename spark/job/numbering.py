@@ -11,11 +11,14 @@ import numpy as np
 from overlay.arrays import Ints
 from overlay.state.job_plan import BatchPlan, ConsumerPlan
 
+from .blocks import NO_CONSUMER, TALLY
+
 
 class Count(NamedTuple):
     """How many records a scan task has found for a consumer in the output partition of a writer.
 
-    `dead`: whether they are dead letters, which take no consumer sequence. `size`: their bytes.
+    `dead`: whether they are dead letters, which take no consumer sequence. `size`: their bytes. A tally
+    (`writer` is blocks.TALLY) has in `rows` what the task has counted.
     """
 
     task: int
@@ -32,27 +35,35 @@ class Tables:
 
     `deliveries`: [tasks, consumers], without dead letters. `letters`: [consumers], the dead letters.
     `sizes`: [consumers], the bytes of the deliveries. `by_writer`: [tasks, writers], deliveries and
-    letters together.
+    letters together. `lost`: [tasks], the offsets that retention removed before the task read them.
+    `scanned`: [tasks, consumers], the records with a wanted subject that the task has read.
     """
 
     deliveries: Ints
     letters: Ints
     sizes: Ints
     by_writer: Ints
+    lost: Ints
+    scanned: Ints
 
 
 def tabulate(counts: Iterable[Count], tasks: int, consumers: int, writers: int) -> Tables:
     """Return the tables of a batch with so many scan tasks, consumers and writers."""
     deliveries, by_writer = np.zeros((tasks, consumers), np.int64), np.zeros((tasks, writers), np.int64)
-    letters, sizes = np.zeros(consumers, np.int64), np.zeros(consumers, np.int64)
+    letters, sizes, lost = (np.zeros(size, np.int64) for size in (consumers, consumers, tasks))
+    scanned = np.zeros((tasks, consumers), np.int64)
     for count in counts:
+        if count.writer == TALLY:
+            at = count.task if count.consumer == NO_CONSUMER else (count.task, count.consumer)
+            (lost if count.consumer == NO_CONSUMER else scanned)[at] += count.rows
+            continue
         by_writer[count.task, count.writer] += count.rows
         if count.dead:
             letters[count.consumer] += count.rows
         else:
             deliveries[count.task, count.consumer] += count.rows
             sizes[count.consumer] += count.size
-    return Tables(deliveries, letters, sizes, by_writer)
+    return Tables(deliveries, letters, sizes, by_writer, lost, scanned)
 
 
 def number(deliveries: Ints, before: Sequence[int]) -> Ints:

@@ -15,8 +15,9 @@ from overlay.state.job_plan import BatchPlan, ConsumerPlan
 from spark.options import read_options
 
 from .folder import Chosen, JobFolder
-from .job import Job
+from .job import Job, find_only
 from .journal import Journal
+from .keeping import StreamKeeper
 from .ranges import RangesReader
 from .ranges_server import RangesServer
 from .ranges_source import NAME, SERVER, RangesSource
@@ -45,8 +46,9 @@ def start_job(
 
     `names`: of the consumers to follow in the folder, empty for all. `name`: of the job, under which its
     state is kept. `once`: end with what there is now. `options`: more options of format("overlay").
-    `patience_s`: how long to wait for another pipeline's lease. `note`: called with the
-    plan of each batch that has ended. Raises OverlayError; later errors come out of the query.
+    `patience_s`: how long to wait for another
+    pipeline's lease. `note`: called with the plan of each batch that has ended. Raises OverlayError; later
+    errors come out of the query.
     """
     source = {"columns": "sequence,offset", **options, "config": str(chosen.folder), "stream": chosen.stream.name}
     ask = read_options(source)
@@ -56,6 +58,10 @@ def start_job(
         folder.own()
         replication = chosen.loaded.service.topics.replication
         journal = stack.enter_context(Journal(chosen.kafka, chosen.prefix, name, replication))
+        keeper = stack.enter_context(StreamKeeper(chosen.loaded.service, chosen.stream))
+        log_ends = {source: (0, end) for source, (_, end) in folder.look().items()}
+        # before consumers look where they begin: some ask the ledger
+        keeper.extend({source: end for source, (_, end) in log_ends.items()}, find_only(journal.last, log_ends))
         if journal.last is not None and not journal.last.is_complete:
             # the batch has to end as it was begun; consumers that were added since come afterwards
             folder.restrict(tuple(journal.last.consumers))
@@ -63,9 +69,11 @@ def start_job(
         job = Job(
             open_session(spark), name, journal, chosen.stream, consumers,
             renew=lambda: folder.renew(journal.last), check_owner=folder.check_owner, note=note, clock=now_ms,
-            catch_up=min(CATCH_UP, ask.pace.records or CATCH_UP),
+            catch_up=min(CATCH_UP, ask.pace.records or CATCH_UP), extend_ledger=keeper.extend,
         )  # fmt: skip
-        starting = {"startingOffsets": spell_start(consumers.begins)} if "startingOffsets" not in options else {}
+        log_starts = {source: first for source, (first, _) in consumers.look().items()}
+        begin = spell_start(consumers.begins, log_starts)
+        starting = {"startingOffsets": begin} if "startingOffsets" not in options else {}
         reader = RangesReader(read_options({**starting, **source}), name, chosen.folder)
         server = stack.enter_context(RangesServer(reader))
         spark.dataSource.register(RangesSource)
@@ -89,13 +97,17 @@ def open_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def spell_start(begins: Mapping[str, ConsumerPlan]) -> str:
-    """Return the first offset that any consumer wants of each partition, as the option startingOffsets."""
+def spell_start(begins: Mapping[str, ConsumerPlan], log_starts: Mapping[TopicPartition, int]) -> str:
+    """Return the first offset that any consumer wants of each partition, as the option startingOffsets.
+
+    Where retention has removed that offset (`log_starts`: the first one that each log still has), the log's
+    start: a consumer that another owner was late with does not keep the job from beginning.
+    """
     lowest: dict[TopicPartition, int] = {}
     for begin in begins.values():
         for source, at in begin.floors.items():
             lowest[source] = min(at, lowest.get(source, at))
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), at in sorted(lowest.items()):
-        found.setdefault(topic, {})[str(partition)] = at
+        found.setdefault(topic, {})[str(partition)] = max(at, log_starts.get((topic, partition), at))
     return json.dumps(found)

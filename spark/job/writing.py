@@ -38,6 +38,7 @@ from overlay.state.job_log import read_last
 from overlay.state.job_plan import WriterCommit, decode_commit, encode_commit
 from spark.kept import keep_connections
 
+from .ahead import count_pending
 from .blocks import unpack
 from .readers import JobScan
 
@@ -69,6 +70,7 @@ class JobWrite:
     batch: int
     plan: str
     before: Ints = field(repr=False)
+    ahead: Ints = field(repr=False)
     counts: Ints = field(repr=False)
     writers: tuple[TopicPartition, ...]
     states: Mapping[TopicPartition, int]
@@ -205,7 +207,7 @@ class _Builder:
     def _add(self, block: Block) -> None:
         writer, task, _, consumer, rows, dead, _, data = block
         reader, now = self._job.scan.readers[consumer], self._job.scan.now
-        records, ranks = unpack(data)
+        records, ranks, passed = unpack(data)
         every = np.arange(rows, dtype=np.int64)
         if dead:
             assert reader.dead_letter_topic is not None
@@ -214,7 +216,8 @@ class _Builder:
                 reader.dead_letter_topic, records, every, letters, records.partition, now
             )
         else:
-            numbers = Numbers(records.sequences, self._job.before[task, consumer] + 1 + ranks)
+            pending = count_pending(int(self._job.ahead[task, consumer]), passed)
+            numbers = Numbers(records.sequences, self._job.before[task, consumer] + 1 + ranks, pending=pending)
             target = writer - reader.first_writer
             self._builder.add_to(reader.output_topic, target, records, every, numbers, now)
         self._found[task] += rows

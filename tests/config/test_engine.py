@@ -23,7 +23,6 @@ def test_a_consumer_of_spark_is_not_served(tmp_path: Path) -> None:
     ("more", "message"),
     [
         ("replay_policy: original\n", "replay_policy: write instant, or engine: service"),
-        ("deliver_policy: last_per_subject\nfilter_subject: '>'\n", "deliver_policy: has to be one of all, last, new"),
         ("idle_heartbeat: 1s\nflow_control: true\n", "flow_control: is the service's. Leave it out"),
         ("dead_letter: given-up\n", "dead_letter: has a use only with on_undeliverable: dead_letter"),
         ("interest: always\n", "interest: has no meaning without acks. Leave it out"),

@@ -57,24 +57,28 @@ def produce_source(bootstrap: str, topic: str, numbers: range, partitions: int =
 
 
 def read_all(bootstrap: str, topic: str, partition: int = 0) -> list[Record]:
-    """Key, value and headers of every record; of tokens and Nats-Num-Pending without the number that Spark does not know."""
+    """Key, value and headers of every record."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "judge", "enable.partition.eof": True}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0)])
     found: list[Record] = []
     try:
         while (message := consumer.poll(20)) is not None and message.error() is None:
-            headers = [(name, without_pending(name, value)) for name, value in message.headers() or []]
-            found.append((message.key(), message.value(), headers))
+            found.append((message.key(), message.value(), list(message.headers() or [])))
     finally:
         consumer.close()
     return found
 
 
-def without_pending(name: str, value: Any) -> Any:
-    if name == "Nats-Num-Pending":
-        return b""
-    return value.rpartition(b".")[0] if name == "Nats-Reply-To" else value
+def with_less_ahead(record: Record, count: int) -> Record:
+    """The record as it was delivered when so many of the records ahead of it were not in the log yet."""
+    key, value, headers = record
+    changed: list[tuple[str, bytes | None]] = []
+    for name, text in headers:
+        start, dot, pending = (text or b"").rpartition(b".")
+        is_number = name in ("Nats-Reply-To", "Nats-Num-Pending")
+        changed.append((name, start + dot + str(int(pending) - count).encode() if is_number else text))
+    return key, value, changed
 
 
 def run(spark: SparkSession, folder: Path, checkpoint: Path, **more: Any) -> list[dict[str, Any]]:
@@ -124,7 +128,12 @@ def test_the_records_are_those_of_the_service(
     wait_until(lambda: count() == wanted, 60, f"{wanted} records from the service")
     assert service.stop() == 0
     for partition in range(partitions):
-        assert read_all(bootstrap, ours, partition) == read_all(bootstrap, theirs, partition)
+        # the job's first batch ended where the second half began, of which every other record has a wanted subject
+        wanted_records = [
+            with_less_ahead(record, half // 2 if int(dict(record[2])["n"] or b"") < half else 0)
+            for record in read_all(bootstrap, theirs, partition)
+        ]
+        assert read_all(bootstrap, ours, partition) == wanted_records
 
 
 def test_by_start_time_is_no_filter(

@@ -174,17 +174,31 @@ async def test_a_consumer_of_the_service_goes_on_where_it_stands(place: Place) -
     assert await place.claim("J", "c", plan=make_plan(12, c="")) == {"c": found}
 
 
-@pytest.mark.parametrize("lacks", ["machine", "snapshot"])
-async def test_what_a_job_cannot_go_on_with(place: Place, lacks: str) -> None:
-    snapshot = {P0: 30} if lacks == "snapshot" else {}
-    known = ConsumerState(11, {P0: LogPosition(29)}, snapshot)
+async def test_what_a_job_cannot_go_on_with(place: Place) -> None:
+    known = ConsumerState(11, {P0: LogPosition(29)})
     await place.put(known, "c")
-    if lacks == "machine":
-        await place.put_machine("c")
-    why = "still given the last message" if lacks == "snapshot" else "cannot go on"
-    with pytest.raises(OverlayError, match=rf"consumer 'c' of stream 'S' .*{why}.*`overlay consumer rm S c`"):
+    await place.put_machine("c")
+    with pytest.raises(OverlayError, match=r"consumer 'c' of stream 'S' .*cannot go on.*`overlay consumer rm S c`"):
         await place.claim("J", "c")
     assert await place.entry("c") == known
+
+
+async def test_last_messages_go_on_with_their_new_owner(place: Place) -> None:
+    """From the service to a job, to another job, and back: always with the snapshot, as long as it is not at an end."""
+    snapshot = {P0: 30, P1: 50}
+    await place.put(ConsumerState(11, {P0: LogPosition(30), P1: LogPosition(20)}, snapshot), "c")
+    first = (await place.claim("J", "c"))["c"]
+    assert first.start == JobPosition({P0: 30, P1: 20}, 11, first.claim, snapshot)
+    begun = ConsumerPlan("f", 11, 13, 0, {P0: 30, P1: 20}, first.claim, {P0: (30, 30), P1: (20, 40)}, snapshot=snapshot)
+    place.write("J", BatchPlan(0, 1, "S", "f", {P0: (0, 90), P1: (0, 90)}, {"c": begun}, {}, is_complete=True))
+    second = (await place.claim("K", "c"))["c"]
+    assert second.start == JobPosition({P0: 30, P1: 40}, 13, second.claim, snapshot)
+    over = replace(begun, before=13, last=14, claim=second.claim, reads={P0: (30, 30), P1: (40, 50)})
+    for last, left in ((replace(over, reads={P0: (30, 30), P1: (40, 45)}), snapshot), (over, {})):
+        place.write("K", BatchPlan(0, 1, "S", "f", {P0: (0, 90), P1: (0, 90)}, {"c": last}, {}, is_complete=True))
+        (back,) = (await place.take_back("c")).values()
+        assert back.state is not None and back.state.snapshot == left
+        assert back.state.own == {P0: LogPosition(30), P1: LogPosition(last.reads[P1][1])}
 
 
 async def test_from_one_job_to_another(place: Place) -> None:

@@ -108,3 +108,62 @@ def make_plan(last: BatchPlan | None, number: int, ends: Ends, drafts: Mapping[s
     consumers = {name: replace(each, last=each.before + 3, letters=1) for name, each in drafts.items()}
     left = {} if last is None else last.leave(consumers)
     return BatchPlan(number, 0, "S", "", ends, consumers, {}, left=left)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=len(SOURCES), max_size=len(SOURCES)), min_size=1, max_size=12),
+    st.lists(st.integers(0, 40), min_size=len(SOURCES), max_size=len(SOURCES)),
+    st.lists(st.integers(0, 40), min_size=len(SOURCES), max_size=len(SOURCES)),
+    st.integers(1, 12),
+    st.one_of(st.none(), PACES),
+)
+def test_a_snapshot_is_read_to_its_end_before_anything_behind_it(
+    batches: list[list[int]], floors: list[int], snapshot: list[int], most: int, pace: Pace | None
+) -> None:
+    """Whatever is read while the plan has the snapshot lies below its end, and what is read afterwards does not."""
+    begin = ConsumerPlan(
+        "", 0, 0, 0, dict(zip(SOURCES, floors, strict=True)), snapshot=dict(zip(SOURCES, snapshot, strict=True))
+    )
+    last: BatchPlan | None = None
+    at, offsets = dict.fromkeys(SOURCES, 0), dict(begin.floors)
+    for number, grown in enumerate(batches):
+        ends = {source: (at[source], at[source] + more) for source, more in zip(SOURCES, grown, strict=True)}
+        at = {source: stop for source, (_, stop) in ends.items()}
+        limit = Limit(most, number * STEP_MS, {} if pace is None else {"a": pace})
+        drafts = draft(last, number, ends, {"a": begin}, limit)
+        each = drafts["a"]
+        is_ahead = any(offsets[source] < end for source, end in begin.snapshot.items())
+        assert each.snapshot == (begin.snapshot if is_ahead else {})
+        for source, (start, stop) in (each.reads or ends).items():
+            if (first := max(start, each.floors[source])) < stop:
+                assert first == offsets[source]
+                assert not is_ahead or stop <= begin.snapshot[source]
+                offsets[source] = stop
+        last = decode_plan(encode_plan(make_plan(last, number, ends, drafts).complete()))
+        position = last.find_position("a")
+        assert position is not None and position.offsets == offsets
+        assert bool(position.snapshot) == any(offsets[source] < end for source, end in begin.snapshot.items())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=15),
+    st.integers(0, 60),
+)
+def test_every_offset_is_read_or_counted_as_lost(batches: list[tuple[int, int, bool]], floor: int) -> None:
+    """`batches`: how far the log has grown, how many offsets retention removes, whether the consumer is paused."""
+    source, last, end, log_start, lost, read = SOURCES[0], None, 0, 0, 0, 0
+    for number, (grown, removed, is_paused) in enumerate(batches):
+        ends = {source: (end, end + grown)}
+        # retention does not pass the batch itself
+        end, log_start = end + grown, min(log_start + removed, end)
+        limit = Limit(4, number, {"a": Pace(0, number + 1)} if is_paused else {}, {source: log_start})
+        drafts = draft(last, number, ends, {"a": ConsumerPlan("", 0, 0, 0, {source: floor})}, limit)
+        each = drafts["a"]
+        readable, gone = each.find_readable(ends, limit.log_starts)
+        lost += each.lost + gone
+        start, stop = readable[source]
+        read += max(0, stop - max(start, floor))
+        last = make_plan(last, number, ends, drafts).complete()
+        position = last.find_position("a")
+        assert position is not None
+        assert read + lost == position.offsets[source] - floor

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from confluent_kafka import IsolationLevel, KafkaError, Message, Producer
+from confluent_kafka import IsolationLevel, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -85,6 +85,13 @@ def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], **settin
         producer.produce(topic, value)
         producer.poll(0)
     producer.flush()
+
+
+def remove_records(bootstrap: str, topic: str, partition: int, before: int) -> None:
+    """Have a partition lose its records below an offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+        future.result(30)
 
 
 def await_markers(bootstrap: str, topic: str, deadline_s: float = DEADLINE_S) -> None:

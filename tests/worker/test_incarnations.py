@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from overlay.client.subscribe.acking import Head, write_acks
 from overlay.kafka.own_topics import acks_topic
-from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.kafka import NewTopicFixture, SureProducer, remove_records
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -57,13 +56,6 @@ def limit_records(scene: Scene, size: int) -> None:
     wait_until(is_told, DEADLINE_S, "the state topic has its limit")
 
 
-def drop_first(scene: Scene, topic: str, count: int) -> None:
-    """Have the source lose its first records."""
-    admin = AdminClient({"bootstrap.servers": scene.bootstrap})
-    for future in admin.delete_records([TopicPartition(topic, 0, count)]).values():
-        future.result(30)
-
-
 def count_refused(served: Served) -> float:
     return float(served.service.metrics.acks_refused.labels("incarnation")._value.get())
 
@@ -95,7 +87,7 @@ def test_a_range_of_uncommitted_deliveries(scene: Scene, new_topic: NewTopicFixt
             former = list(await_records(reader, 4))
             assert list_rows(former) == [(1, 1), (2, 2), (3, 3), (4, 4)]
         limit_records(scene, 1 << 20)
-        drop_first(scene, topic, 2)
+        remove_records(scene.bootstrap, topic, 0, 2)
         with serve(scene) as served:
             produce(scene.bootstrap, topic, ["a"])
             found = await_records(reader, 7)[4:]

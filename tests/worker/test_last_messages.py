@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from overlay.index.ledger.allocate import allocate
 from overlay.index.ledger.entries import LedgerEntry, LedgerRun
 from overlay.index.ledger.ledger import Ledger, Refusal
-from overlay.index.pending.last_per_subject import merge_lasts
+from overlay.index.pending.last_per_subject import find_lows, merge_lasts
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ConsumerState
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.order import plan_steps
-from overlay.worker.last_messages import find_lows
 
 SOURCES: list[TopicPartition] = [("t", 0), ("t", 1), ("u", 0)]
 SUBJECTS = ("a", "b", "c")

@@ -20,8 +20,10 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from aiokafka.errors import KafkaError
 
+from overlay.arrays import Ints
 from overlay.client.connection import Connection
 from overlay.config.stream import StreamConfig
 from overlay.errors import OverlayError
@@ -37,6 +39,7 @@ from overlay.index.topic import Index
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import index_topic
 from overlay.logs import get_logger
+from overlay.subject import Pattern
 from overlay.waits import finish_in_thread
 
 from .bounds import ReadBounds
@@ -131,6 +134,31 @@ class KeptIndex:
         except (OverlayError, KafkaError, OSError) as error:
             self._looked = float("-inf")
             log.warning("everything is read: the index cannot be", stream=self._stream.name, reason=str(error))
+            return None
+
+    async def count_spans(
+        self,
+        line: Connection,
+        bounds: ReadBounds,
+        wanted: Sequence[tuple[Pattern, ...]],
+        spans: Sequence[tuple[TopicPartition, int, int]],
+    ) -> Ints | None:
+        """Read what is new in the index, and return how many records of each list of patterns it counts in each span
+        (first and next offset), int64 [lists, spans]: -1 where it does not tell exactly. None if there
+        is no index, or if it cannot be read, which is logged. Waits while another reading uses the index.
+        """
+        try:
+            async with self._take_turn():
+                if not await self._read_on(line, bounds):
+                    return None
+                await self._check(line, bounds)
+                compacted = await self._find_compacted(line, in_doubt=True)
+                return await finish_in_thread(self._count_spans, wanted, spans, compacted)
+        except (OverlayError, KafkaError, OSError) as error:
+            self._looked = float("-inf")
+            log.warning(
+                "what lies ahead is not known: the index cannot be read", stream=self._stream.name, reason=str(error)
+            )
             return None
 
     async def find_order(self, line: Connection, bounds: ReadBounds) -> LedgerOrder | None:
@@ -255,6 +283,21 @@ class KeptIndex:
             )
             for each in offset_ranges
         }
+
+    def _count_spans(
+        self,
+        wanted: Sequence[tuple[Pattern, ...]],
+        spans: Sequence[tuple[TopicPartition, int, int]],
+        compacted: frozenset[str],
+    ) -> Ints:
+        counts = np.zeros((len(wanted), len(spans)), np.int64)
+        for row, patterns in enumerate(wanted):
+            simple = simplify(self._stream, patterns)
+            for column, (source, first, end) in enumerate(spans if patterns else ()):
+                found = count_pending(self._index.of(source), simple, first, end)
+                is_exact = found.is_exact and not (found.count and source[0] in compacted)
+                counts[row, column] = -1 if found.to_scan or not is_exact else found.count
+        return counts
 
     def _find_sized_route(
         self,

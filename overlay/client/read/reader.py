@@ -45,6 +45,7 @@ from overlay.kafka.lost_position import find_start, refuse
 from overlay.kafka.range_reader import PATIENCE_S
 from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
+from overlay.subject import Pattern
 from overlay.waits import finish_in_thread, is_set_within
 
 from .bounds import ReadBounds, begin_at, begin_in_order, find_bounds
@@ -169,6 +170,22 @@ async def count_by_index(
         return found
     ranges = {each.source: (each.start, each.stop) for each in bounds.offset_ranges if each.start < each.stop}
     return {source: SubjectTally({}, ((start, stop),), 0, 0, stop - start) for source, (start, stop) in ranges.items()}
+
+
+async def count_spans(
+    line: Connection,
+    indexes: Indexes,
+    request: CheckedQuestion,
+    wanted: Sequence[tuple[Pattern, ...]],
+    spans: Sequence[tuple[TopicPartition, int, int]],
+) -> Ints:
+    """Return how many records of each list of patterns the stream's index counts in each span, as KeptIndex.count_spans
+    does. All are -1 if there is no index. Raises what `find_bounds` raises."""
+    index = indexes.keep(request) if request.index else None
+    found = None
+    if index is not None:
+        found = await index.count_spans(line, await _find_bounds(line, indexes, index, request), wanted, spans)
+    return np.full((len(wanted), len(spans)), -1, np.int64) if found is None else found
 
 
 async def _find_bounds(

@@ -205,6 +205,17 @@ class LastPerSubject:
         return np.searchsorted(rows[order], np.arange(high - low + 1)), codes[order]
 
 
+def find_lows(positions: Mapping[TopicPartition, int], ledger: Ledger) -> dict[TopicPartition, int]:
+    """Return the offset in each partition from which on it has to be searched.
+
+    That is the first offset whose sequence is at or above the consumer's next sequence, and at most
+    its position. The next sequence is the lowest that the consumer may not have been given yet.
+    """
+    place = min(ledger.sequence_from(source, position) for source, position in positions.items())
+    lows = ledger.positions_at(place)
+    return {source: min(position, lows.get(source, position)) for source, position in positions.items()}
+
+
 def merge_lasts(found: Mapping[TopicPartition, Mapping[str, int]], ledger: Ledger) -> dict[TopicPartition, Ints]:
     """Return for each partition the offsets, ascending, that are the last of their subjects in all
     partitions.

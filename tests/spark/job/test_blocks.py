@@ -26,7 +26,7 @@ from overlay.state.job_plan import (
 )
 from overlay.state.shard_state import StateUnreadable
 from overlay.subject.dictionary import Texts
-from spark.job.blocks import pack, unpack
+from spark.job.blocks import NO_CONSUMER, TALLY, pack, unpack
 from spark.job.numbering import Count, Tables, number, number_consumers, tabulate
 
 NO_FIELDS = np.empty((0, 0), np.int64)
@@ -52,14 +52,14 @@ def make_slice(sizes: list[int], subjects: list[bytes]) -> RecordSlice:
 )
 def test_a_block_has_the_records_that_were_packed(sizes: list[int], subjects: list[bytes]) -> None:
     kept, ranks = make_slice(sizes, subjects), np.arange(len(sizes), dtype=np.int64) + 11
-    found, found_ranks = unpack(pack(kept, ranks))
+    found, found_ranks, found_passed = unpack(pack(kept, ranks, ranks * 2))
     for name in ("buf", "offset", "timestamp", "body", "end"):
         assert getattr(found.records, name).tolist() == getattr(kept.records, name).tolist()
     assert (found.records.next_offset, found.partition) == (kept.records.next_offset, 5)
     assert found.sequences.tolist() == kept.sequences.tolist()
     assert found.codes.tolist() == kept.codes.tolist()
     assert (found.texts.text.tobytes(), found.texts.bounds.tolist()) == (b"".join(subjects), kept.texts.bounds.tolist())
-    assert found_ranks.tolist() == ranks.tolist()
+    assert (found_ranks.tolist(), found_passed.tolist()) == (ranks.tolist(), (ranks * 2).tolist())
 
 
 def test_sequences_follow_the_order_of_tasks() -> None:
@@ -70,6 +70,10 @@ def test_sequences_follow_the_order_of_tasks() -> None:
     # dead letters take no sequence, and their writer has to write them
     assert tables.letters.tolist() == [6, 0]
     assert tables.by_writer.tolist() == [[3, 2], [7, 6], [0, 4]]
+    # what tasks have counted is apart from what they deliver
+    tallies = tabulate([Count(1, 0, TALLY, False, 8, 0), Count(1, NO_CONSUMER, TALLY, False, 9, 0)], 3, 2, 2)
+    assert (tallies.scanned.tolist(), tallies.lost.tolist()) == ([[0, 0], [8, 0], [0, 0]], [0, 9, 0])
+    assert not tallies.by_writer.any() and not tallies.deliveries.any()
     assert number(tables.deliveries, [100, 50]).tolist() == [[100, 50], [105, 50], [105, 57]]
 
 

@@ -91,6 +91,35 @@ def test_a_batch_that_was_cut_off_is_delivered_once(
     assert sorted(sequence for _, sequence in found) == list(range(1, len(found) + 1))
 
 
+@pytest.mark.parametrize("place", ["before the deliveries", "behind the deliveries"])
+def test_last_messages_are_delivered_once(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopicFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """The last record of each subject at the start, of which the filter refuses one, and then all that come. The driver ends
+    with the batch that has the last ones, when there are records already that would be later ones."""
+    source = new_topic(retention_ms=-1)
+    produce(bootstrap, source, range(300))
+    more = "deliver_policy: last_per_subject\nfilter_subject: a.*\nfilter: {sql: 'n % 3 <> 0'}\n"
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, stream=STREAM, more=more)
+    options = {"maxRecordsPerTrigger": "150"}
+    if place == "before the deliveries":
+        failed = break_once(monkeypatch, Job, "_write", lambda *_: True)
+    else:
+        failed = break_once(monkeypatch, Journal, "write", lambda plan: plan.is_complete and plan.consumers["c"].last)
+    with pytest.raises(StreamingQueryException, match="the driver ends here"):
+        run(spark, folder, tmp_path / "checkpoint", options=options)
+    assert failed
+    produce(bootstrap, source, range(300, 350))
+    run(spark, folder, tmp_path / "checkpoint", options=options)
+    wanted = [295, 296, 298, 299, *(n for n in range(300, 350) if n % 3)]
+    assert read(bootstrap, f"{source}-out") == [(n, at) for at, n in enumerate(wanted, 1)]
+
+
 def test_several_consumers_in_one_job(
     spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
 ) -> None:

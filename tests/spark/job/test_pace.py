@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -13,12 +14,13 @@ from pyspark.sql import SparkSession
 from overlay.config import load
 from overlay.kafka.own_topics import job_topic
 from overlay.state.job_plan import BatchPlan, decode_plan
+from spark.job.job import Job
 from spark.job.journal import Journal
-from spark.pipeline import start_pipeline
+from spark.pipeline import explain, start_pipeline
 from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_folder import list_plans, write_consumer
 from tests.spark.job.test_job import STREAM, break_once, produce, read, run
-from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.kafka import NewTopicFixture, SureProducer, remove_records
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
 
@@ -123,6 +125,62 @@ def test_a_repeated_batch_reads_what_it_read_for_a_limited_consumer(
     assert [sequence for _, sequence in found] == [*range(1, len(found) + 1)]
     assert len({n for n, _ in found}) == len(found)
     assert begun.consumers["c"].pace.spent_until > begun.now
+
+
+@pytest.mark.parametrize("with_loss", [True, False], ids=["fails on loss", "allows loss"])
+def test_retention_that_passes_a_consumer_does_not_end_the_job(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopicFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    with_loss: bool,
+) -> None:
+    """Records that a consumer has missed are removed while it is paused, and again while its first batch is planned. It goes
+    on at the log's start and its lost offsets are counted; the other one, which has read them, goes on as ever."""
+    source = new_topic(2, retention_ms=-1)
+    paused, other = new_topic(), new_topic()
+    produce(bootstrap, source, range(200), 2)
+    folder = write_job_folder(tmp_path / "config", bootstrap, other, source=source, stream=STREAM)
+    write_consumer(folder, "p", paused, pause(3_600))
+    options = {} if with_loss else {"failOnDataLoss": "false"}
+    run(spark, folder, tmp_path / "checkpoint", "c", "p", options=options)
+    remove_records(bootstrap, source, 0, 60)
+    write_consumer(folder, "p", paused)
+    produce(bootstrap, source, range(200, 300), 2)
+    whole = Job._run
+
+    def run_late(self: Job, *args: Any) -> None:
+        remove_records(bootstrap, source, 0, 80)
+        whole(self, *args)
+
+    monkeypatch.setattr(Job, "_run", run_late)
+    run(spark, folder, tmp_path / "checkpoint", "c", "p", options=options)
+    assert [sequence for _, sequence in read(bootstrap, other)] == [*range(1, 301)]
+    found = read(bootstrap, paused)
+    assert [n for n, _ in found if n % 2 == 0] == [*range(160, 300, 2)]
+    assert [n for n, _ in found if n % 2] == [*range(1, 300, 2)]
+    assert [sequence for _, sequence in found] == [*range(1, len(found) + 1)]
+    lost = [{name: each.lost for name, each in plan.consumers.items()} for plan in list_plans(folder, bootstrap, "S")]
+    assert {name: sum(each[name] for each in lost) for name in ("c", "p")} == {"c": 0, "p": 80}
+
+
+def test_retention_that_passes_the_job_is_data_loss(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    """As in any query of Spark's: it ends, or with failOnDataLoss off it goes on and each consumer's loss is counted."""
+    source = new_topic(retention_ms=-1)
+    produce(bootstrap, source, range(100))
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, stream=STREAM)
+    run(spark, folder, tmp_path / "checkpoint")
+    produce(bootstrap, source, range(100, 200))
+    remove_records(bootstrap, source, 0, 130)
+    with pytest.raises(StreamingQueryException) as caught:
+        run(spark, folder, tmp_path / "checkpoint")
+    assert "offset 100 is gone: the log begins at 130 now" in explain(caught.value)
+    run(spark, folder, tmp_path / "checkpoint", options={"failOnDataLoss": "false"})
+    assert [n for n, _ in read(bootstrap, f"{source}-out")] == [*range(100), *range(130, 200)]
+    assert list_plans(folder, bootstrap, "S")[-1].consumers["c"].lost == 30
 
 
 def list_all_plans(folder: Path, bootstrap: str) -> list[BatchPlan]:

@@ -1,0 +1,191 @@
+"""num_pending in a job: how many records of a consumer's subjects follow each delivery. No IO.
+
+The order is that of the scan tasks, which is the order of consumer sequences. What a task reads it
+counts itself, whether or not a filter accepts it, and numbers its deliveries by what it has passed. What
+no task reads are gaps: chunks that the index rules out, and the log behind the batch. How many records
+a gap has is asked of the chunk index, by the driver. A gap within the batch belongs to the range of a
+task, and the task counts it as passed with the first record behind it. So the records
+ahead of a delivery are those from its task on, less those that it has passed, and those behind the
+batch.
+
+A batch may end in the midst of a chunk, and no header tells how many records the rest of it has. Then the
+number behind the batch follows from the one before it, which the index tells, or else the plan of the
+batch before.
+
+A gap of which the index does not tell makes the number unknown for all deliveries before it. The token
+then says 0, as the service's does (overlay/worker/round/pending_estimate.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from overlay.arrays import Flags, Ints
+from overlay.client.read.offset_ranges import OffsetRange
+from overlay.kafka.log_position import TopicPartition
+from overlay.state.job_plan import Ends
+
+UNKNOWN = -1
+NO_TASK = -1
+"""The task of a gap behind the batch, or in a partition of which no task reads anything: it is ahead of every delivery."""
+
+
+class Gap(NamedTuple):
+    """Offsets that no task reads, first <= offset < end, and the task and the number of its range that they belong to."""
+
+    task: int
+    range: int
+    source: TopicPartition
+    first: int
+    end: int
+
+
+def find_gaps(tasks: Sequence[Sequence[OffsetRange]], reads: Ends, log_ends: Mapping[TopicPartition, int]) -> list[Gap]:
+    """Return the gaps of some tasks, which read `reads` in this order, up to the log's ends.
+
+    `tasks`: the ranges of each. Ranges of a partition are in the order of offsets.
+    """
+    places: dict[TopicPartition, list[tuple[int, int, int, int]]] = {source: [] for source in reads}
+    for task, ranges in enumerate(tasks):
+        for at, each in enumerate(ranges):
+            places[each.source] += ((part.start, part.stop, task, at) for part in each.fetch_ranges())
+    gaps = []
+    for source, parts in places.items():
+        reached, last = reads[source][0], (NO_TASK, 0)
+        for start, stop, *place in parts:
+            last = place[0], place[1]
+            if reached < start:
+                gaps.append(Gap(*last, source, reached, start))
+            reached = max(reached, stop)
+        stop = reads[source][1]
+        if reached < stop:
+            gaps.append(Gap(*last, source, reached, stop))
+        if stop < (end := log_ends.get(source, 0)):
+            gaps.append(Gap(NO_TASK, 0, source, stop, end))
+    return gaps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskGaps:
+    """The gaps of one range of a task. `ends`: the offsets behind them, ascending (int64). `counts`:
+    the records in them, int64 [consumers of the task, gaps]; UNKNOWN where the index does not tell.
+    """
+
+    ends: Ints
+    counts: Ints
+
+
+def group_gaps(gaps: Sequence[Gap], counts: Ints) -> dict[int, dict[int, TaskGaps]]:
+    """Return the gaps by task and the number of its range. `counts`: int64 [consumers, gaps]."""
+    rows: dict[tuple[int, int], list[int]] = {}
+    for row, gap in enumerate(gaps):
+        rows.setdefault((gap.task, gap.range), []).append(row)
+    grouped: dict[int, dict[int, TaskGaps]] = {}
+    for (task, at), some in rows.items():
+        ends = np.array([gaps[row].end for row in some], np.int64)
+        grouped.setdefault(task, {})[at] = TaskGaps(ends, counts[:, some])
+    return grouped
+
+
+class Passed:
+    """How many of a consumer's records a scan task has passed, counted while it reads.
+
+    `consumer`: its place among the task's consumers. `gaps`: those of the task, by number of range.
+    """
+
+    def __init__(self, consumer: int, gaps: Mapping[int, TaskGaps]) -> None:
+        self._gaps = {at: (found.ends, found.counts[consumer]) for at, found in sorted(gaps.items())}
+        self._range = self._before = 0
+        self.scanned = 0
+        """Records that were read and have a wanted subject."""
+
+    def begin(self, at: int) -> None:
+        """Go on with the range of this number."""
+        for _, counts in (self._gaps[number] for number in range(self._range, at) if number in self._gaps):
+            self._before += int(np.maximum(counts, 0).sum())
+        self._range = at
+
+    def number(self, wanted: Ints, rows: Ints, offsets: Ints) -> Ints:
+        """Return, for each of `rows`, how many records are passed with it; UNKNOWN if a gap in the rest of the task is.
+
+        `wanted`: the rows with a wanted subject, among which `rows` are. `offsets`: of `rows`.
+        """
+        passed = self.scanned + self._before + 1 + np.searchsorted(wanted, rows)
+        if self._range in self._gaps:
+            ends, counts = self._gaps[self._range]
+            behind = np.searchsorted(ends, offsets, side="right")
+            passed += np.concatenate(([0], np.cumsum(np.maximum(counts, 0))))[behind]
+            unknown = np.flatnonzero(counts < 0)
+            if unknown.size:
+                passed[behind <= unknown[-1]] = UNKNOWN
+        if any((counts < 0).any() for at, (_, counts) in self._gaps.items() if at > self._range):
+            return np.full(rows.size, UNKNOWN, np.int64)
+        return passed
+
+    def pass_by(self, count: int) -> None:
+        """Count records that were read and have a wanted subject."""
+        self.scanned += count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passing:
+    """What the tasks of a batch pass, int64 [tasks, consumers], and whether that has a gap of which the index does not tell."""
+
+    counts: Ints
+    blind: Flags
+
+    @property
+    def totals(self) -> Ints:
+        """What all tasks pass together, by consumer; UNKNOWN if the index does not tell."""
+        totals: Ints = np.where(self.blind.any(axis=0), UNKNOWN, self.counts.sum(axis=0))
+        return totals
+
+    def sum_ahead(self, behind: Ints) -> Ints:
+        """Return how many records are ahead of each consumer before each task, int64 [tasks, consumers]; UNKNOWN where a
+        gap behind the task is. `behind`: what is ahead behind the batch, by consumer."""
+        ahead: Ints = np.cumsum(self.counts[::-1], axis=0)[::-1] + behind
+        # the task itself tells which of its deliveries lie before an unknown gap of its own
+        ahead[(np.cumsum(self.blind[::-1], axis=0)[::-1] > self.blind) | (behind < 0)] = UNKNOWN
+        return ahead
+
+
+def sum_passed(scanned: Ints, gaps: Sequence[Mapping[int, TaskGaps]], consumers: Sequence[Sequence[int]]) -> Passing:
+    """Return what the tasks of a batch pass.
+
+    `scanned`: int64 [tasks, consumers], what each task has counted. `gaps`, `consumers`: of each task, its
+    gaps and the numbers of its consumers.
+    """
+    counts, blind = scanned.copy(), np.zeros(scanned.shape, np.bool_)
+    for task, numbers in enumerate(consumers):
+        for found in gaps[task].values():
+            counts[task, list(numbers)] += np.maximum(found.counts, 0).sum(axis=1)
+            blind[task, list(numbers)] |= (found.counts < 0).any(axis=1)
+    return Passing(counts, blind)
+
+
+def find_behind(known: Ints, before: Sequence[Ints], passed: Ints) -> Ints:
+    """Return what is ahead of each consumer behind the batch, int64 [consumers].
+
+    `known`: as the index tells it. `before`: what is ahead before the batch, from several sources, the
+    best one first. `passed`: by the batch. UNKNOWN in each where that is not known.
+    """
+    behind = known.copy()
+    for each in before:
+        rest = np.where((each >= 0) & (passed >= 0), each - passed, UNKNOWN)
+        behind = np.where(behind < 0, rest, behind)
+    # records that compaction has removed since the index counted them
+    return np.maximum(behind, UNKNOWN)
+
+
+def count_pending(ahead: int, passed: Ints) -> Ints:
+    """Return num_pending of deliveries (int64), 0 where it is not known.
+
+    `ahead`: before their task, from `Passing.sum_ahead`. `passed`: with each, from `Passed.number`.
+    """
+    if ahead < 0:
+        return np.zeros(passed.size, np.int64)
+    return np.where(passed < 0, 0, np.maximum(ahead - passed, 0))

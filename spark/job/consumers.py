@@ -1,0 +1,96 @@
+"""The consumers of a job as its driver sees them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from overlay.arrays import Ints
+from overlay.config import ConsumerConfig, StreamConfig
+from overlay.kafka.log_position import TopicPartition
+from overlay.state.job_pace import Pace
+from overlay.state.job_plan import ConsumerPlan, Ends
+from spark.options import Ranges
+from spark.partitions import TaskPartition
+
+from .readers import JobScan
+
+NS_PER_MS = 1_000_000
+
+
+class Plan(Protocol):
+    """Returns the tasks that read some offsets for some consumers, by their numbers. `may_lose`, `ranges`: as in
+    Planner.plan_between."""
+
+    def __call__(
+        self, ends: Ends, numbers: Sequence[int], *, may_lose: bool = False, ranges: Ranges | None = None
+    ) -> list[TaskPartition]: ...
+
+
+class CountSpans(Protocol):
+    """Returns how many records with wanted subjects the chunk index counts in each span (partition, first and next offset),
+    int64 [consumers, spans]; UNKNOWN where it does not tell. `numbers`: of the consumers."""
+
+    def __call__(self, numbers: Sequence[int], spans: Sequence[tuple[TopicPartition, int, int]]) -> Ints: ...
+
+
+class Search(Protocol):
+    """Returns the offsets of the last messages of each subject, ascending by partition, for the consumer of a number.
+
+    `offsets`: where the consumer is. `snapshot`: where its last messages end.
+    """
+
+    def __call__(
+        self, number: int, offsets: Mapping[TopicPartition, int], snapshot: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, Ints]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobConsumers:
+    """The consumers of a job, with what its tasks have to know of them.
+
+    `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some
+    of them. `look`: asks Kafka for the bounds of each partition's log. `find_lasts`: searches for
+    the last messages of a consumer. `writers`: every output partition, by the number that blocks have
+    for it. `begins`: by name, a plan for each consumer, of which only `floors`, `claim`, `snapshot` and
+    `before` count, and only if the job's last plan does not know the consumer by this claim.
+    """
+
+    configs: tuple[ConsumerConfig, ...]
+    scan: JobScan
+    plan: Plan
+    look: Callable[[], Ends]
+    find_lasts: Search
+    count_spans: CountSpans
+    is_limited: bool
+    writers: tuple[TopicPartition, ...]
+    begins: Mapping[str, ConsumerPlan]
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprint of each config, by name."""
+        return {name_of(config): digest(config) for config in self.configs}
+
+    @property
+    def paces(self) -> dict[str, Pace]:
+        """The limits of the consumers that have any, by name."""
+        return {name_of(config): pace for config in self.configs if (pace := find_pace(config)) != Pace()}
+
+
+def find_pace(config: ConsumerConfig) -> Pace:
+    """Return the limits in a consumer's file."""
+    return Pace(config.rate_limit_bps, -(-(config.pause_until or 0) // NS_PER_MS))
+
+
+def name_of(config: ConsumerConfig) -> str:
+    """Return the name of a consumer, by which plans know it: names are unique within a stream."""
+    return config.id[1]
+
+
+def digest(config: ConsumerConfig | StreamConfig) -> str:
+    """Return a fingerprint of a config: equal for configs with equal meaning."""
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
