@@ -18,7 +18,6 @@ from .host import Worker, warm_up
 from .judge import Judge
 from .limits import read_limits
 from .log_losses import LogLosses
-from .lost_markers import LostMarkers
 from .mishaps import Mishaps
 from .operator_changes import OperatorChanges
 from .orders import Operator
@@ -82,10 +81,11 @@ class Storm:
         world.start("app", produce(run, is_transactional=False))
         world.start("bank", produce(run, is_transactional=True))
         operator_changes = OperatorChanges(run, workers, self._operator)
-        log_losses = LogLosses(run, self._operator, operator_changes.put_back)
-        lost_markers = LostMarkers(run, workers, log_losses.lose_rounds)
-        changes = {**TopicChanges(run).acts, **log_losses.acts, **operator_changes.acts, **lost_markers.acts}
-        tending = [asyncio.create_task(lost_markers.tend())] if plan.settings.loses_markers_of else []
+        changes = {
+            **TopicChanges(run).acts,
+            **LogLosses(run, self._operator, operator_changes.put_back).acts,
+            **operator_changes.acts,
+        }
         mishaps = Mishaps(run, workers, readers, changes)
         await asyncio.sleep(plan.begins_s)
         _take_over(world.faults, plan.faults)
@@ -106,8 +106,6 @@ class Storm:
         await self._await_calm(working)
         await self._write_last()
         await self._await_calm(working)
-        for task in tending:
-            task.cancel()
         for worker in workers:
             await worker.stop()
             worker.check_end()
