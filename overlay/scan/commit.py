@@ -100,7 +100,5 @@ def judge(buf: Bytes, batches: Batches, sound: Flags, aborted: Aborted) -> Bytes
     ends a transaction that `aborted` lists.
     """
     sight = np.empty(batches.size, np.uint8)
-    if aborted.size:
-        aborted = aborted[aborted[:, 1].argsort(kind="stable")]
-    _judge(buf, batches, sound, aborted, sight)
+    _judge(buf, batches, sound, aborted[np.argsort(aborted[:, 1], kind="stable")], sight)
     return sight

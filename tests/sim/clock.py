@@ -7,7 +7,6 @@ monotonic clock is the same for all.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import random
@@ -21,7 +20,6 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 import overlay.jobs
 
-from . import waits
 from .loop import Loop
 from .process import PROCESS
 from .threads import InlineExecutor
@@ -73,7 +71,6 @@ def simulated(loop: Loop, wall_ms0: float) -> Iterator[None]:
         (uuid, "uuid4", make_uuid),
         (BatchBuilder, "append", append),
         (overlay.jobs, "open_thread", lambda name: InlineExecutor(loop)),
-        (asyncio, "wait", waits.wait),
     ]
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     chance, was_collecting = random.getstate(), gc.isenabled()

@@ -16,7 +16,6 @@ from overlay.logs import ModuleLogger
 from tests.sim.kafka.cluster import Cluster
 from tests.sim.kafka.settings import Settings
 
-from . import reading
 from .clock import simulated
 from .faults import Faults
 from .loop import Loop
@@ -105,7 +104,6 @@ class World:
             finally:
                 for process in self.processes.values():
                     process.held.clear()
-                reading.forget()
                 self.loop.discard()
 
     async def _limit(self, history: Coroutine[Any, Any, Result]) -> Result:

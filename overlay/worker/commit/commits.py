@@ -134,8 +134,7 @@ class _Queued:
     def let_go(self) -> int:
         """Drop the unit's batches from memory. Return how many bytes they and the answers had; 0 if
         they were dropped before."""
-        if self.unit.batches or self.unit.ledger or self.unit.index:
-            self.unit = replace(self.unit, batches=(), ledger=(), index=())
+        self.unit = replace(self.unit, batches=(), ledger=(), index=())
         held, self.size = self.size, 0
         return held
 
