@@ -18,12 +18,10 @@ ONE_PROCESS = "tests/spark/"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the broker, so that `-m "not kafka"` leaves them out. Put ONE_PROCESS first: it takes one
-    process the longest, and at the end the others would wait for it."""
+    """Mark the tests that use the broker, so that `-m "not kafka"` leaves them out."""
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.kafka)
-    items.sort(key=lambda item: not item.nodeid.startswith(ONE_PROCESS))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,6 +3,9 @@
 `time`, `random`, `os.urandom` and `uuid.uuid4` are replaced for the whole Python process, since aiokafka, tenacity and the
 standard library call them by these names. Each simulated process has a wall clock of its own (`Process.offset_s`); the
 monotonic clock is the same for all.
+
+Threads that do not belong to the history, such as those of a Spark session that an earlier test has opened, sleep in real time
+and draw from real chance. They would move the history's time and take its draws otherwise.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -34,6 +38,7 @@ def simulated(loop: Loop, wall_ms0: float) -> Iterator[None]:
     """
     wall_s0 = wall_ms0 / 1000
     draws = random.Random(loop.chance.random())
+    own, real_sleep, real_urandom, real_uuid4 = threading.get_ident(), time.sleep, os.urandom, uuid.uuid4
 
     def monotonic() -> float:
         return loop.now
@@ -49,9 +54,17 @@ def simulated(loop: Loop, wall_ms0: float) -> Iterator[None]:
         return int(wall() * 1e6) * 1000
 
     def sleep(seconds: float) -> None:
+        if threading.get_ident() != own:
+            real_sleep(seconds)
+            return
         loop.now += seconds
 
+    def draw_bytes(size: int) -> bytes:
+        return draws.randbytes(size) if threading.get_ident() == own else real_urandom(size)
+
     def make_uuid() -> uuid.UUID:
+        if threading.get_ident() != own:
+            return real_uuid4()
         return uuid.UUID(int=draws.getrandbits(128), version=4)
 
     def append(self: BatchBuilder, *, timestamp: int | None, **fields: Any) -> Any:
@@ -67,7 +80,7 @@ def simulated(loop: Loop, wall_ms0: float) -> Iterator[None]:
         (time, "time", wall),
         (time, "time_ns", wall_ns),
         (time, "sleep", sleep),
-        (os, "urandom", draws.randbytes),
+        (os, "urandom", draw_bytes),
         (uuid, "uuid4", make_uuid),
         (BatchBuilder, "append", append),
         (overlay.jobs, "open_thread", lambda name: InlineExecutor(loop)),

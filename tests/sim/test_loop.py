@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import threading
 import time
 import uuid
 from typing import Any
@@ -85,6 +86,22 @@ def test_clocks_and_chance_are_back_afterwards() -> None:
     assert random.random() == expected
     assert abs(time.time() - time.time_ns() / 1e9) < 1
     assert time.time() > 1_750_000_000
+
+
+def test_a_thread_of_another_test_moves_no_time_and_takes_no_draw() -> None:
+    def disturb() -> None:
+        time.sleep(0.001)
+        os.urandom(4)
+        uuid.uuid4()
+
+    async def draw(threads: int) -> tuple[float, uuid.UUID, bytes]:
+        for _ in range(threads):
+            stranger = threading.Thread(target=disturb)
+            stranger.start()
+            stranger.join()
+        return monotonic(), uuid.uuid4(), os.urandom(4)
+
+    assert run(1, draw(1)) == run(1, draw(0))
 
 
 def test_a_wall_clock_of_a_process_may_differ_and_jump() -> None:
