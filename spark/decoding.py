@@ -38,9 +38,12 @@ Base64.
 PROPERTIES = Section.APPLICATION.value
 """The name of the column, as filters name the section."""
 _WHOLE = r"\A[+-]?[0-9]{1,38}\z"
-_NUMBER = r"\A[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\z"
+_NUMBER = r"\A([+-]?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?\z"
+_NEAR = r"\A[+-]?0*[0-9]{1,9}\z"
+"""Exponents that fit an int. A number with another one is no long, unless it is zero."""
 _TIME = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})\z"
-_EXACT = 1 << 53
+_LONG_DIGITS = 19
+"""What the longest longs have."""
 _YEARS = (-62_135_596_800_000, 253_402_300_799_999)  # 0001 to 9999 in ms since 1970, as Python's datetime has them
 
 Tree = dict[str, "Tree | T.DataType"]
@@ -150,7 +153,7 @@ def cast_text(bytes: Column, kind: PropertyType) -> Column:
     number = F.when(text.rlike(_NUMBER), text.cast("double"))
     if kind is PropertyType.DOUBLE:
         return F.when(F.abs(number) < float("inf"), number)
-    long = _cast_long(text, number)
+    long = _cast_long(text)
     if kind is PropertyType.LONG:
         return long
     written = F.when(text.rlike(_TIME), F.try_to_timestamp(F.upper(text)))
@@ -158,12 +161,20 @@ def cast_text(bytes: Column, kind: PropertyType) -> Column:
     return F.coalesce(written, counted)
 
 
-def _cast_long(text: Column, number: Column) -> Column:
-    """Return texts as longs: an integer exactly, a number with a point or exponent only if it is
-    whole and below 2^53; null for others. `number`: the text as a double, null if it is no number.
-    """
-    whole = F.when(text.rlike(_WHOLE), text.cast("decimal(38,0)"))
-    exact = (F.floor(number) == number) & (F.abs(number) < _EXACT)
-    return F.when(whole.between(-INT64_MAX - 1, INT64_MAX), whole.cast("long")).when(
-        whole.isNull() & exact, number.cast("long")
-    )
+def _cast_long(text: Column) -> Column:
+    """Return texts as longs, by the value that they spell in whatever way, as
+    overlay/scan/scalars/numbers.py does; null for texts whose value is not a long's."""
+    sign, whole, fraction, exponent = (F.regexp_extract(text, _NUMBER, group) for group in range(1, 5))
+    digits = F.concat(whole, fraction)
+    kept = F.regexp_replace(digits, r"(?<!0)0+\z", "")
+    significant = F.regexp_replace(kept, r"\A0+", "")
+    power_written = F.when(exponent == "", 0).when(exponent.rlike(_NEAR), exponent.cast("int"))
+    power = power_written + F.length(digits) - F.length(kept) - F.length(fraction)
+    shifted = F.concat(sign, significant, F.lit("0" * _LONG_DIGITS).substr(F.lit(1), power))
+    exact = (
+        F.when(text.rlike(_WHOLE), text)  # most are, and these need no more
+        .when(~text.rlike(_NUMBER), None)
+        .when(significant == "", "0")
+        .when((power >= 0) & (F.length(significant) + power <= _LONG_DIGITS), shifted)
+    ).cast("decimal(38,0)")
+    return F.when(exact.between(-INT64_MAX - 1, INT64_MAX), exact.cast("long"))
