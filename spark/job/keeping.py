@@ -1,12 +1,16 @@
-"""The ledger of a job's stream, which the job keeps while no service does.
+"""The ledger and the chunk index of a job's stream, which the job keeps while no service does.
 
 In a stream of several partitions the ledger says which record has which sequence. The service keeps it,
 on the shard to which the stream hashes, also for consumers that jobs deliver. While no service runs,
 the driver of a job does: before a batch is planned it gives sequences to all of the batch's offsets. So
 tokens have them, and a repeated batch finds the same ones.
 
+The chunk index is kept as well if the job is asked to. After a batch, tasks of their own seal what has been
+added to the log (spark/index.py): a scan task does not read what its consumers do not want, nor whole
+chunks. Their headers are written by the driver, each chunk once, or again with the same key while it grows.
+
 The driver writes as the owner of that shard, under its transactional id (docs/exactly-once.md#takeover).
-So entries never have two writers. A service that starts fences the driver, reads the ledger to its end
+So neither has two writers. A service that starts fences the driver, reads the ledger to its end
 and continues it. A driver asks whether the group of workers has members before it takes the shard, and
 again when it has it. Jobs that run beside each other take the shard from one another, and each reads what
 the other has written.
@@ -21,6 +25,7 @@ from types import TracebackType
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
+from pyspark.sql import SparkSession
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from overlay.clock import monotonic, now_ms
@@ -30,6 +35,8 @@ from overlay.index.ledger.allocate import allocate, extend
 from overlay.index.ledger.entries import LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import check_log_position, glimpse
+from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.encode import decode as decode_header
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
@@ -43,7 +50,8 @@ from overlay.state.partitions import list_sources
 from overlay.state.shard_state import Delta, ShardState
 from overlay.state.shard_state import encode as encode_delta
 from overlay.state.takeover import ensure_state_topic, take_over
-from spark.index import ensure_index
+from spark.chunks import seal
+from spark.index import WAVE, ensure_index, find_resumes, plan_ranges, run_tasks
 
 from .journal import LoopThread
 
@@ -53,6 +61,10 @@ LOOK_S = 10.0
 """Seconds after which a job that could not keep the ledger tries again."""
 ATTEMPTS, PAUSE_S = 8, 0.5
 """Attempts to write a ledger entry while others take the shard, and the longest pause between two."""
+INDEX_ATTEMPTS = 3
+"""Attempts to index while others take the shard."""
+INDEX_S = 60.0
+"""Seconds after which also what is less than a chunk is indexed."""
 READABLE_S = 10.0
 """Seconds within which Kafka has to show what it has committed."""
 
@@ -69,7 +81,8 @@ class _Kept:
     """The ledger as the owner of its shard knows it.
 
     `starts`: the first offset of each log. `is_served`: whether the service has delivered records of the
-    stream. `delta`: what has to be recorded with the first entry.
+    stream. `delta`: what has to be recorded with the first entry. `resumes`: the first offset to index by
+    partition, empty if the chunk index is not kept.
     """
 
     topic: str
@@ -78,13 +91,17 @@ class _Kept:
     starts: Mapping[TopicPartition, int]
     is_served: bool
     delta: Delta | None
+    resumes: dict[TopicPartition, int]
 
 
 class StreamKeeper:
-    """The keeper of one stream's ledger, at the driver. Not thread-safe."""
+    """The keeper of one stream's ledger and chunk index, at the driver. Not thread-safe.
 
-    def __init__(self, service: ServiceConfig, stream: StreamConfig) -> None:
-        self._service, self._stream = service, stream
+    `with_chunks`: whether it keeps the chunk index.
+    """
+
+    def __init__(self, service: ServiceConfig, stream: StreamConfig, *, with_chunks: bool = False) -> None:
+        self._service, self._stream, self._with_chunks = service, stream, with_chunks
         self._thread = LoopThread("ledger")
         self._admin: Admin | None = None
         self._client: AIOKafkaClient | None = None
@@ -92,6 +109,8 @@ class StreamKeeper:
         self._retry_at, self._told = 0.0, ""
         """When to try again, monotonic seconds, and the last reason that was logged."""
         self._has_kept = False
+        self._index_at = self._index_retry_at = 0.0
+        """When to index also what is less than a chunk, and when to try again, monotonic seconds."""
 
     def __enter__(self) -> StreamKeeper:
         return self
@@ -125,9 +144,50 @@ class StreamKeeper:
         self._told, self._has_kept = "", True
         return True
 
+    def index(self, spark: SparkSession, ends: Mapping[TopicPartition, int]) -> int:
+        """Write the headers of what was added to the log before these offsets. Return how many were written.
+
+        None are if that is less than a chunk and the last time is not long ago, if a service runs, or if Kafka
+        does not let it; the reason is logged. What was committed stays, and the next call continues after it.
+        """
+        if not self._with_chunks or monotonic() < self._index_retry_at:
+            return 0
+        for attempt in range(INDEX_ATTEMPTS):
+            try:
+                return self._index_new(spark, ends)
+            except OverlayError as error:
+                self._thread.run(self._let_go())
+                # another job has had the shard: what it has indexed is read, and the rest is sealed anew
+                if not isinstance(error, Fenced) or attempt == INDEX_ATTEMPTS - 1:
+                    self._index_retry_at = monotonic() + LOOK_S
+                    self._tell(str(error))
+                    break
+        return 0
+
+    def _index_new(self, spark: SparkSession, ends: Mapping[TopicPartition, int]) -> int:
+        kept = self._thread.run(self._own())
+        wanted = {source: (at, ends[source]) for source, at in kept.resumes.items() if at < ends.get(source, 0)}
+        count = sum(end - at for at, end in wanted.values())
+        if not count or (count < self._stream.index.chunk_records and monotonic() < self._index_at):
+            return 0
+        written = self._index(spark, kept, wanted)
+        self._index_at = monotonic() + INDEX_S
+        return written
+
+    def _index(self, spark: SparkSession, kept: _Kept, wanted: dict[TopicPartition, tuple[int, int]]) -> int:
+        kafka, stream = dict(self._service.kafka), self._stream
+        parts = plan_ranges(spark, kafka, stream.index, wanted)
+        size, written = WAVE * spark.sparkContext.defaultParallelism, 0
+        for at in range(0, len(parts), size):
+            sealed = run_tasks(spark, lambda part: seal(kafka, stream, part), parts[at : at + size])
+            headers = [pair for pairs in sealed for pair in pairs]
+            self._thread.run(self._write_headers(kept, headers))
+            written += len(headers)
+        return written
+
     def _tell(self, reason: str) -> None:
         if reason != self._told:
-            log.info("the job does not keep the ledger", stream=self._stream.name, reason=reason)
+            log.info("the job does not keep the stream's ledger and index", stream=self._stream.name, reason=reason)
         self._told = reason
 
     async def _extend_patiently(self, ends: Mapping[TopicPartition, int], only: Only | None) -> None:
@@ -157,6 +217,19 @@ class StreamKeeper:
         if self._kept is None:
             self._kept = await self._take(self._admin, self._client)
         return self._kept
+
+    async def _write_headers(self, kept: _Kept, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write and commit some headers, and note where their chunks end.
+
+        Raises Fenced if the shard has had another owner since: its chunks may have been cut at other offsets.
+        """
+        config = self._stream.index
+        await self._write(kept, [Record(key, value) for key, value in headers])
+        for header in (decode_header(value) for _, value in headers):
+            assert isinstance(header, Header)
+            is_full = header.records >= config.chunk_records or header.bytes >= config.chunk_bytes
+            at = header.next_offset if is_full else header.first_offset
+            kept.resumes[header.topic, header.partition] = at
 
     async def _write(self, kept: _Kept, records: Sequence[Record]) -> None:
         """Write records into the index topic in one transaction, with what the shard has to know of it."""
@@ -195,7 +268,7 @@ class StreamKeeper:
         stream = self._stream
         facts = await admin.find_topics([topic, *stream.topic_names])
         sources = list_sources(stream, {name: facts[name] for name in stream.topic_names if name in facts}, state)
-        index = Index(stream, with_chunks=False)
+        index = Index(stream, with_chunks=self._with_chunks)
         index.position, end = (await admin.find_bounds([(topic, 0)], committed=False))[topic, 0]
         for name in (topic, *stream.topic_names):
             await client.add_topic(name)
@@ -212,10 +285,11 @@ class StreamKeeper:
         for source, own in bounds.items():
             place = index.ledger.log_position_of(source)
             await check_log_position(client, stream.name, source, place, own, compacted=source[0] in compacted)
+        resumes = await find_resumes(client, index, bounds, compacted) if self._with_chunks else {}
         starts = {source: first for source, (first, _) in bounds.items()}
         delta = None if known else Delta(generation=state.generation, topics={(stream.name, topic): identity})
         is_served = _is_served(stream.name, state, starts)
-        return _Kept(topic, index.ledger, transactions, starts, is_served, delta)
+        return _Kept(topic, index.ledger, transactions, starts, is_served, delta, resumes)
 
     async def _give_out(
         self, kept: _Kept, admin: Admin, client: AIOKafkaClient, ends: Mapping[TopicPartition, int], only: Only | None
