@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ from overlay.index.retention import index_config
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import open_client, reach
-from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import index_topic, shard_of
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
@@ -201,10 +201,11 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
         facts = await admin.find_topics(stream.topic_names, with_config=True)
         found = list_sources(stream, facts, state)
         sources = found.partitions
+        bound = {topic for each, topic in state.topics if each == name}
         identities = {(name, source): identity for source, identity in found.identities.items()}
         compacted = [t for t, f in facts.items() if "compact" in f.config.get("cleanup.policy", "")]
         bounds = await admin.find_bounds(sources)
-        starts = await find_starts(client, admin, Index(stream), topic, bounds, compacted)
+        starts = await find_starts(client, admin, Index(stream), topic, bounds, compacted, bound)
         await transactions.look_up([topic])
         yield _Ground(topic, starts, bounds, transactions, state.generation, identities)
 
@@ -227,33 +228,44 @@ async def find_starts(
     index: Index,
     topic: str,
     bounds: dict[TopicPartition, tuple[int, int]],
-    compacted: Iterable[str],
+    compacted: Collection[str],
+    bound: Collection[str],
 ) -> dict[TopicPartition, int]:
     """Return the first offset to index by partition, as a service resumes
-    (overlay/worker/kept/indexes.py).
+    (overlay/worker/kept/indexes.py). `compacted`, `bound`: as for `find_resumes`.
     """
     await client.add_topic(topic)
     index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     await index.read(client, topic, end)
     for source in bounds:
         await client.add_topic(source[0])
-    return await find_resumes(client, index, bounds, compacted)
+    resumes = await find_resumes(client, index, bounds, compacted, bound)
+    return {source: resume.position for source, resume in resumes.items()}
 
 
 async def find_resumes(
-    client: AIOKafkaClient, index: Index, bounds: Mapping[TopicPartition, tuple[int, int]], compacted: Iterable[str]
-) -> dict[TopicPartition, int]:
-    """Return the first offset to index by partition, without the chunks of an index that are not of the present log.
+    client: AIOKafkaClient,
+    index: Index,
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+    compacted: Collection[str],
+    bound: Collection[str],
+) -> dict[TopicPartition, LogPosition]:
+    """Return where indexing continues by partition. Remove from `index`, in memory, the chunks that are not of the present log.
 
-    `bounds`: log start and end. The client has to know the topics. Raises SourceUnavailable.
+    `bounds`: log start and end. `compacted`: names of topics with compaction. `bound`: names of topics whose
+    ids the shard's state has. Of others the log may be a new one, and of a compacted log only ends and
+    epochs of batches could be compared: its chunks are made anew. The client has to know the topics.
+    Raises SourceUnavailable.
     """
-    starts = {}
+    resumes = {}
     for source, (first, stop) in bounds.items():
-        chunks = index.of(source)
+        chunks, is_compacted = index.of(source), source[0] in compacted
         chunks.drop(first)
-        await void(client, index.stream.name, source, chunks, (first, stop), compacted=source[0] in compacted)
-        starts[source] = index.find_resume(source, first).position
-    return starts
+        if is_compacted and source[0] not in bound:
+            chunks.truncate(0)
+        await void(client, index.stream.name, source, chunks, (first, stop), compacted=is_compacted)
+        resumes[source] = index.find_resume(source, first)
+    return resumes
 
 
 @click.command()

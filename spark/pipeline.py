@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from overlay.config import Loaded, load
 from overlay.errors import OverlayError
 
+from .errors import explain
 from .figures import Figures
 from .job.folder import NotForSpark, choose_consumers, list_streams
 from .job.start import start_job
@@ -157,19 +158,6 @@ def _await_end(queries: Sequence[StreamingQuery]) -> None:
     running = list(queries)
     while running and not enough.is_set():
         running = [query for query in running if not query.awaitTermination(LOOK_S)]
-
-
-def explain(error: Exception) -> str:
-    """Return the text to show for an error.
-
-    For one that came through Java, this is the overlay's own message if there is one.
-    """
-    text = str(error)
-    for line in text.splitlines():
-        kind, colon, words = line.partition(": ")
-        if colon and kind.startswith(("overlay.", "spark.")):
-            return words
-    return text
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class Job:
     clock: Callable[[], int]
     catch_up: int
     extend_ledger: ExtendLedger
-    index: Callable[[Mapping[TopicPartition, int]], object]
+    index: Callable[[Ends], object]
     _batch: threading.Lock = field(default_factory=threading.Lock)
     """Held while a batch is delivered."""
     _is_ending: bool = False
@@ -135,7 +135,7 @@ class Job:
         consumers = self._draft(batch, ends, limit)
         if last is None or self._has_work(last, ends, consumers):
             self._run(batch, ends, consumers, now, bounds)
-            self.index({source: stop for source, (_, stop) in ends.items()})
+            self.index(ends)
 
     def _check(self, batch: int, ends: Ends) -> None:
         """Raise ForeignCheckpoint unless this batch may follow the last one of the journal."""

@@ -1,28 +1,22 @@
-"""The ledger and the chunk index that a job keeps: one writer at a time, and a service or another job continues it."""
+"""The ledger that a job keeps: one writer at a time, and a service or another job continues it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
-from pyspark.sql import SparkSession
 
 from overlay.config import load
 from overlay.errors import OverlayError
 from overlay.index.ledger.ledger import Ledger
-from overlay.index.skip.encode import encode
 from overlay.index.topic import Index
 from overlay.kafka.admin import connect
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import index_topic
 from spark.job.keeping import StreamKeeper
-from spark.pipeline import start_pipeline
-from tests.client.indexing import seal
 from tests.support.kafka import NewTopicFixture
-from tests.worker.kept.test_indexes import await_indexed
 from tests.worker.scenes import Scene, await_caught_up, produce, read_committed, serve
 from tests.worker.scenes import scene as scene
 
@@ -115,42 +109,3 @@ def test_a_stream_that_gets_a_second_partition(scene: Scene, new_topic: NewTopic
         else:
             assert keeper.extend(ends, ((topic, 0), 7))
             assert list_sequences(read_ledger(scene), ends) == list(range(1, 16))
-
-
-def read_headers(scene: Scene) -> dict[bytes, bytes]:
-    """The records of the index topic by key: the last ones count."""
-    seen = read_committed(scene.bootstrap, index_topic(scene.prefix, "S"))
-    return {record.key or b"": record.value or b"" for record in seen if not (record.key or b"").startswith(b"run ")}
-
-
-@pytest.mark.timeout(400)
-def test_a_job_keeps_the_chunk_index(
-    spark: SparkSession, scene: Scene, new_topic: NewTopicFixture, tmp_path: Path
-) -> None:
-    """The headers are those that one sealer makes of the same log, and a service goes on behind them. A consumer that reads
-    only a part of the log makes no difference."""
-    topic = new_topic(2)
-    scene.add_stream("S", topic, index={"chunk_records": 40, "chunk_age": "200ms"})
-    output = scene.add_consumer("S", "c", "t.b", engine="spark")
-    stream = load(scene.folder).streams["S"]
-    sources: list[TopicPartition] = [(topic, 0), (topic, 1)]
-
-    def deliver(rounds: int) -> dict[bytes, bytes]:
-        """Produce records and run the job; return the headers that the log has to have."""
-        for _ in range(rounds):
-            for partition in (0, 1):
-                produce(scene.bootstrap, topic, ["a", "a", "b"] * 10, partition=partition)
-        with start_pipeline(spark, scene.folder, "c", str(tmp_path / "checkpoint"), index=True) as query:
-            assert query.awaitTermination(150)
-        return dict(map(encode, seal({"bootstrap.servers": scene.bootstrap}, stream, sources)))
-
-    for rounds in (5, 3):
-        wanted = deliver(rounds)
-        assert read_headers(scene) == wanted and len(wanted) >= 2 * rounds
-    sequences = sorted(seen.token.sequence for seen in read_committed(scene.bootstrap, output))
-    assert sequences == sorted(set(sequences)) and len(sequences) == 2 * 8 * 10 and sequences[0] > 0
-    with serve(scene) as served:
-        produce(scene.bootstrap, topic, ["a"] * 40, partition=1)
-        await_indexed(scene, topic, 8 * 30 + 40, 1)
-        assert served.stream("S")
-    assert read_headers(scene).keys() >= wanted.keys()
