@@ -17,6 +17,7 @@ from overlay.errors import ConfigError
 from .codes import ERRORS
 from .consumer import JETSTREAM_FIELDS, ConsumerConfig
 from .document import Document, Path, show_path
+from .model import describe_fields
 from .relations import suggest
 from .service import KafkaProperties
 
@@ -118,8 +119,8 @@ def _describe(model: type[BaseModel], path: Path) -> str:
     """
     owner = find_model(model, path[:-1])
     for name, info in owner.model_fields.items() if owner else ():
-        if (info.alias or name) == path[-1] and info.description:
-            return f": {info.description.rstrip('.')}"
+        if (info.alias or name) == path[-1] and (text := describe_fields(owner).get(name)):
+            return f": {text.rstrip('.')}"
     return ""
 
 

@@ -12,10 +12,10 @@ from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable
-from overlay.kafka.connection import Properties, for_confluent
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.own_topics import reply_topic
+from overlay.kafka.properties import Properties, for_confluent
 from overlay.output.record import Headers
 
 from .replies import judge, open_replies
