@@ -8,6 +8,7 @@ command's own module is imported only when it is called or asked for its help.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from dataclasses import dataclass
 
@@ -77,6 +78,8 @@ def overlay() -> None:
 
 def main() -> None:
     """Run the command. An OverlayError becomes one line on stderr and exit code 1."""
+    # numpy's linear algebra starts a thread for each core when it is loaded; no command uses it
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         overlay(prog_name="overlay")
     except OverlayError as error:
