@@ -123,9 +123,12 @@ def _list_processors(pretty: bool) -> list[structlog.typing.Processor]:
 
 
 def _make_renderer(pretty: bool) -> structlog.typing.Processor:
-    structlog = _load()
-    if not pretty:
-        return structlog.processors.JSONRenderer(default=str)
-    return structlog.dev.ConsoleRenderer(
-        colors=_find_stderr().isatty(), exception_formatter=structlog.dev.plain_traceback
-    )
+    library = _load()
+    renderer: structlog.typing.Processor
+    if pretty:
+        renderer = library.dev.ConsoleRenderer(
+            colors=_find_stderr().isatty(), exception_formatter=library.dev.plain_traceback
+        )
+    else:
+        renderer = library.processors.JSONRenderer(default=str)
+    return renderer

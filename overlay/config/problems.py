@@ -118,7 +118,9 @@ def _describe(model: type[BaseModel], path: Path) -> str:
     field; "" if it has none.
     """
     owner = find_model(model, path[:-1])
-    for name, info in owner.model_fields.items() if owner else ():
+    if owner is None:
+        return ""
+    for name, info in owner.model_fields.items():
         if (info.alias or name) == path[-1] and (text := describe_fields(owner).get(name)):
             return f": {text.rstrip('.')}"
     return ""

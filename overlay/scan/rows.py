@@ -63,17 +63,18 @@ class _Batch(NamedTuple):
     max_timestamp: int
     producer_id: int
     attributes: int
-    count: int
+    record_count: int
 
 
-_FIELDS = [*_Batch._fields]
+_FIELDS = [*_Batch._fields[:-1], "count"]
 
 
 def find_batches(buf: Bytes, at: int, previous: int, out: Batches) -> tuple[int, int, Fault]:
     """Fill `out` with the complete batches from `at` on, as the kernel does that `split` otherwise
     uses. Return how many were found, the position after them, and the fault of the batch there.
     """
-    data, rows, fault = memoryview(buf), [], Fault.NONE
+    data, fault = buf.data, Fault.NONE
+    rows: list[tuple[int, ...]] = []
     while len(rows) < out.size and at + 17 <= len(data):
         (length,), magic = _LENGTH.unpack_from(data, at + 8), data[at + 16]
         end = at + LENGTH_AT + length
@@ -143,10 +144,10 @@ class _Transactions:
             self._open.append(self._left.pop()[1])
         if not batch.attributes & CONTROL:
             return not (batch.attributes & TRANSACTIONAL and batch.producer_id in self._open)
-        if batch.count <= 0:
+        if batch.record_count <= 0:
             return False  # compaction may leave control batches without their record
         try:
-            kind = _read_marker(memoryview(buf)[: batch.end], batch.at + HEADER_SIZE)
+            kind = _read_marker(buf.data[: batch.end], batch.at + HEADER_SIZE)
         except _Unreadable:
             return Fault.CONTROL
         if kind == 0:
@@ -175,7 +176,7 @@ def _read_batch(buf: Bytes, batch: _Batch, arena: Arena) -> list[Row] | Fault:
         if isinstance(filled, Fault):
             return filled
         data = arena.buf[:filled]
-    if batch.count < 0 or batch.count * SMALLEST_RECORD > data.size:
+    if batch.record_count < 0 or batch.record_count * SMALLEST_RECORD > data.size:
         return Fault.COUNT
     return _walk(data.tobytes(), batch)
 
@@ -183,7 +184,7 @@ def _read_batch(buf: Bytes, batch: _Batch, arena: Arena) -> list[Row] | Fault:
 def _walk(data: bytes, batch: _Batch) -> list[Row] | Fault:
     rows, at, before = [], 0, batch.base_offset - 1
     try:
-        for _ in range(batch.count):
+        for _ in range(batch.record_count):
             row, at = _read_row(data, at, batch)
             if not before < row.offset <= batch.last_offset:
                 return Fault.OFFSETS
