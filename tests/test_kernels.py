@@ -16,13 +16,13 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 import pytest
 from numba.core import types
-from numba.core.dispatcher import Dispatcher
 from numba.core.types.containers import BaseTuple
 from numba.core.typing.templates import Signature
 
 import overlay
 from overlay import arrays
-from overlay.kernels import Files, kernel
+from overlay.kernel_cache import Files
+from overlay.kernels import Kernel, kernel
 from overlay.worker.warmup import load_kernels
 
 
@@ -109,7 +109,7 @@ def list_kernels() -> set[Any]:
     for module in pkgutil.walk_packages(overlay.__path__, "overlay."):
         if not module.name.endswith("__main__"):
             names = vars(importlib.import_module(module.name))
-            found |= {value for value in names.values() if isinstance(value, Dispatcher)}
+            found |= {value for value in names.values() if isinstance(value, Kernel)}
     return found
 
 
@@ -135,12 +135,12 @@ def test_annotations_say_what_is_compiled() -> None:
 
 WARM = """
     import gc
-    from numba.core.dispatcher import Dispatcher
+    from overlay.kernels import Kernel
     from overlay.worker.warmup import load_kernels
     load_kernels()
     gc.unfreeze()
-    loaded = [each for each in gc.get_objects() if isinstance(each, Dispatcher)]
-    print(sum(sum(each.stats.cache_misses.values()) for each in loaded), len(loaded) > 100)
+    loaded = [each for each in gc.get_objects() if isinstance(each, Kernel) and "dispatcher" in vars(each)]
+    print(sum(sum(each.stats.cache_misses.values()) for each in loaded), len(loaded))
 """
 
 
@@ -148,7 +148,9 @@ def test_a_second_start_compiles_nothing(tmp_path: Path) -> None:
     load_kernels()
     (tmp_path / "warm.py").write_text(textwrap.dedent(WARM))
     same = {name: os.environ[name] for name in ("NUMBA_BOUNDSCHECK", "NUMBA_CACHE_DIR") if name in os.environ}
-    assert run_module(tmp_path, "warm", **same).splitlines()[-1] == "0 True"
+    compiled, used = run_module(tmp_path, "warm", **same).splitlines()[-1].split()
+    # a kernel that others call is part of their machine code, and is not loaded for itself
+    assert int(compiled) == 0 and int(used) > 30
 
 
 MODULES = {

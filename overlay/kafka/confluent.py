@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from overlay.errors import CredentialsRefused, SourceUnavailable
 
-from .connection import DEADLINE_S, Properties, for_confluent, name_files
+from .properties import DEADLINE_S, Properties, for_confluent, name_files
 
 ANSWER_S = 15.0
 LOOK_MS = 5_000

@@ -23,8 +23,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from overlay.errors import Fenced, OverlayError, SourceChanged
 from overlay.kafka.admin import Admin, new_topic
-from overlay.kafka.connection import Properties
 from overlay.kafka.own_topics import STATE_CONFIG, shard_id, state_topic, workers_group
+from overlay.kafka.properties import Properties
 from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
 from overlay.output.transaction import Transactions

@@ -31,7 +31,7 @@ def test_after_no_answer_the_next_question_opens_another_consumer(bootstrap: str
         consumers = []
         for _ in range(2):
             asking = inbox.ask(f"{prefix}.control", b"request 1", b"{}", 0.5)
-            consumers.append(inbox._open()[0])
+            consumers.append(inbox._open())
             with pytest.raises(NoAnswer):
                 next(asking)
             assert inbox._consumer is None
