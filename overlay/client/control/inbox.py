@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.errors import OverlayError, SourceUnavailable
-from overlay.kafka.confluent import check_reachable
+from overlay.kafka.confluent import check_reachable, refuse_settings
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.own_topics import reply_topic
@@ -28,6 +28,7 @@ _NOT_WRITTEN = (
     RdKafkaError.NOT_LEADER_FOR_PARTITION,
     RdKafkaError.LEADER_NOT_AVAILABLE,
     RdKafkaError.NOT_ENOUGH_REPLICAS,
+    RdKafkaError.UNKNOWN_TOPIC_OR_PART,
 )
 """Errors by which a broker says that a record is not in the log."""
 
@@ -101,8 +102,9 @@ class Inbox:
         """
         if self._consumer is None:
             settings = {**for_confluent(self._kafka), "log_level": 0}
-            self._first = Producer({**settings, "acks": "all", "retries": 0})
-            self._producer = Producer({**settings, "enable.idempotence": True})
+            with refuse_settings(self._kafka):
+                self._first = Producer({**settings, "acks": "all", "retries": 0})
+                self._producer = Producer({**settings, "enable.idempotence": True})
             try:
                 check_reachable(self._kafka, REACH_S)
                 group = f"overlay-inbox-{uuid.uuid4().hex}"
