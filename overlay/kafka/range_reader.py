@@ -13,7 +13,7 @@ from overlay.waits import is_set_within
 from .fetcher import Changed, Denied, Fetched, Fetcher, Lost
 from .log_position import TopicPartition
 from .lost_position import refuse
-from .records import PlainReader
+from .records import PlainReader, RowReader
 
 PATIENCE_S = 30.0
 LOOK_BACK = 16
@@ -84,15 +84,15 @@ def _explain(topic: str, partition: int, position: int, *, is_open: bool) -> str
 
 
 async def read_records(
-    client: AIOKafkaClient, topic: str, partition: int, start: int, end: int
+    client: AIOKafkaClient, topic: str, partition: int, start: int, end: int, *, plain: bool = False
 ) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
     """Yield offset, key and value of each record that has a value.
 
-    Only for small topics: it makes Python objects per record, and reads without kernels. Raises SourceChanged for a batch that
-    cannot be read.
+    Only for small topics: it makes Python objects per record. `plain`: read without kernels, as in
+    Fetcher. Raises SourceChanged for a batch that cannot be read.
     """
-    reader = PlainReader()
-    async for fetched in read_span(client, topic, partition, start, end, plain=True):
+    reader = PlainReader() if plain else RowReader()
+    async for fetched in read_span(client, topic, partition, start, end, plain=plain):
         for row in reader.read(fetched, fetched.position, end):
             if isinstance(row, Malformed):
                 raise SourceChanged(f"{topic}-{partition}@{row.base_offset}: {row.fault.text}")

@@ -58,31 +58,26 @@ class RowReader:
                 yield from self._read_piece(piece)
 
     def _read_piece(self, piece: Records) -> Iterator[StoredRecord]:
-        key_at, key_size, at, size, _ = columns = [np.empty(len(piece), np.int64) for _ in range(5)]
+        columns = [np.empty(len(piece), np.int64) for _ in range(5)]
         open_bodies(piece.buf, piece.body, piece.end, *columns)
-        for row in range(len(piece)):
+        rows = zip(*(column.tolist() for column in (piece.offset, piece.timestamp, *columns[:4])), strict=True)
+        for row, (offset, timestamp, key_at, key_size, at, size) in enumerate(rows):
             found = {
                 name: piece.buf[start : start + length].tobytes()
                 for slot, name in enumerate(self._headers)
                 if (start := int(piece.at[slot, row])) >= 0 and (length := int(piece.size[slot, row])) >= 0
             }
-            yield StoredRecord(
-                int(piece.offset[row]),
-                int(piece.timestamp[row]),
-                _cut(piece, key_at[row], key_size[row]),
-                _cut(piece, at[row], size[row]),
-                found,
-            )
+            yield StoredRecord(offset, timestamp, _cut(piece, key_at, key_size), _cut(piece, at, size), found)
 
 
-def _cut(piece: Records, at: np.int64, size: np.int64) -> bytes | None:
+def _cut(piece: Records, at: int, size: int) -> bytes | None:
     return piece.buf[at : at + size].tobytes() if size >= 0 else None
 
 
 class PlainReader:
-    """A reader as RowReader, without kernels, for commands. A service does not use it: a batch of
-    millions of records, which any client may write to the control topic, would hold up its event
-    loop for many seconds.
+    """A reader as RowReader, without kernels, for commands and for a few records. A service reads its
+    own state and the control topic with kernels: a batch of millions of records, which any client
+    may write to the control topic, would hold up its event loop for many seconds.
     """
 
     def __init__(self, headers: Sequence[str] = (), *, most_bytes: int | None = None) -> None:
