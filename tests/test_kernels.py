@@ -9,6 +9,8 @@ import pkgutil
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -62,6 +64,23 @@ def test_functions_use_this_cache() -> None:
     assert isinstance(dispatcher._cache._cache_file, Files)
     assert add(1, 2) == 3
     assert sum(dispatcher.stats.cache_misses.values()) + sum(dispatcher.stats.cache_hits.values()) == 1
+
+
+def test_threads_that_call_a_kernel_first_have_the_same_dispatcher() -> None:
+    """Two dispatchers would be two functions to numba, each compiled for itself."""
+    threads = 8
+    for _ in range(20):
+        fresh: Any = Kernel(add.__wrapped__, {})  # type: ignore[attr-defined]
+        together = threading.Barrier(threads)
+
+        def call(fresh: Any = fresh, together: threading.Barrier = together) -> tuple[int, Any]:
+            together.wait(30)
+            return fresh(1, 2), fresh.dispatcher
+
+        with ThreadPoolExecutor(threads) as pool:
+            found = [each.result(30) for each in [pool.submit(call) for _ in range(threads)]]
+        assert {result for result, _ in found} == {3}
+        assert len({id(dispatcher) for _, dispatcher in found}) == 1
 
 
 ARRAYS = {
