@@ -71,7 +71,7 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO, late: b
     or JSON lines; None means readable if stderr is a terminal.
 
     `level`: the least level of the overlay's logs. Other libraries log from WARNING on, aiokafka
-    from CRITICAL on. `late`: do so before the first log of the overlay, for commands.
+    from CRITICAL on. `late`: do so only when the overlay logs for the first time, for commands.
     """
     # aiokafka logs every retry as a warning or error; the overlay logs those that matter itself
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -1,7 +1,7 @@
 """Records of small topics, read one after the other without kernels.
 
 Kernels are for millions of records. Loading them takes a second, in which a command could have
-read what it needs of the control topic and of the state. What is here reads some hundred thousand
+read what it needs of the control topic and of the state. What is here reads a few hundred thousand
 records per second and judges every byte as decode.py does: tests/scan/test_rows.py compares both.
 
 A batch that cannot be read is yielded as a `Malformed`, never raised.
@@ -156,7 +156,7 @@ class _Transactions:
 
 
 def _read_marker(data: memoryview, at: int) -> int:
-    """Return the type of the control record at `at`. Raises Unreadable."""
+    """Return the type of the control record at `at`. Raises _Unreadable."""
     length, at = _read_varint(data, at, len(data), _INT32_BITS)
     if length < 0 or at + length > len(data):
         raise _Unreadable
@@ -196,7 +196,7 @@ def _walk(data: bytes, batch: _Batch) -> list[Row] | Fault:
 
 
 def _read_row(data: bytes, at: int, batch: _Batch) -> tuple[Row, int]:
-    """Return the record at `at` and the position after it. Raises Unreadable."""
+    """Return the record at `at` and the position after it. Raises _Unreadable."""
     length, at = _read_varint(data, at, len(data), _INT32_BITS)
     end = at + length
     if length < 0 or end > len(data):
@@ -234,7 +234,7 @@ def _read_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _read_varint(data: bytes | memoryview, at: int, end: int, bits: int) -> tuple[int, int]:
-    """Return the zigzag varint at `at` and the position after it. Raises Unreadable if it passes
+    """Return the zigzag varint at `at` and the position after it. Raises _Unreadable if it passes
     `end` or is longer than `bits` / 7 bytes.
     """
     raw = shift = 0
