@@ -1,35 +1,27 @@
-"""Functions that numba compiles, and the cache of the machine code.
+"""Functions that numba compiles.
 
-Compiling all of them takes a minute, so the results are kept on disk and shared by all processes of
-an installation. Numba's own cache is not safe for that. It numbers the files with machine code, and
-an index says which signature is in which file. Two processes that compile one function for two
-signatures at the same time choose the same number. The index and the code that are written last may
-then belong to different signatures, and from then on arguments are interpreted wrongly. Also, numba
-only checks whether the file of the function has changed. A function that was compiled with another
-module's function or constant inlined would keep running the old one.
+Importing numba takes longer than most commands take to answer, and few commands call a kernel. So
+nothing is imported or compiled until the first call of a kernel. Kernels that call each other are
+found by numba through `_numba_type_`, the protocol of objects that numba has a type for.
 
-Here a file of machine code is named by its content, and the index can lack an entry but never be
-wrong. A function is compiled again if the sources of any function that it calls have changed, or a
-constant that it names, or whether bounds are checked (NUMBA_BOUNDSCHECK). Names with an underscore
-are numba's, whose minor version is pinned; tests/test_kernels.py checks what is assumed about them.
+Numba only checks whether the file of a function has changed, and would keep running a cached
+function that was compiled with another module's function or constant inlined. `find_stamp` says
+whether any of these have changed. The cache itself is in kernel_cache.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
+import functools
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal, TypeVar, cast, overload
 
-import numba as nb
 import numpy as np
-from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.core.dispatcher import Dispatcher
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -54,69 +46,48 @@ def kernel(function: F | None = None, /, **options: str | bool) -> F | Callable[
     see numba.njit.
     """
     if function is None:
-        return lambda function: _compile(function, options)
-    return _compile(function, options)
+        return lambda function: cast(F, Kernel(cast(FunctionType, function), options))
+    return cast(F, Kernel(cast(FunctionType, function), options))
 
 
-def _compile(function: F, options: dict[str, str | bool]) -> F:
-    dispatcher = nb.njit(nogil=True, **options)(function)
-    dispatcher._cache = Cache(cast(FunctionType, function))
-    return cast(F, dispatcher)
+_lock = threading.RLock()
+"""Held while numba is imported and while a dispatcher is made: kernels are called in threads."""
 
 
-class Cache(FunctionCache):  # type: ignore[misc]
-    """The cache on disk of one function's machine code, in place of numba's own."""
-
-    def __init__(self, function: FunctionType) -> None:
-        super().__init__(function)
-        self._function = function
-        self._numbas = self.__dict__.pop("_cache_file")
-
-    @cached_property
-    def _cache_file(self) -> Files:
-        """The function's index and code files, with the stamp by which outdated ones are found.
-        Made at the function's first call.
-
-        When a function is decorated, the kernels further down its module that it calls do not exist
-        yet. A stamp made then would leave them out.
-        """
-        return Files(
-            self._cache_path,
-            self._impl.filename_base,
-            # numba's own stamp ignores NUMBA_BOUNDSCHECK: code with and without bounds checks would
-            # be mixed
-            (self._numbas._source_stamp, find_stamp(self._function), bool(nb.config.BOUNDSCHECK)),
-        )
-
-
-class Files(IndexDataCacheFile):  # type: ignore[misc]
-    """The index file of one function (which signature is in which file), and its files of machine
-    code, each named by a hash of its content.
+class Kernel:
+    """A function that numba compiles at its first call. To numba it is the dispatcher that numba
+    itself would have made of the function; all attributes of the dispatcher can be read.
     """
 
-    def save(self, key: Any, data: Any) -> None:
-        """Write the code that was compiled for a signature (`key`), and enter it into the index.
-        Two processes may do so at once; the index may then lack one of the entries, which is
-        compiled again later.
-        """
-        code = self._dump(data)
-        stem = self._index_name.removesuffix(".nbi")
-        name = f"{stem}.{hashlib.sha256(code).hexdigest()[:20]}.nbc"
-        with self._open_for_write(self._data_path(name)) as file:
-            file.write(code)
-        known = self._load_index()
-        known[key] = name
-        self._save_index(known)
-        # the first entry since the sources have changed: the older files are no longer used
-        if len(known) == 1:
-            self._sweep(stem, name)
+    def __init__(self, function: FunctionType, options: dict[str, str | bool]) -> None:
+        self.py_func, self._options = function, options
+        functools.update_wrapper(self, function)
 
-    def _sweep(self, stem: str, kept: str) -> None:
-        for path in Path(self._cache_path).glob(f"{stem}.*.nbc"):
-            if path.name != kept:
-                # deleted already, or owned by another user: then it only takes room
-                with contextlib.suppress(OSError):
-                    path.unlink()
+    def __call__(self, *arguments: Any) -> Any:
+        return self.dispatcher(*arguments)
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """Numba's dispatcher of the function, with the cache on disk of all processes."""
+        with _lock:
+            # another thread may have made it meanwhile; two would be two different functions to numba
+            if (made := self.__dict__.get("dispatcher")) is not None:
+                return made
+            # this is what imports numba: the first call pays for it, and not every command
+            from .kernel_cache import make_dispatcher
+
+            made = self.__dict__["dispatcher"] = make_dispatcher(self.py_func, self._options, find_stamp)
+            return made
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.dispatcher._numba_type_
+
+    def __getattr__(self, name: str) -> Any:
+        # copies and pickles ask for special names before __init__ has run
+        if name.startswith("__") or "py_func" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.dispatcher, name)
 
 
 def find_stamp(function: FunctionType) -> str:
@@ -130,7 +101,7 @@ def find_stamp(function: FunctionType) -> str:
     left, met = [function], {function}
     while left:
         for name, value in _find_globals(left.pop()):
-            if isinstance(value, Dispatcher):
+            if isinstance(value, Kernel):
                 parts.add(_stamp_file(value.py_func.__code__.co_filename))
                 if value.py_func not in met:
                     met.add(value.py_func)

@@ -3,17 +3,23 @@
 A program that reads with `overlay.open` may have configured structlog or not. If it has, our logs
 follow that configuration. If not, they go to stderr: structlog's default is stdout, where a script
 prints its data.
+
+structlog is imported with the first log. Importing it takes as long as some commands take to answer,
+and most commands log nothing.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
-from functools import cache
-from typing import Any, TextIO
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TextIO
 
-import structlog
+if TYPE_CHECKING:
+    import structlog
 
 
 class ModuleLogger:
@@ -21,13 +27,36 @@ class ModuleLogger:
     there is none: modules make loggers before a program configures structlog.
     """
 
-    __slots__ = ("_configured",)
+    __slots__ = ("_configured", "_name")
 
     def __init__(self, name: str) -> None:
-        self._configured = structlog.get_logger(name)
+        self._name, self._configured = name, None
 
     def __getattr__(self, method: str) -> Any:
-        return getattr(self._configured if structlog.is_configured() else _make_default(), method)
+        structlog = _load()
+        if not structlog.is_configured():
+            return getattr(_make_default(), method)
+        if self._configured is None:
+            self._configured = structlog.get_logger(self._name)
+        return getattr(self._configured, method)
+
+
+class _Late:
+    """What is still to be done before the first log; None if nothing is."""
+
+    set_up: Callable[[], None] | None = None
+
+
+_late = _Late()
+
+
+def _load() -> Any:
+    """Return structlog, set up as `set_up_logs(late=True)` was told to."""
+    structlog = importlib.import_module("structlog")
+    set_up, _late.set_up = _late.set_up, None
+    if set_up is not None:
+        set_up()
+    return structlog
 
 
 def get_logger(name: str) -> Any:
@@ -37,13 +66,20 @@ def get_logger(name: str) -> Any:
     return ModuleLogger(name)
 
 
-def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None:
+def set_up_logs(*, human: bool | None = None, level: int = logging.INFO, late: bool = False) -> None:
     """Configure structlog and the standard library's logging to write to stderr. `human`: readable
     or JSON lines; None means readable if stderr is a terminal.
 
     `level`: the least level of the overlay's logs. Other libraries log from WARNING on, aiokafka
-    from CRITICAL on.
+    from CRITICAL on. `late`: do so only when the overlay logs for the first time, for commands.
     """
+    # aiokafka logs every retry as a warning or error; the overlay logs those that matter itself
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    _late.set_up = None
+    if late:
+        _late.set_up = partial(set_up_logs, human=human, level=level)
+        return
+    structlog = _load()
     stderr = _find_stderr()
     pretty = stderr.isatty() if human is None else human
     shared, renderer = _list_processors(pretty), _make_renderer(pretty)
@@ -56,11 +92,10 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO) -> None
     handler = logging.StreamHandler(stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    # aiokafka logs every retry as a warning or error; the overlay logs those that matter itself
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def _make_default() -> Any:
+    structlog = _load()
     processors = [*_list_processors(pretty=True), _make_renderer(pretty=True)]
     return structlog.wrap_logger(structlog.PrintLogger(_find_stderr()), processors)
 
@@ -76,6 +111,7 @@ def _open_nothing() -> TextIO:
 
 
 def _list_processors(pretty: bool) -> list[structlog.typing.Processor]:
+    structlog = _load()
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -87,8 +123,12 @@ def _list_processors(pretty: bool) -> list[structlog.typing.Processor]:
 
 
 def _make_renderer(pretty: bool) -> structlog.typing.Processor:
-    if not pretty:
-        return structlog.processors.JSONRenderer(default=str)
-    return structlog.dev.ConsoleRenderer(
-        colors=_find_stderr().isatty(), exception_formatter=structlog.dev.plain_traceback
-    )
+    library = _load()
+    renderer: structlog.typing.Processor
+    if pretty:
+        renderer = library.dev.ConsoleRenderer(
+            colors=_find_stderr().isatty(), exception_formatter=library.dev.plain_traceback
+        )
+    else:
+        renderer = library.processors.JSONRenderer(default=str)
+    return renderer

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from overlay.errors import OverlayError
-from overlay.kafka.connection import Properties
+from overlay.kafka.properties import Properties
 
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",

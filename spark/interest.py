@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.properties import Properties, for_confluent
 from overlay.logs import get_logger
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin, connect
-from overlay.kafka.connection import for_confluent
 from overlay.kafka.groups import Group
 from overlay.kafka.own_topics import lease_group
+from overlay.kafka.properties import for_confluent
 from overlay.state.handover import find_lost
 
 from .output import Output

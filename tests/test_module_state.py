@@ -25,11 +25,10 @@ import click
 import numpy as np
 import pyarrow as pa
 import pytest
-from numba.core.dispatcher import Dispatcher
-from numba.core.extending import _Intrinsic
 
 import overlay
 import spark
+from overlay.kernels import Kernel
 from overlay.output.batch_builder import BatchBuilder
 from overlay.scan import Decoder, make_plan
 from overlay.scan.codec import Codec
@@ -45,8 +44,10 @@ SHARED = {
     "overlay.kafka.message_headers._call": "a method's name; calling it changes nothing",
     "overlay.filter.parse._load": "a parser that is made twice is the same; each parse has a state of its own",
     "overlay.index.ledger.ledger._NO_LOCK": "contextlib.nullcontext has no state",
+    "overlay.scan.borrow.borrow": "what it makes at the first compilation, numba makes with its own lock held",
     "overlay.kernels._stamp_file": "returns a string",
     "overlay.local.broker._children": "each use is one operation of a dict; the thread that removes a process waits for it",
+    "overlay.logs._late": "set by a command before it opens threads; two threads that set logs up set up the same",
     "overlay.logs._open_nothing": "a file that takes whatever is written",
     "spark.interest._followed": "changed with _lock held",
     "spark.kept._kept": "changed with _lock held",
@@ -77,8 +78,7 @@ ATOMS = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
     types.ModuleType,
-    Dispatcher,
-    _Intrinsic,
+    Kernel,
     # Arrow's types and scalars cannot change
     pa.DataType,
     pa.Schema,

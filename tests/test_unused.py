@@ -38,6 +38,7 @@ DOCUMENTED = {
 """What programs of users call, and the page that says so."""
 KEPT = {
     "overlay.client.subscribe.order.OrderState.renewals": "applications read it as `messages.state`",
+    "overlay.kernels.Kernel._numba_type_": "numba asks an object for its type by this name",
     "overlay.local.broker.Broker.restart": "the embedded Kafka is there for tests",
     "overlay.local.node.plan_cluster": "the embedded Kafka is there for tests",
 }

@@ -8,8 +8,10 @@ command's own module is imported only when it is called or asked for its help.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
 
 import click
 
@@ -75,8 +77,27 @@ def overlay() -> None:
     """Subjects, filters and per-message acks on the Kafka you already have."""
 
 
+class _WithoutPandas(MetaPathFinder):
+    """A finder that finds no pandas.
+
+    Where pandas is installed, pyarrow imports it to ask of each Python object whether it is one of
+    pandas'. No command but the demo makes any, and the import takes longer than reading some
+    records.
+    """
+
+    def find_spec(self, fullname: str, path: object, target: object = None, /) -> None:
+        """Raise ModuleNotFoundError for pandas; leave all other modules to the other finders."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("the commands of the overlay do without pandas", name=fullname)
+
+
 def main() -> None:
     """Run the command. An OverlayError becomes one line on stderr and exit code 1."""
+    # numpy's linear algebra starts a thread for each core when it is loaded; no command uses it
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # the demo checks its result with pandas
+    if sys.argv[1:2] != ["demo"]:
+        sys.meta_path.insert(0, _WithoutPandas())
     try:
         overlay(prog_name="overlay")
     except OverlayError as error:

@@ -60,7 +60,7 @@ def open_folder(folder: Path) -> Loaded:
     from overlay.config import load
     from overlay.logs import set_up_logs
 
-    set_up_logs(level=logging.WARNING)
+    set_up_logs(level=logging.WARNING, late=True)
     loaded = load(folder)
     if loaded.problems:
         count = len(loaded.problems)

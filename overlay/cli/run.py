@@ -6,16 +6,17 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from overlay.config import Loaded, load
 from overlay.errors import ConfigError, FilePosition, OverlayError
 from overlay.logs import get_logger, set_up_logs
-from overlay.worker.config_folder import watch_folder
-from overlay.worker.service import Service
 
 from .folder import config_option
+
+if TYPE_CHECKING:
+    from overlay.config import Loaded
 
 log = get_logger(__name__)
 
@@ -29,6 +30,8 @@ def run(folder: Path, log_format: str) -> None:
     Bad files are reported and left out; the good ones are served. Changes to stream and consumer
     files take effect while it runs.
     """
+    from overlay.config import load
+
     set_up_logs(human=None if log_format == "auto" else log_format == "human")
     loaded = load(folder)
     for problem in loaded.problems:
@@ -41,6 +44,9 @@ def run(folder: Path, log_format: str) -> None:
 
 async def serve(loaded: Loaded, folder: Path) -> None:
     """Run the service and follow changes in the folder, until SIGTERM or SIGINT."""
+    from overlay.worker.config_folder import watch_folder
+    from overlay.worker.service import Service
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

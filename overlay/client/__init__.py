@@ -2,27 +2,33 @@
 
 Records of streams and topics as Arrow batches, without a service (docs/reading.md). Messages of
 consumers, acked one by one, and consumers created and changed by request (docs/client.md).
+
+Names are imported at their first use: a program that only sends requests does not wait for Arrow.
 """
 
-from .arguments import UnknownArgument
-from .client import Client, UnknownStream, open_client
-from .control.control import ConsumerInfo, Control, FiltersDiffer
-from .control.inbox import NoAnswer
-from .control.refusals import Refused
-from .read.columns import SCHEMA
-from .read.question import BadQuestion, Question
-from .read.reader import Progress
-from .read.reading import AsyncReading, Reading
-from .subscribe.ack_answers import AckTimeout
-from .subscribe.ack_sender import Closed
-from .subscribe.intake import OnSilence
-from .subscribe.membership import HeartbeatsMissed
-from .subscribe.message import AlreadySettled, AsyncMessage, Delivered, Message, Metadata, NoAckWanted
-from .subscribe.order import BadOrder, OrderState
-from .subscribe.ordered import OrderedConsumer
-from .subscribe.subscription import Subscription
-from .subscribe.target import UnknownConsumer
-from .turns import ConcurrentIteration
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .arguments import UnknownArgument
+    from .client import Client, UnknownStream, open_client
+    from .control.control import ConsumerInfo, Control, FiltersDiffer
+    from .control.inbox import NoAnswer
+    from .control.refusals import Refused
+    from .read.columns import SCHEMA
+    from .read.question import BadQuestion, Question
+    from .read.reader import Progress
+    from .read.reading import AsyncReading, Reading
+    from .subscribe.ack_answers import AckTimeout
+    from .subscribe.ack_sender import Closed
+    from .subscribe.intake import OnSilence
+    from .subscribe.membership import HeartbeatsMissed
+    from .subscribe.message import AlreadySettled, AsyncMessage, Delivered, Message, Metadata, NoAckWanted
+    from .subscribe.order import BadOrder, OrderState
+    from .subscribe.ordered import OrderedConsumer
+    from .subscribe.subscription import Subscription
+    from .subscribe.target import UnknownConsumer
+    from .turns import ConcurrentIteration
 
 __all__ = [
     "SCHEMA",
@@ -57,3 +63,44 @@ __all__ = [
     "UnknownStream",
     "open_client",
 ]
+
+_HOMES = {
+    "AckTimeout": ".subscribe.ack_answers",
+    "AlreadySettled": ".subscribe.message",
+    "AsyncMessage": ".subscribe.message",
+    "AsyncReading": ".read.reading",
+    "BadOrder": ".subscribe.order",
+    "BadQuestion": ".read.question",
+    "Client": ".client",
+    "Closed": ".subscribe.ack_sender",
+    "ConcurrentIteration": ".turns",
+    "ConsumerInfo": ".control.control",
+    "Control": ".control.control",
+    "Delivered": ".subscribe.message",
+    "FiltersDiffer": ".control.control",
+    "HeartbeatsMissed": ".subscribe.membership",
+    "Message": ".subscribe.message",
+    "Metadata": ".subscribe.message",
+    "NoAckWanted": ".subscribe.message",
+    "NoAnswer": ".control.inbox",
+    "OnSilence": ".subscribe.intake",
+    "OrderState": ".subscribe.order",
+    "OrderedConsumer": ".subscribe.ordered",
+    "Progress": ".read.reader",
+    "Question": ".read.question",
+    "Reading": ".read.reading",
+    "Refused": ".control.refusals",
+    "SCHEMA": ".read.columns",
+    "Subscription": ".subscribe.subscription",
+    "UnknownArgument": ".arguments",
+    "UnknownConsumer": ".subscribe.target",
+    "UnknownStream": ".client",
+    "open_client": ".client",
+}
+"""By name: the module of this package that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)

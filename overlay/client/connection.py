@@ -24,9 +24,10 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.config.stream import StreamConfig
 from overlay.kafka.admin import Admin
-from overlay.kafka.connection import Properties, open_client
+from overlay.kafka.connection import open_client
 from overlay.kafka.fetch_response import hang_up
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.properties import Properties
 from overlay.match import Addressing
 from overlay.state.partitions import Sources
 

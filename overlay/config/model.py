@@ -1,11 +1,17 @@
 """The base of all config models: frozen, strict about types, and without unknown fields.
 
-The docstrings of fields become their descriptions in the JSON schemas (docs/schema).
+The docstrings of fields become their descriptions in the JSON schemas (docs/schema) and in messages.
+They are read from the sources when they are asked for: pydantic would parse the sources of all models
+at each start.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import re
+from textwrap import dedent
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -20,9 +26,23 @@ class Model(BaseModel):
         frozen=True,
         strict=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         arbitrary_types_allowed=True,
     )
+
+
+def describe_fields(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's fields, by the fields' names, with those of its bases."""
+    found: dict[str, str] = {}
+    for kind in reversed(model.__mro__):
+        if not issubclass(kind, Model) or kind is Model:
+            continue
+        (tree,) = ast.parse(dedent(inspect.getsource(kind))).body
+        assert isinstance(tree, ast.ClassDef)
+        for statement, following in itertools.pairwise(tree.body):
+            match statement, following:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    found[name] = inspect.cleandoc(text)
+    return found
 
 
 def check_topic(name: str) -> str:

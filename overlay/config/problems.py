@@ -17,6 +17,7 @@ from overlay.errors import ConfigError
 from .codes import ERRORS
 from .consumer import JETSTREAM_FIELDS, ConsumerConfig
 from .document import Document, Path, show_path
+from .model import describe_fields
 from .relations import suggest
 from .service import KafkaProperties
 
@@ -117,9 +118,11 @@ def _describe(model: type[BaseModel], path: Path) -> str:
     field; "" if it has none.
     """
     owner = find_model(model, path[:-1])
-    for name, info in owner.model_fields.items() if owner else ():
-        if (info.alias or name) == path[-1] and info.description:
-            return f": {info.description.rstrip('.')}"
+    if owner is None:
+        return ""
+    for name, info in owner.model_fields.items():
+        if (info.alias or name) == path[-1] and (text := describe_fields(owner).get(name)):
+            return f": {text.rstrip('.')}"
     return ""
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, core_schema
 
 from .consumer import ConsumerConfig
-from .model import Model
+from .model import Model, describe_fields
 from .service import ServiceConfig
 from .stream import StreamConfig
 
@@ -16,6 +16,16 @@ MODELS: dict[str, type[Model]] = {"service": ServiceConfig, "stream": StreamConf
 
 
 class _Generator(GenerateJsonSchema):
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Add the docstrings of the fields as their descriptions."""
+        built = super().model_schema(schema)
+        model: type[Model] = schema["cls"]
+        texts = describe_fields(model)
+        for name, info in model.model_fields.items():
+            if name in texts:
+                built["properties"][info.alias or name].setdefault("description", texts[name])
+        return built
+
     def generate(self, schema: CoreSchema, mode: JsonSchemaMode = "validation") -> JsonSchemaValue:
         built = _tidy(super().generate(schema, mode))
         return {"$schema": self.schema_dialect, **built} if isinstance(built, dict) else {}

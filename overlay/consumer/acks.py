@@ -27,8 +27,8 @@ from typing import Any
 
 from overlay.units import INT64_MAX, parse_duration
 
-from .ranges import MAX_RANGES
-
+MAX_RANGES = 10_000
+"""Most ranges in one ack. The client library writes up to 4,000 (client/subscribe/acking.py)."""
 MAX_BODY = 512 << 10
 """Largest body in bytes that is parsed: MAX_RANGES ranges of two numbers with 19 digits fit."""
 MAX_TEXT = 4 << 10

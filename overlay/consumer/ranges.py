@@ -15,9 +15,6 @@ import numpy.typing as npt
 
 from overlay.arrays import Ints
 
-MAX_RANGES = 10_000
-"""Most ranges in one ack. The client library writes up to 4,000 (client/subscribe/acking.py)."""
-
 Range = tuple[int, int]
 
 

@@ -17,8 +17,9 @@ from aiokafka.errors import KafkaError
 
 from overlay.clock import now_ms
 from overlay.errors import SourceUnavailable
-from overlay.kafka.connection import Properties, expect_brokers, for_aiokafka
+from overlay.kafka.connection import expect_brokers, for_aiokafka
 from overlay.kafka.own_topics import control_topic, journal_id
+from overlay.kafka.properties import Properties
 from overlay.output.entry import Entry, press_entries
 from overlay.output.transaction import Transactions
 

@@ -33,8 +33,8 @@ from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
-from overlay.kafka.connection import Properties
 from overlay.kafka.own_topics import events_topic, list_shared_topics
+from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry

@@ -26,11 +26,12 @@ from overlay.clock import monotonic, now_ms
 from overlay.config import Loaded
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.admin import Admin
-from overlay.kafka.connection import Properties, open_client
+from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC
 from overlay.kafka.own_topics import HOUR_MS, control_topic
-from overlay.kafka.records import RowReader, StoredRecord
+from overlay.kafka.properties import Properties
+from overlay.kafka.records import PlainReader, RowReader, StoredRecord
 from overlay.logs import get_logger
 from overlay.scan import Malformed
 from overlay.waits import is_set_within
@@ -73,6 +74,8 @@ class Tail:
     registry: Registry
     on_passed_over: Callable[[int], None] = _ignore
     """Called with the number of records and batches that could not be read."""
+    plain: bool = False
+    """Whether to read without kernels, as commands do (kafka/records.py)."""
     seen: int = 0
     """The offset up to which the topic was read."""
     beginnings: int = 0
@@ -92,7 +95,10 @@ class Tail:
     _client: AIOKafkaClient | None = None
     _fetcher: Fetcher | None = None
     _partition_fetch: PartitionFetch | None = None
-    _rows: RowReader = field(default_factory=lambda: RowReader(HEADERS, most_bytes=MOST_BYTES))
+    _rows: RowReader | PlainReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rows = (PlainReader if self.plain else RowReader)(HEADERS, most_bytes=MOST_BYTES)
 
     @property
     def topic(self) -> str:
@@ -111,7 +117,7 @@ class Tail:
         try:
             async with asyncio.timeout(OPEN_S):
                 self._client = await open_client(self.kafka)
-                self._fetcher = Fetcher(self._client)
+                self._fetcher = Fetcher(self._client, plain=self.plain)
                 self._began_at = now_ms()
                 self.seen, self._again_to = await self._find_bounds()
                 self._partition_fetch = await self._fetcher.open(self.topic, 0, self.seen)
@@ -317,7 +323,7 @@ async def read_registry(kafka: Properties, admin: Admin, files: Loaded) -> Regis
     files alone if there is no topic. Raises SourceUnavailable.
     """
     registry = Registry(files)
-    tail = Tail(kafka, admin, registry)
+    tail = Tail(kafka, admin, registry, plain=True)
     if tail.topic not in await admin.find_topics([tail.topic], with_config=False):
         return registry
     try:

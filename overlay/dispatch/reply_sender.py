@@ -29,7 +29,8 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic, now_ms
 from overlay.errors import OverlayError
-from overlay.kafka.connection import Properties, open_client
+from overlay.kafka.connection import open_client
+from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.output.entry import Entry
 from overlay.output.record import Record

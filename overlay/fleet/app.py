@@ -21,8 +21,9 @@ from overlay.clock import monotonic, now_ms, now_ns
 from overlay.config import ServiceConfig
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
-from overlay.kafka.connection import Properties, for_aiokafka, list_servers, reach
+from overlay.kafka.connection import for_aiokafka, reach
 from overlay.kafka.own_topics import EVENTS_CONFIG, FLEET_CONFIG, events_topic, fleet_app, fleet_topic
+from overlay.kafka.properties import Properties, list_servers
 from overlay.logs import get_logger
 from overlay.waits import Backoff, unless
 

@@ -17,8 +17,9 @@ from aiokafka.errors import KafkaError
 
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin, new_topic
-from overlay.kafka.connection import BOOTSTRAP_S, Properties, expect_brokers, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, expect_brokers, for_aiokafka
 from overlay.kafka.own_topics import FLEET_CONFIG, fleet_topic
+from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.waits import finish_within, is_set_within

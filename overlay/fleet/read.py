@@ -12,7 +12,7 @@ from overlay.errors import OverlayError
 from overlay.kafka.admin import connect
 from overlay.kafka.own_topics import fleet_topic
 from overlay.kafka.range_reader import read_span
-from overlay.kafka.records import RowReader, StoredRecord
+from overlay.kafka.records import PlainReader, StoredRecord
 from overlay.kafka.topics import OffsetSpec
 
 from .findings import Expected, look, survey
@@ -47,8 +47,8 @@ async def read_fleet(loaded: Loaded) -> dict[str, Any]:
             )
         start, end = (await admin.find_bounds([source]))[source]
         since = (await admin.find_offsets([source], OffsetSpec.for_timestamp(now - SPAN_MS)))[source]
-        rows = RowReader(most_bytes=MOST_BATCH_BYTES)
-        async for fetched in read_span(client, *source, max(start, since) if since >= 0 else end, end):
+        rows = PlainReader(most_bytes=MOST_BATCH_BYTES)
+        async for fetched in read_span(client, *source, max(start, since) if since >= 0 else end, end, plain=True):
             for row in rows.read(fetched, fetched.position, end):
                 if isinstance(row, StoredRecord):
                     memory.take(row.key, row.value, row.timestamp, now, prefix)

@@ -24,7 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from overlay.errors import SourceUnavailable
 from overlay.kafka.admin import DEADLINE_S, Admin, Replicas, Unled
 from overlay.kafka.confluent import check_reachable, get_answer
-from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.properties import Properties, for_confluent
 
 from .answers import ClusterAnswers, Operations, TopicAnswer
 from .needs import NewTopicPlan

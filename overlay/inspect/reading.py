@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from overlay.config.relations import suggest
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable
-from overlay.kafka.connection import Properties, for_confluent
 from overlay.kafka.message_headers import read_headers
+from overlay.kafka.properties import Properties, for_confluent
 
 from .sample import SampledRecord, TopicSample
 

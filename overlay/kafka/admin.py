@@ -26,8 +26,9 @@ from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.waits import Backoff
 
 from .brokers import Address, BrokerLost, Brokers
-from .connection import Properties, open_client
+from .connection import open_client
 from .groups import Group, GroupAnswers, Groups
+from .properties import Properties
 from .protocol import Code, IncrementalAlterConfigsRequest, ListOffsetsRequest, Unsupported, describe_code
 from .topics import NewTopic, OffsetSpec, Replicas, TopicFacts, count_replicas, new_topic
 

@@ -22,7 +22,8 @@ from overlay.chance import choose, shuffle
 from overlay.clock import monotonic
 from overlay.waits import Backoff
 
-from .connection import FAILURES, Properties, describe_failure, for_aiokafka, list_servers
+from .connection import FAILURES, describe_failure, for_aiokafka
+from .properties import Properties, list_servers
 from .protocol import TopicsRequest, Unsupported
 
 T = TypeVar("T")

@@ -6,8 +6,10 @@ The client library and the command line use them. The service does not (docs/arc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from overlay.errors import CredentialsRefused, SourceUnavailable
 
-from .connection import DEADLINE_S, Properties, for_confluent, name_files
+from .properties import DEADLINE_S, Properties, for_confluent, name_files
 
 ANSWER_S = 15.0
 LOOK_MS = 5_000
@@ -30,18 +32,26 @@ _REFUSALS = (
 )
 
 
-def make_admin_client(kafka: Properties, **more: Any) -> AdminClient:
-    """Return an admin client without log output; `more`: settings added to `kafka`.
-
-    Raises CredentialsRefused if the settings cannot be used, for example if a certificate file is
-    missing or is not a certificate.
+@contextlib.contextmanager
+def refuse_settings(kafka: Properties) -> Iterator[None]:
+    """Raise CredentialsRefused if a client cannot be made of the settings, for example if a
+    certificate file is missing or is not a certificate. A context for the call that makes it.
     """
     try:
-        return AdminClient({**for_confluent(kafka), "log_level": "0", **more})
+        yield
     except KafkaException as error:
         raise CredentialsRefused(
             f"{name_files(kafka)}the Kafka settings cannot be used: {error.args[0].str()}. Check ssl.* of the Kafka settings"
         ) from error
+
+
+def make_admin_client(kafka: Properties, **more: Any) -> AdminClient:
+    """Return an admin client without log output; `more`: settings added to `kafka`.
+
+    Raises CredentialsRefused if the settings cannot be used.
+    """
+    with refuse_settings(kafka):
+        return AdminClient({**for_confluent(kafka), "log_level": "0", **more})
 
 
 def get_answer(future: Future[Any]) -> Any:

@@ -1,6 +1,4 @@
-"""Kafka settings of the overlay: one section in librdkafka's names, translated for each client
-library.
-"""
+"""Connections of aiokafka's clients: settings in its names, and the errors of connecting."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.waits import finish_within
 
-Properties = Mapping[str, str]
+from .properties import DEADLINE_S, Properties, list_servers, name_files
 
 _REFUSALS = (
     ssl.SSLError,
@@ -42,8 +40,6 @@ FAILURES = (OSError, KafkaError, UnicodeError)
 """Errors of connecting and of requests. Python raises UnicodeError for an invalid host name such as
 `a..b`.
 """
-_FILES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
-DEADLINE_S = 10.0
 GRACE_S = 1.0
 """Time to wait for the other addresses after one broker has refused the connection."""
 RETRY_S = 0.5
@@ -51,9 +47,6 @@ BOOTSTRAP_S = 1.0
 """Seconds for which the start of a client of aiokafka goes on after it was cancelled. Cancelled between
 connecting and the answer to its first request, it would leave the connection open.
 """
-# By default librdkafka waits up to 10 s between two tries, and would find a broker that is back
-# that much later.
-_RECONNECT_MS = "500"
 
 
 def find_refusal(error: BaseException) -> BaseException | None:
@@ -74,23 +67,6 @@ def describe_failure(error: BaseException) -> str:
     """Return the text of an error, with the cause if the system or TLS gave one."""
     text = str(error) or type(error).__name__
     return f"{text}: {error.__cause__}" if isinstance(error.__cause__, OSError) else text
-
-
-def for_confluent(kafka: Properties) -> dict[str, str]:
-    """Return settings for confluent-kafka's clients, which take librdkafka's names."""
-    return {"reconnect.backoff.max.ms": _RECONNECT_MS, **kafka}
-
-
-def name_files(kafka: Properties) -> str:
-    """Return the names of the certificate files as a prefix of a message: neither library says
-    which file it could not read.
-    """
-    return "".join(f"{name} {kafka[name]}: " for name in _FILES if name in kafka)
-
-
-def list_servers(kafka: Properties) -> list[str]:
-    """Return the bootstrap addresses of the settings, each as host:port."""
-    return [server.strip() for server in kafka["bootstrap.servers"].split(",")]
 
 
 def for_aiokafka(kafka: Properties) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import HEADER_SIZE, Batches, read_end, split
+from overlay.scan.rows import find_batches
 from overlay.waits import Backoff
 
 from .fetch_response import fetch
@@ -260,13 +261,15 @@ class Fetcher:
         *,
         partition_bytes: int | None = None,
         requests: int = 1,
+        plain: bool = False,
         apart: int = 0,
     ) -> None:
         """Start fetching with a connected client.
 
         `partition_bytes`: bytes to ask for per partition, None for PARTITION_BYTES. `requests`:
         most fetches in flight to one broker. Set it above 1 only if no partition fetch waits for
-        records that are not in the log yet. `apart`: fetchers with different numbers use separate
+        records that are not in the log yet. `plain`: find batches without kernels, which a command
+        would have to load first. `apart`: fetchers with different numbers use separate
         connections, so that they do not wait for each other.
         """
         self.changed = asyncio.Event()
@@ -276,6 +279,7 @@ class Fetcher:
         self._partition_fetches: list[PartitionFetch] = []
         self._requests = requests
         self._apart = apart
+        self._plain = plain
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
         self._idle = asyncio.Event()
         self._dispatcher = asyncio.create_task(self._dispatch(), name="fetching")
@@ -593,7 +597,7 @@ class Fetcher:
             if has_learnt:  # the reader learns where the log ends
                 self.changed.set()
             return
-        found = split(buf)
+        found = split(buf, find_batches) if self._plain else split(buf)
         log_position = log_position_after(found.batches, position)
         if found.batches.size and not found.fault and log_position.position == position:
             # The broker says that this batch reaches the position, but its header ends below: the

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
-import numpy as np
 from aiokafka.client import AIOKafkaClient
 
 from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.scan import Decoder, Malformed, make_plan
-from overlay.scan.kernel import open_bodies
 from overlay.waits import is_set_within
 
 from .fetcher import Changed, Denied, Fetched, Fetcher, Lost
 from .log_position import TopicPartition
 from .lost_position import refuse
+from .records import PlainReader, RowReader
 
 PATIENCE_S = 30.0
 LOOK_BACK = 16
@@ -30,12 +29,14 @@ async def read_span(
     *,
     size: int | None = None,
     fetcher: Fetcher | None = None,
+    plain: bool = False,
 ) -> AsyncGenerator[Fetched, None]:
     """Yield fetches that together hold the offsets start <= offset < end. `end` must not be above
     the high watermark; what lies above the last stable offset is waited for.
 
     `size`: approximate bytes of the range, if known; not much more is then fetched. `fetcher`: one
-    to share between several ranges that are read at the same time.
+    to share between several ranges that are read at the same time. `plain`: as in Fetcher, if
+    there is none to share.
 
     Raises SourceChanged if `start` is no longer in the log or the log has changed,
     SourceUnavailable after PATIENCE_S without an answer, or behind a transaction that stays open.
@@ -43,7 +44,7 @@ async def read_span(
     if start >= end:
         return
     own = fetcher is None
-    fetcher = fetcher or Fetcher(client)
+    fetcher = fetcher or Fetcher(client, plain=plain)
     partition_fetch = await fetcher.open(topic, partition, start, end, size)
     try:
         position = start
@@ -83,25 +84,20 @@ def _explain(topic: str, partition: int, position: int, *, is_open: bool) -> str
 
 
 async def read_records(
-    client: AIOKafkaClient, topic: str, partition: int, start: int, end: int
+    client: AIOKafkaClient, topic: str, partition: int, start: int, end: int, *, plain: bool = False
 ) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
     """Yield offset, key and value of each record that has a value.
 
-    Only for small topics: it makes Python objects per record. Raises SourceChanged for a batch that
-    cannot be read.
+    Only for small topics: it makes Python objects per record. `plain`: read without kernels, as in
+    Fetcher. Raises SourceChanged for a batch that cannot be read.
     """
-    decoder = Decoder(make_plan())
-    async for fetched in read_span(client, topic, partition, start, end):
-        for piece in decoder.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
-            if isinstance(piece, Malformed):
-                raise SourceChanged(f"{topic}-{partition}@{piece.base_offset}: {piece.fault.text}")
-            columns = [np.empty(len(piece), np.int64) for _ in range(5)]
-            open_bodies(piece.buf, piece.body, piece.end, *columns)
-            rows = zip(piece.offset.tolist(), *(column.tolist() for column in columns[:4]), strict=True)
-            for offset, key_at, key_size, at, size in rows:
-                if size >= 0:
-                    key = piece.buf[key_at : key_at + key_size].tobytes() if key_size >= 0 else None
-                    yield offset, key, piece.buf[at : at + size].tobytes()
+    reader = PlainReader() if plain else RowReader()
+    async for fetched in read_span(client, topic, partition, start, end, plain=plain):
+        for row in reader.read(fetched, fetched.position, end):
+            if isinstance(row, Malformed):
+                raise SourceChanged(f"{topic}-{partition}@{row.base_offset}: {row.fault.text}")
+            if row.value is not None:
+                yield row.offset, row.key, row.value
 
 
 async def find_records_end(client: AIOKafkaClient, source: TopicPartition, first: int, end: int) -> int:

@@ -1,9 +1,9 @@
 """Records of small topics as Python objects: control records, state records, records of other
 writers.
 
-Every batch is read by the project's own decoder. A batch that cannot be read is yielded as a value
-(Malformed) and never raised. So is a batch that decompresses to more than the decoder's arena
-takes.
+Every batch is read by the project's own decoder, or without kernels (scan/rows.py) by a command that
+has to answer at once. A batch that cannot be read is yielded as a value (Malformed) and never
+raised. So is a batch that decompresses to more than the decoder's arena takes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from overlay.scan import Decoder, Malformed, Records, make_plan
 from overlay.scan.codec import Arena
 from overlay.scan.decode import NO_STOP
 from overlay.scan.kernel import open_bodies
+from overlay.scan.rows import read_rows
 
 from .fetcher import Fetched
 
@@ -44,8 +45,7 @@ class RowReader:
         """
         self._headers = tuple(headers)
         plan = make_plan(tuple(Field(FieldKind.HEADER, name) for name in self._headers))
-        arena = None if most_bytes is None else Arena(min(4 << 20, most_bytes), most_bytes)
-        self._decoder = Decoder(plan, arena=arena)
+        self._decoder = Decoder(plan, arena=_make_arena(most_bytes))
 
     def read(self, fetched: Fetched, position: int, stop: int = NO_STOP) -> Iterator[StoredRecord | Malformed]:
         """Yield the records with position <= offset < stop in order, and a Malformed for each batch
@@ -58,22 +58,43 @@ class RowReader:
                 yield from self._read_piece(piece)
 
     def _read_piece(self, piece: Records) -> Iterator[StoredRecord]:
-        key_at, key_size, at, size, _ = columns = [np.empty(len(piece), np.int64) for _ in range(5)]
+        columns = [np.empty(len(piece), np.int64) for _ in range(5)]
         open_bodies(piece.buf, piece.body, piece.end, *columns)
-        for row in range(len(piece)):
+        rows = zip(*(column.tolist() for column in (piece.offset, piece.timestamp, *columns[:4])), strict=True)
+        for row, (offset, timestamp, key_at, key_size, at, size) in enumerate(rows):
             found = {
                 name: piece.buf[start : start + length].tobytes()
                 for slot, name in enumerate(self._headers)
                 if (start := int(piece.at[slot, row])) >= 0 and (length := int(piece.size[slot, row])) >= 0
             }
-            yield StoredRecord(
-                int(piece.offset[row]),
-                int(piece.timestamp[row]),
-                _cut(piece, key_at[row], key_size[row]),
-                _cut(piece, at[row], size[row]),
-                found,
-            )
+            yield StoredRecord(offset, timestamp, _cut(piece, key_at, key_size), _cut(piece, at, size), found)
 
 
-def _cut(piece: Records, at: np.int64, size: np.int64) -> bytes | None:
+def _cut(piece: Records, at: int, size: int) -> bytes | None:
     return piece.buf[at : at + size].tobytes() if size >= 0 else None
+
+
+class PlainReader:
+    """A reader as RowReader, without kernels, for commands and for a few records. A service reads its
+    own state and the control topic with kernels: a batch of millions of records, which any client
+    may write to the control topic, would hold up its event loop for many seconds.
+    """
+
+    def __init__(self, headers: Sequence[str] = (), *, most_bytes: int | None = None) -> None:
+        """Make a reader for the named headers; `most_bytes` as for RowReader."""
+        self._names = {name.encode(): name for name in headers}
+        self._arena = _make_arena(most_bytes) or Arena()
+
+    def read(self, fetched: Fetched, position: int, stop: int = NO_STOP) -> Iterator[StoredRecord | Malformed]:
+        """Yield records and Malformed as `RowReader.read`."""
+        for row in read_rows(fetched.data, position, stop=stop, aborted=fetched.aborted, arena=self._arena):
+            if isinstance(row, Malformed):
+                yield row
+            else:
+                last = {self._names[name]: value for name, value in row.headers if name in self._names}
+                headers = {name: value for name, value in last.items() if value is not None}
+                yield StoredRecord(row.offset, row.timestamp, row.key, row.value, headers)
+
+
+def _make_arena(most_bytes: int | None) -> Arena | None:
+    return None if most_bytes is None else Arena(min(4 << 20, most_bytes), most_bytes)

@@ -34,7 +34,8 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import now_ms
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
-from overlay.kafka.connection import BOOTSTRAP_S, Properties, expect_brokers, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, expect_brokers, for_aiokafka
+from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.waits import Backoff, finish_within
 

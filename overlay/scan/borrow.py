@@ -17,33 +17,57 @@ tests/scan/test_borrow.py checks the sources for all this.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast
-
-from numba import types
-from numba.extending import intrinsic
 
 Array = TypeVar("Array")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _disown(typing_context: Any, array: Any) -> Any:
-    if not isinstance(array, types.Array):
-        return None
+class _Disown:
+    """The intrinsic behind `borrow`. It is made, and numba imported, when numba first compiles a
+    kernel that names it.
+    """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        view = context.make_array(signature.args[0])(context, builder, arguments[0])
-        view.meminfo = view.meminfo.type(None)
-        view.parent = view.parent.type(None)
-        return view._getvalue()
+    def __init__(self) -> None:
+        self.__name__ = "borrow"
 
-    return array(array), generate
+    @cached_property
+    def _numba_type_(self) -> Any:
+        # importing numba takes longer than most commands take to answer
+        from numba.core.registry import cpu_target
+
+        context = cpu_target.typing_context
+        intrinsic = _make_intrinsic()
+        context.refresh()
+        return context.resolve_value_type(intrinsic)
+
+
+def _make_intrinsic() -> Any:
+    # as above
+    from numba import types
+    from numba.extending import intrinsic
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def _disown(typing_context: Any, array: Any) -> Any:
+        if not isinstance(array, types.Array):
+            return None
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            view = context.make_array(signature.args[0])(context, builder, arguments[0])
+            view.meminfo = view.meminfo.type(None)
+            view.parent = view.parent.type(None)
+            return view._getvalue()
+
+        return array(array), generate
+
+    return _disown
 
 
 class _Borrow(Protocol):
     def __call__(self, array: Array, /) -> Array: ...
 
 
-borrow = cast(_Borrow, _disown)
+borrow = cast(_Borrow, _Disown())
 """`borrow(parameter)`, in a kernel: the parameter's array without its owner. See the module's
 docstring.
 """

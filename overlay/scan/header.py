@@ -24,6 +24,7 @@ Magic is at the same place in formats v0 and v1, which is how those are recognis
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import NamedTuple
 
 import google_crc32c
@@ -167,9 +168,13 @@ class Split(NamedTuple):
     base_offset: int
 
 
-def split(buf: Bytes) -> Split:
+FindBatches = Callable[[Bytes, int, int, Batches], tuple[int, int, Fault]]
+"""What `_split` does."""
+
+
+def split(buf: Bytes, find: FindBatches = _split) -> Split:
     """Find the batches of fetched bytes. A batch cut off at the end is no fault: the next fetch
-    brings it whole.
+    brings it whole. `find`: the kernel, or `find_batches` of rows.py, which needs none.
 
     If the CRC of a batch does not match, its `last_offset` is limited by its base offset and its
     record count.
@@ -179,17 +184,17 @@ def split(buf: Bytes) -> Split:
     while True:
         # few at first: zeroing room for many takes longer than finding them
         table = np.zeros(MANY_BATCHES if parts else FEW_BATCHES, BATCH)
-        filled, at, fault = _split(buf, at, previous, table)
+        filled, at, fault = find(buf, at, previous, table)
         found = table[:filled]
         parts.append(found)
         is_bounded = _bound(buf, found)
         previous = int(found[-1]["last_offset"]) if filled else previous
-        if fault == Fault.ORDER and is_bounded and int(_integer(buf, at, 8)) > previous:
+        if fault == Fault.ORDER and is_bounded and _read_integer(buf, at, 8) > previous:
             # the batch before it claimed to reach farther, but it is damaged and was limited
             continue
         if fault or filled < table.size:
             break
-    base_offset = int(_integer(buf, at, 8)) if fault else -1
+    base_offset = _read_integer(buf, at, 8) if fault else -1
     return Split(np.concatenate(parts) if len(parts) > 1 else parts[0], fault, at, base_offset)
 
 
@@ -212,6 +217,11 @@ def _bound(buf: Bytes, batches: Batches) -> bool:
     return is_any
 
 
+def _read_integer(buf: Bytes, at: int, size: int) -> int:
+    """As `_integer`, without a kernel."""
+    return int.from_bytes(buf[at : at + size].tobytes(), signed=True)
+
+
 def read_end(buf: Bytes, batch: np.void) -> int:
     """Return the offset after a batch as its header says it, even if it is damaged."""
-    return int(batch["base_offset"]) + int(_integer(buf, int(batch["at"]) + DELTA_AT, 4)) + 1
+    return int(batch["base_offset"]) + _read_integer(buf, int(batch["at"]) + DELTA_AT, 4) + 1

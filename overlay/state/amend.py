@@ -60,7 +60,7 @@ async def read_states(client: AIOKafkaClient, admin: Admin, prefix: str) -> list
     Raises SourceUnavailable, StateUnreadable.
     """
     topic, shards = state_topic(prefix), await count_shards(admin, prefix)
-    return [(await read_state(client, admin, topic, shard))[0] for shard in range(shards)]
+    return [(await read_state(client, admin, topic, shard, plain=True))[0] for shard in range(shards)]
 
 
 async def _keep_generation(state: ShardState) -> int:

@@ -50,9 +50,9 @@ from overlay.chance import draw_id
 from overlay.config import ServiceConfig
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
-from overlay.kafka.connection import Properties
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import job_id, job_topic, shard_of, state_topic
+from overlay.kafka.properties import Properties
 from overlay.output.transaction import Transactions
 
 from .amend import amend_shard, count_shards

@@ -49,7 +49,7 @@ async def read_last(client: AIOKafkaClient, admin: Admin, topic: str, partition:
     await client.add_topic(topic)
     while first < end and last is None:
         start = max(first, end - reach)
-        async for _, _, value in read_records(client, topic, partition, start, end):
+        async for _, _, value in read_records(client, topic, partition, start, end, plain=True):
             last = value
         if last is None:
             end, reach = start, 8 * reach

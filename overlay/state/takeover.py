@@ -23,8 +23,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from overlay.errors import Fenced, OverlayError, SourceChanged
 from overlay.kafka.admin import Admin, new_topic
-from overlay.kafka.connection import Properties
 from overlay.kafka.own_topics import STATE_CONFIG, shard_id, state_topic, workers_group
+from overlay.kafka.properties import Properties
 from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
 from overlay.output.transaction import Transactions
@@ -67,9 +67,11 @@ async def refuse_running_service(admin: Admin, prefix: str) -> None:
         )
 
 
-async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: int) -> tuple[ShardState, int]:
-    """Return a shard's state, read up to the high watermark, and how many records were read. Raises
-    StateUnreadable."""
+async def read_state(
+    client: AIOKafkaClient, admin: Admin, topic: str, shard: int, *, plain: bool = False
+) -> tuple[ShardState, int]:
+    """Return a shard's state, read up to the high watermark, and how many records were read.
+    `plain`: read without kernels, for commands. Raises StateUnreadable."""
     replay = StateReplay()
     # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
     async for attempt in AsyncRetrying(
@@ -78,7 +80,7 @@ async def read_state(client: AIOKafkaClient, admin: Admin, topic: str, shard: in
         with attempt:
             replay = StateReplay()
             log_start, end = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
-            async for _, key, value in read_records(client, topic, shard, log_start, end):
+            async for _, key, value in read_records(client, topic, shard, log_start, end, plain=plain):
                 replay.apply(key, value)
     return replay.state, replay.count
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import json
+from contextlib import closing
 from dataclasses import dataclass, fields
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from typing import Any
-
-import aiohttp
 
 from overlay.config import HttpConfig
 from overlay.errors import OverlayError
@@ -45,13 +48,14 @@ async def ask_service(http: HttpConfig) -> OverlayFacts:
         raise NoService("http.listen has port 0, so the address of a service is not known")
     url = f"http://{_reachable(host)}:{port}"
     try:
-        wire = await _fetch(url)
+        async with asyncio.timeout(DEADLINE_S):
+            wire = await asyncio.to_thread(_fetch, _reachable(host), port)
         service = ServiceFacts(**_known(ServiceFacts, wire.service) | {"url": url})
         streams = [_read_stream(found) for found in wire.streams]
         consumers = [_read_consumer(found) for found in wire.consumers]
-    except (aiohttp.ClientConnectionError, TimeoutError) as error:
+    except OSError as error:
         raise NoService(f"the service is not running: nothing answers at {url}") from error
-    except (aiohttp.ClientError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (HTTPException, ValueError, TypeError, KeyError, AttributeError) as error:
         raise NoService(f"the service is not running: what answers at {url} is another program") from error
     return OverlayFacts({s.name: s for s in streams}, {c.id: c for c in consumers}, service)
 
@@ -72,13 +76,20 @@ def _reachable(host: str) -> str:
     return host if address.version == 4 else f"[{host}]"
 
 
-async def _fetch(url: str) -> _Wire:
-    timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
-    async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
+def _fetch(host: str, port: int) -> _Wire:
+    """Return the three pages of a service, read over one connection. Raises OSError if none answers,
+    HTTPException or ValueError if the answer is not that of a service.
+
+    The standard library's client: a command is done before another one is imported.
+    """
+    with closing(HTTPConnection(host.strip("[]"), port, timeout=DEADLINE_S)) as connection:
         parts = []
         for part in ("service", "streams", "consumers"):
-            async with session.get(f"{url}/{part}") as answer:
-                parts.append(await answer.json())
+            connection.request("GET", f"/{part}")
+            answer = connection.getresponse()
+            if answer.status != HTTPStatus.OK:
+                raise HTTPException(f"/{part}: {answer.status}")
+            parts.append(json.loads(answer.read()))
     return _Wire(*parts)
 
 

@@ -27,8 +27,9 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, SourceUnavailable
-from overlay.kafka.connection import BOOTSTRAP_S, Properties, expect_brokers, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, expect_brokers, for_aiokafka
 from overlay.kafka.own_topics import workers_group
+from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.waits import finish_within, unless
 

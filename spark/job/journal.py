@@ -18,9 +18,10 @@ from aiokafka.client import AIOKafkaClient
 from overlay.clock import now_ms
 from overlay.errors import Fenced, OverlayError
 from overlay.kafka.admin import Admin
-from overlay.kafka.connection import Properties, open_client
+from overlay.kafka.connection import open_client
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_id, job_topic
+from overlay.kafka.properties import Properties
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions

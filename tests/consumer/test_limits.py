@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from overlay.client.subscribe.acking import MAX_RANGES as WRITTEN_RANGES
 from overlay.config.consumer import ConsumerConfig
-from overlay.consumer.acks import MAX_REASON, Ack, Flaw, Garbage, RangeAck, Verb, parse_ack, write_ranges
+from overlay.consumer.acks import MAX_RANGES, MAX_REASON, Ack, Flaw, Garbage, RangeAck, Verb, parse_ack, write_ranges
 from overlay.consumer.pulls import StatusText, parse_pull
-from overlay.consumer.ranges import MAX_RANGES, find_within, join
+from overlay.consumer.ranges import find_within, join
 from overlay.consumer.window import Window
 from overlay.units import INT64_MAX, MAX_TEXT, parse_duration, parse_size, parse_time
 

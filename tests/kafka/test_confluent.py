@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from overlay.kafka.confluent import Contact
-from overlay.kafka.connection import for_confluent
+from overlay.kafka.properties import for_confluent
 from overlay.kafka.protocol import Code, TopicsRequest
 from tests.support.stub import Stub, run_stub
 from tests.support.waiting import wait_until

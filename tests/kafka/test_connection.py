@@ -21,7 +21,8 @@ from overlay.control.journal import Journal
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.confluent import check_reachable
-from overlay.kafka.connection import Properties, make_ssl_context, open_client, reach
+from overlay.kafka.connection import make_ssl_context, open_client, reach
+from overlay.kafka.properties import Properties
 from tests.support.security import Security, make_security
 
 AWAY_S = 3.0

@@ -53,7 +53,7 @@ def _records(base_offset: int, count: int) -> list[Record]:
     ]
 
 
-def _corpus() -> list[bytes]:
+def make_corpus() -> list[bytes]:
     """Small buffers, so that a round is quick: each codec alone, several batches, flags, markers, nothing."""
     alone = [make.build(_records(5, 4), base_offset=5, codec=codec, xerial=True) for codec in range(5)]
     raw_snappy = make.build(_records(5, 4), base_offset=5, codec=2, xerial=False)
@@ -101,7 +101,7 @@ def _check(data: bytes, aborted: list[tuple[int, int]]) -> Reading:
 
 @pytest.mark.timeout(60 + ROUNDS // 50)
 def test_damaged_buffers() -> None:
-    corpus = _corpus()
+    corpus = make_corpus()
     faults = records = 0
     for seed in range(ROUNDS):
         data = mutate(seed, corpus[seed % len(corpus)])
@@ -152,7 +152,7 @@ def _read_columns(data: bytes, poison: int) -> list[list[dict[str, Any]]]:
 @pytest.mark.timeout(60 + ROUNDS // 50)
 def test_columns_of_damaged_buffers() -> None:
     """The kernels behind the walk: typed columns, subjects, the envelope. Digits around a field would change its number."""
-    corpus = _corpus()
+    corpus = make_corpus()
     rows = 0
     for seed in range(ROUNDS // 10):
         data = mutate(seed, corpus[seed % len(corpus)])

@@ -29,10 +29,10 @@ from overlay.control.records import Subject as About
 from overlay.control.records import make_key, read_config, write_config, write_json
 from overlay.control.requests import Op
 from overlay.errors import OverlayError
-from overlay.kafka.connection import Properties
 from overlay.kafka.header_names import CLIENT, CODE, DESCRIPTION, SUBJECT, TOKEN
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.own_topics import acks_topic, control_topic
+from overlay.kafka.properties import Properties
 from overlay.units import format_time
 
 from .inbox import Inbox, NoAnswer

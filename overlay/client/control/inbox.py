@@ -11,11 +11,11 @@ from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.errors import OverlayError, SourceUnavailable
-from overlay.kafka.confluent import check_reachable
-from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.confluent import check_reachable, refuse_settings
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.own_topics import reply_topic
+from overlay.kafka.properties import Properties, for_confluent
 from overlay.output.record import Headers
 
 from .replies import judge, open_replies
@@ -24,6 +24,13 @@ POLL_S = 0.05
 REACH_S = 5.0
 SEND_S = 10.0
 """Seconds that Kafka may take for the request itself, however short the wait for its answer is."""
+_NOT_WRITTEN = (
+    RdKafkaError.NOT_LEADER_FOR_PARTITION,
+    RdKafkaError.LEADER_NOT_AVAILABLE,
+    RdKafkaError.NOT_ENOUGH_REPLICAS,
+    RdKafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+"""Errors by which a broker says that a record is not in the log."""
 
 
 class NoAnswer(OverlayError, TimeoutError):
@@ -37,6 +44,7 @@ class Inbox:
         self._kafka, self._prefix = kafka, prefix
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
+        self._first: Producer | None = None
 
     def __enter__(self) -> Inbox:
         return self
@@ -50,7 +58,7 @@ class Inbox:
         """Close the connections. The next request opens new ones."""
         if self._consumer is not None:
             self._consumer.close()
-        self._consumer = self._producer = None
+        self._consumer = self._producer = self._first = None
 
     def ask(
         self, topic: str, key: bytes, value: bytes, timeout: float, headers: Headers = (), id: str = ""
@@ -64,9 +72,9 @@ class Inbox:
         CredentialsRefused.
         """
         correlation = (id or uuid.uuid4().hex).encode()
-        consumer, producer = self._open()
+        consumer = self._open()
         more = [*headers, (REPLY_TOPIC, reply_topic(self._prefix).encode()), (CORRELATION, correlation)]
-        self._send(producer, topic, key, value, more)
+        self._send(topic, key, value, more)
         deadline = time.monotonic() + timeout
         fault = ""
         while (left := deadline - time.monotonic()) > 0:
@@ -85,30 +93,58 @@ class Inbox:
             f" {self._kafka['bootstrap.servers']}?"
         )
 
-    def _open(self) -> tuple[Consumer, Producer]:
-        if self._consumer is None or self._producer is None:
-            check_reachable(self._kafka, REACH_S)
-            group = f"overlay-inbox-{uuid.uuid4().hex}"
-            self._consumer = open_replies(self._kafka, reply_topic(self._prefix), group)
-            self._producer = Producer({**for_confluent(self._kafka), "enable.idempotence": True, "log_level": 0})
-        return self._consumer, self._producer
+    def _open(self) -> Consumer:
+        """Return the reader of answers. Open it and the producers if they are not open yet.
 
-    def _send(self, producer: Producer, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
-        failures: list[RdKafkaError] = []
-        producer.produce(
-            topic,
-            value,
-            key,
-            headers=list(headers),
-            on_delivery=lambda error, _: failures.append(error) if error else None,
-        )
-        left = producer.flush(SEND_S)
-        if failures or left:
-            self.close()  # as after a missing answer
-        if failures:
-            raise judge(topic, "Write", failures[0])
-        if left:
+        An idempotent producer asks for its producer id half a second after it was made, and sends
+        nothing before. So the first request has a producer of its own, which sends at once and
+        never repeats a request: the service would carry it out twice.
+        """
+        if self._consumer is None:
+            settings = {**for_confluent(self._kafka), "log_level": 0}
+            with refuse_settings(self._kafka):
+                self._first = Producer({**settings, "acks": "all", "retries": 0})
+                self._producer = Producer({**settings, "enable.idempotence": True})
+            try:
+                check_reachable(self._kafka, REACH_S)
+                group = f"overlay-inbox-{uuid.uuid4().hex}"
+                self._consumer = open_replies(self._kafka, reply_topic(self._prefix), group)
+            except BaseException:
+                self.close()
+                raise
+        return self._consumer
+
+    def _send(self, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
+        """Send a request and wait until Kafka has it. Raises SourceUnavailable, CredentialsRefused."""
+        assert self._producer is not None
+        first, self._first = self._first, None
+        failure = _produce(first or self._producer, topic, key, value, headers)
+        if first is not None and failure is not None and failure.code() in _NOT_WRITTEN:
+            failure = _produce(self._producer, topic, key, value, headers)
+        if failure is None:
+            return
+        self.close()  # as after a missing answer
+        if failure.code() == RdKafkaError._MSG_TIMED_OUT:
             raise SourceUnavailable(f"{topic}: Kafka did not take the request within {SEND_S:g} s")
+        raise judge(topic, "Write", failure)
+
+
+def _produce(producer: Producer, topic: str, key: bytes, value: bytes, headers: Headers) -> RdKafkaError | None:
+    """Send a record. Return None once Kafka has it, the error if Kafka refuses it or does not take it
+    within SEND_S seconds.
+    """
+    failures: list[RdKafkaError] = []
+    producer.produce(
+        topic,
+        value,
+        key,
+        headers=list(headers),
+        on_delivery=lambda error, _: failures.append(error) if error else None,
+    )
+    left = producer.flush(SEND_S)
+    if failures:
+        return failures[0]
+    return RdKafkaError(RdKafkaError._MSG_TIMED_OUT) if left else None
 
 
 def _find(record: Message, name: str) -> bytes | None:

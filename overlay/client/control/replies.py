@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
-from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.properties import Properties, for_confluent
 from overlay.waits import comes_true
 
 OPEN_S = 10.0

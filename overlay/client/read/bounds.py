@@ -23,8 +23,9 @@ from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import Glimpse, glimpse_all
 from overlay.inspect.reading import check_topics, look_around
 from overlay.kafka.admin import Admin, OffsetSpec
-from overlay.kafka.connection import Properties, reach
+from overlay.kafka.connection import reach
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.properties import Properties
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ShardState
 

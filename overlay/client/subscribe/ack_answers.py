@@ -26,8 +26,8 @@ from confluent_kafka import Message as KafkaRecord
 from overlay.client.control.replies import open_replies
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import Contact
-from overlay.kafka.connection import Properties
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
+from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.output.record import Headers
 

@@ -25,7 +25,7 @@ from overlay.config.consumer import AckPolicy
 from overlay.consumer.acks import Verb, write_ranges
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.confluent import Contact
-from overlay.kafka.connection import Properties, for_confluent
+from overlay.kafka.properties import Properties, for_confluent
 from overlay.logs import get_logger
 from overlay.output.record import Record
 

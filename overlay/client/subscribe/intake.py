@@ -12,7 +12,7 @@ import threading
 import weakref
 from enum import StrEnum
 
-from overlay.kafka.connection import Properties
+from overlay.kafka.properties import Properties
 
 from .ack_answers import AckAnswers
 from .ack_sender import AckSender

@@ -28,8 +28,8 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.confluent import Contact
-from overlay.kafka.connection import Properties, for_confluent
 from overlay.kafka.message_headers import read_headers
+from overlay.kafka.properties import Properties, for_confluent
 from overlay.logs import get_logger
 
 from .kind import RecordClassifier

@@ -34,9 +34,9 @@ from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.config.consumer import AckPolicy
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.jobs import run_apart
-from overlay.kafka.connection import Properties, for_confluent
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.own_topics import ordered_topic
+from overlay.kafka.properties import Properties, for_confluent
 from overlay.logs import get_logger
 
 from .ack_answers import AckAnswers

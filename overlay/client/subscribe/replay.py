@@ -24,7 +24,6 @@ from confluent_kafka import KafkaError as RdKafkaError
 from overlay.config import Loaded
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable
-from overlay.kafka.connection import Properties, for_confluent
 from overlay.kafka.header_names import (
     CAUSES,
     DEAD_CONSUMER,
@@ -40,6 +39,7 @@ from overlay.kafka.header_names import (
 )
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.own_topics import replay_group
+from overlay.kafka.properties import Properties, for_confluent
 
 REACH_S = 5.0
 DEADLINE_S = 30.0

@@ -18,8 +18,8 @@ from typing import TypeVar
 from confluent_kafka import Message as KafkaRecord
 
 from overlay.client.turns import AsyncIteration, IterationGuard
-from overlay.kafka.connection import Properties
 from overlay.kafka.message_headers import read_headers
+from overlay.kafka.properties import Properties
 
 from .ack_answers import AckAnswers
 from .intake import OnSilence, RecordIntake

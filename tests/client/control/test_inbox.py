@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from overlay.client.control.control import Control
 from overlay.client.control.inbox import Inbox, NoAnswer
+from overlay.errors import CredentialsRefused, SourceUnavailable
 from tests.support.kafka import SureProducer, make_topic
 from tests.support.waiting import wait_until
 
@@ -31,7 +35,7 @@ def test_after_no_answer_the_next_question_opens_another_consumer(bootstrap: str
         consumers = []
         for _ in range(2):
             asking = inbox.ask(f"{prefix}.control", b"request 1", b"{}", 0.5)
-            consumers.append(inbox._open()[0])
+            consumers.append(inbox._open())
             with pytest.raises(NoAnswer):
                 next(asking)
             assert inbox._consumer is None
@@ -58,3 +62,46 @@ def test_messages_of_a_pull_that_was_broken_off_are_returned(bootstrap: str, pre
     requests.close()
     control.close()
     assert [(message.token, message.value) for message in found] == [(TOKEN.decode(), b"value")]
+
+
+def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.pem"
+    kafka = {"bootstrap.servers": "localhost:1", "security.protocol": "SSL", "ssl.ca.location": str(missing)}
+    with Inbox(kafka, "p") as inbox:
+        asking = inbox.ask("p.control", b"request 1", b"{}", 0.5)
+        with pytest.raises(CredentialsRefused, match=f"ssl.ca.location {missing}: "):
+            next(asking)
+
+
+class Refusing:
+    """A producer whose record a broker refuses with one error."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def produce(self, *_: Any, on_delivery: Callable[[KafkaError, None], None], **__: Any) -> None:
+        on_delivery(KafkaError(self._code), None)
+
+    def flush(self, _: float) -> int:
+        return 0
+
+
+def count_requests(bootstrap: str, prefix: str) -> int:
+    with Inbox({"bootstrap.servers": bootstrap}, prefix) as inbox:
+        consumer = inbox._open()
+        return int(consumer.get_watermark_offsets(TopicPartition(f"{prefix}.control", 0), 10, cached=False)[1])
+
+
+def test_the_first_request_is_repeated_only_if_it_is_not_in_the_log(bootstrap: str, prefix: str) -> None:
+    """A service would carry out both, so it is not repeated if the broker may have written it."""
+    with Inbox({"bootstrap.servers": bootstrap}, prefix) as inbox:
+        for code, exception, count in (
+            (KafkaError.REQUEST_TIMED_OUT, SourceUnavailable, 0),
+            (KafkaError.NOT_LEADER_FOR_PARTITION, NoAnswer, 1),
+            (KafkaError.UNKNOWN_TOPIC_OR_PART, NoAnswer, 2),
+        ):
+            inbox._open()
+            inbox._first = Refusing(code)
+            with pytest.raises(exception):
+                next(inbox.ask(f"{prefix}.control", b"request 1", b"{}", 0.5))
+            assert count_requests(bootstrap, prefix) == count

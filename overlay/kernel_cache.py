@@ -1,0 +1,92 @@
+"""The cache on disk of machine code, which all processes of an installation share.
+
+Compiling all kernels takes a minute. Numba's own cache is not safe for several processes. It numbers
+the files with machine code, and an index says which signature is in which file. Two processes that
+compile one function for two signatures at the same time choose the same number. The index and the
+code that are written last may then belong to different signatures, and from then on arguments are
+interpreted wrongly.
+
+Here a file of machine code is named by its content, and the index can lack an entry but never be
+wrong. A function is compiled again if its stamp (kernels.py) has changed, or whether bounds are
+checked (NUMBA_BOUNDSCHECK). Names with an underscore are numba's, whose minor version is pinned;
+tests/test_kernels.py checks what is assumed about them.
+
+Only kernels.py imports this module, when the first kernel is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numba as nb
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+FindStamp = Callable[[FunctionType], str]
+
+
+def make_dispatcher(function: FunctionType, options: dict[str, str | bool], find_stamp: FindStamp) -> Any:
+    """Return numba's dispatcher of a function, which releases the GIL and has the cache below."""
+    dispatcher = nb.njit(nogil=True, **options)(function)
+    dispatcher._cache = Cache(function, find_stamp)
+    return dispatcher
+
+
+class Cache(FunctionCache):  # type: ignore[misc]
+    """The cache on disk of one function's machine code, in place of numba's own."""
+
+    def __init__(self, function: FunctionType, find_stamp: FindStamp) -> None:
+        super().__init__(function)
+        self._function, self._find_stamp = function, find_stamp
+        self._numbas = self.__dict__.pop("_cache_file")
+
+    @cached_property
+    def _cache_file(self) -> Files:
+        """The function's index and code files, with the stamp by which outdated ones are found.
+        Made at the function's first call.
+
+        When a function is decorated, the kernels further down its module that it calls do not exist
+        yet. A stamp made then would leave them out.
+        """
+        return Files(
+            self._cache_path,
+            self._impl.filename_base,
+            # numba's own stamp ignores NUMBA_BOUNDSCHECK: code with and without bounds checks would
+            # be mixed
+            (self._numbas._source_stamp, self._find_stamp(self._function), bool(nb.config.BOUNDSCHECK)),
+        )
+
+
+class Files(IndexDataCacheFile):  # type: ignore[misc]
+    """The index file of one function (which signature is in which file), and its files of machine
+    code, each named by a hash of its content.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        """Write the code that was compiled for a signature (`key`), and enter it into the index.
+        Two processes may do so at once; the index may then lack one of the entries, which is
+        compiled again later.
+        """
+        code = self._dump(data)
+        stem = self._index_name.removesuffix(".nbi")
+        name = f"{stem}.{hashlib.sha256(code).hexdigest()[:20]}.nbc"
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(code)
+        known = self._load_index()
+        known[key] = name
+        self._save_index(known)
+        # the first entry since the sources have changed: the older files are no longer used
+        if len(known) == 1:
+            self._sweep(stem, name)
+
+    def _sweep(self, stem: str, kept: str) -> None:
+        for path in Path(self._cache_path).glob(f"{stem}.*.nbc"):
+            if path.name != kept:
+                # deleted already, or owned by another user: then it only takes room
+                with contextlib.suppress(OSError):
+                    path.unlink()

@@ -1,0 +1,104 @@
+"""What commands load: a library that a command does not need makes it slow. Times are not measured here, modules are
+counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka import NewTopicFixture
+from tests.support.service import StartService
+
+from .trips import Trips
+
+NEVER = {"numba", "llvmlite", "pyarrow", "pandas", "pyspark", "faust", "aiohttp", "structlog"}
+"""For commands that read no records of a stream."""
+REQUESTS = NEVER | {"numpy", "aiokafka", "rich"}
+"""For commands that ask the service over Kafka: they have librdkafka's clients."""
+FILES = NEVER | {"numpy", "aiokafka", "confluent_kafka", "rich"}
+"""For commands that read the config folder alone."""
+
+RUN = """
+import sys
+from overlay.cli import overlay
+try:
+    overlay(sys.argv[1:], standalone_mode=False)
+finally:
+    print("\\nloaded:", *{name.partition(".")[0] for name in sys.modules})
+"""
+
+
+def run(*words: str | Path) -> tuple[str, set[str]]:
+    """Run a command in a process of its own. Return what it printed, and the packages that it loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *map(str, words)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    text, _, loaded = done.stdout.rpartition("\nloaded:")
+    assert "click" in loaded
+    return text, {*loaded.split()}
+
+
+@pytest.fixture
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
+    return Trips(tmp_path / "config", bootstrap, new_topic())
+
+
+def test_commands_that_show_something(trips: Trips) -> None:
+    """Without a service, so that all of it is read from Kafka."""
+    for words in (("consumer", "ls"), ("stream", "ls")):
+        text, loaded = run(*words, "--config", trips.folder)
+        assert "TRIPS" in text or words == ("consumer", "ls")
+        assert loaded & NEVER == set(), words
+
+
+def test_commands_that_ask_the_service(trips: Trips, running_service: StartService) -> None:
+    trips.produce(10)
+    running_service(trips.folder)
+    config = ("--config", trips.folder)
+    assert run("consumer", "add", "TRIPS", "work", "--subject", "trips.rome", *config)[1] & REQUESTS == set()
+    text, loaded = run("consumer", "next", "TRIPS", "work", "--count", "2", "--json", *config)
+    assert loaded & REQUESTS == set()
+    first, second = [json.loads(line)["token"] for line in text.splitlines() if line.startswith("{")]
+    assert run("consumer", "ack", first, *config)[1] & REQUESTS == set()
+    assert run("consumer", "nak", second, *config)[1] & REQUESTS == set()
+    text, loaded = run("consumer", "info", "TRIPS", "work", *config)
+    assert "running" in text
+    assert loaded & NEVER == set()
+
+
+def test_commands_that_read_files_alone(trips: Trips) -> None:
+    text, loaded = run("validate", trips.folder)
+    assert "0 problems" in text
+    assert loaded & FILES == set()
+
+
+@pytest.mark.parametrize("words", [("run",), ("consumer",), ("consumer", "ls"), ("read",), ("stream", "info")])
+def test_help_of_a_command(words: tuple[str, ...]) -> None:
+    text, loaded = run(*words, "--help")
+    assert text.startswith("Usage:")
+    assert loaded & (FILES | {"pydantic"}) == set()
+
+
+def test_a_client_for_requests_loads_no_arrow() -> None:
+    code = "import sys; from overlay.client import Control; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert {*done.stdout.split()} & REQUESTS == set()
+
+
+def test_numba_is_loaded_by_the_first_kernel() -> None:
+    """The modules with kernels can be imported without it; a call compiles or loads the kernel that is called."""
+    code = """
+import sys
+import numpy as np
+import overlay.worker.service, overlay.client.client, overlay.scan.json.search
+assert "numba" not in sys.modules
+from overlay.scan.header import split
+assert split(np.zeros(0, np.uint8)).batches.size == 0
+assert "numba" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], timeout=100, check=True)
