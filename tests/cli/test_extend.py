@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka.admin import AdminClient, NewPartitions
 
 from overlay.cli import overlay
 from overlay.config import load
@@ -19,7 +18,7 @@ from overlay.kafka.admin import Admin
 from overlay.state.amend import amend
 from overlay.state.shard_state import Delta, ShardState
 from overlay.worker import extension
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, add_partitions
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
@@ -66,9 +65,8 @@ def write(scene: Scene, topic: str, count: int, partitions: int = 3) -> None:
         produce(scene.bootstrap, topic, ["x"] * count, partition=partition)
 
 
-def add_partitions(scene: Scene, topic: str, served: Served) -> None:
-    admin = AdminClient({"bootstrap.servers": scene.bootstrap})
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+def grow(scene: Scene, topic: str, served: Served) -> None:
+    add_partitions(scene.bootstrap, topic, 3)
     wait_until(lambda: UNREAD in served.stream("S")["reason"], DEADLINE_S, "the service has seen the partitions")
 
 
@@ -94,7 +92,7 @@ def test_a_running_service_takes_it_up(scene: Scene, new_topic: NewTopicFixture,
             await_records(reader, 100)
         refused = CliRunner().invoke(overlay, command(scene))
         assert refused.exit_code == 1 and "nothing was added to it" in str(refused.exception)
-        add_partitions(scene, topic, served)
+        grow(scene, topic, served)
         write(scene, topic, 50)
         with CommittedReader(scene.bootstrap, outputs[0]) as reader:
             await_records(reader, 150)
@@ -114,7 +112,7 @@ def test_interrupted_between_its_steps(scene: Scene, new_topic: NewTopicFixture)
     topic = new_topic()
     outputs = set_up(scene, topic, SHARDS)
     with serve(scene) as served:
-        add_partitions(scene, topic, served)
+        grow(scene, topic, served)
         loaded = load(scene.folder)
         plan = asyncio.run(extension.plan_extension(loaded, "S"))
 
@@ -137,7 +135,7 @@ def test_killed_at_any_moment(scene: Scene, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
     outputs = set_up(scene, topic, SHARDS)
     with serve(scene) as served:
-        add_partitions(scene, topic, served)
+        grow(scene, topic, served)
         for _ in range(3):
             process = subprocess.Popen([sys.executable, "-m", "overlay", *command(scene)], stdout=subprocess.DEVNULL)
             time.sleep(random.uniform(0.5, 4.0))  # a kill at any moment is what is tested; nothing is waited for

@@ -6,14 +6,13 @@ import asyncio
 from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
 from overlay.kafka.admin import connect
 from overlay.kafka.log_position import LogPosition
 from overlay.state.shard_state import Delta, ShardState, encode
 from overlay.state.takeover import read_state
 from tests.index.test_start_positions import delete_below
-from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.kafka import NewTopicFixture, add_partitions, make_topic, produce_values
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     DEADLINE_S,
@@ -159,14 +158,6 @@ def test_a_consumer_without_matches_does_not_read_again(scene: Scene, new_topic:
         await_caught_up(served, "idle")
     log_position = load_state(scene).log_position_of(("S", "idle"), (topic, 0))
     assert log_position is not None and log_position.position == 50
-
-
-def add_partitions(bootstrap: str, topic: str, count: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_partitions([NewPartitions(topic, count)])[topic].result(30)
-    wait_until(
-        lambda: len(admin.list_topics(topic, 10).topics[topic].partitions) == count, DEADLINE_S, f"{count} partitions"
-    )
 
 
 def test_a_partition_added_to_a_stream_of_one_is_not_read(scene: Scene, new_topic: NewTopicFixture) -> None:

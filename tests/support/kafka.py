@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from confluent_kafka import IsolationLevel, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic
 
 from .partitions import describe_partitions, find_ends
@@ -37,6 +37,21 @@ def make_topic(
     topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}), **where)
     client.create_topics([topic], operation_timeout=DEADLINE_S)[name].result(DEADLINE_S)
     return name
+
+
+def add_partitions(bootstrap: str, topic: str, total: int) -> None:
+    """Give a topic more partitions, `total` of them, and wait until the broker has their leaders.
+
+    The controller answers before the broker knows of them, and a producer refuses a partition that no broker has named.
+    """
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    client.create_partitions([NewPartitions(topic, total)])[topic].result(DEADLINE_S)
+
+    def are_known() -> bool:
+        known = client.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        return len(known) == total and all(each.leader >= 0 for each in known.values())
+
+    wait_until(are_known, DEADLINE_S, f"{topic} has {total} partitions with leaders")
 
 
 def name_topics(bootstrap: str, prefix: str) -> Callable[..., str]:

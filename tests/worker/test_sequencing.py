@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 
 from overlay import open as open_client
 from overlay.client.read.bounds import NoSequence
@@ -20,7 +20,7 @@ from overlay.index.ledger.entries import encode
 from overlay.kafka.log_position import LogPosition
 from overlay.kafka.own_topics import index_topic
 from tests.index.test_start_positions import delete_below
-from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, add_partitions, make_topic
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.waiting import wait_until
 from tests.worker.kept.test_indexes import await_indexed
@@ -285,8 +285,7 @@ def test_partitions_that_are_added_and_retention(scene: Scene, new_topic: NewTop
     with serve(scene) as served:
         await_caught_up(served, "c")
         wanted = want(scene, [topic])
-        client = AdminClient({"bootstrap.servers": scene.bootstrap})
-        client.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+        add_partitions(scene.bootstrap, topic, 3)
         write(scene, topic, 10, seed=1)
         with CommittedReader(scene.bootstrap, output) as reader:
             await_records(reader, len(want(scene, [topic])))

@@ -6,17 +6,12 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 
 import overlay
 from overlay.client import Reading
 from overlay.errors import SourceChanged
-from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
-
-
-def add_partitions(bootstrap: str, topic: str, total: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
+from tests.support.kafka import NewTopicFixture, SureProducer, add_partitions, make_topic, produce_values
 
 
 def delete(bootstrap: str, topic: str) -> None:

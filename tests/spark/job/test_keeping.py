@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
 
 from overlay.config import load
 from overlay.errors import OverlayError
@@ -16,7 +15,7 @@ from overlay.kafka.admin import connect
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import index_topic
 from spark.job.keeping import StreamKeeper
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, add_partitions
 from tests.worker.scenes import Scene, await_caught_up, produce, read_committed, serve
 from tests.worker.scenes import scene as scene
 
@@ -96,9 +95,7 @@ def test_a_stream_that_gets_a_second_partition(scene: Scene, new_topic: NewTopic
     if is_served:
         with serve(scene) as served:
             await_caught_up(served, "c")
-    admin = AdminClient({"bootstrap.servers": scene.bootstrap})
-    for future in admin.create_partitions([NewPartitions(topic, 2)]).values():
-        future.result(30)
+    add_partitions(scene.bootstrap, topic, 2)
     produce(scene.bootstrap, topic, ["a"] * 5, partition=1)
     ends = {(topic, 0): 10, (topic, 1): 5}
     with keep(scene) as keeper:
