@@ -85,6 +85,8 @@ class Offers:
                 break
             cut.append(run.cut(0, min(most, len(run))))
             most -= len(run)
+        if len(cut) == 1:
+            return cut[0]
         names = ("sequences", "times", "sizes")
         return Run(*(np.concatenate([np.empty(0, np.int64), *(getattr(run, name) for run in cut)]) for name in names))
 
@@ -103,7 +105,10 @@ class Offers:
 
 
 def _stays(own: Ints, below: int, removed: Ints) -> Ints:
-    return np.flatnonzero((own >= below) & ~np.isin(own, removed))
+    stays = own >= below
+    if removed.size:
+        stays &= ~np.isin(own, removed)
+    return np.flatnonzero(stays)
 
 
 @dataclass(slots=True)
@@ -190,7 +195,7 @@ def _find_queued(pending: Pending, ticket: int, sequences: Ints) -> Ints:
     `sequences`: the stream sequence of each entry, in any order.
     """
     own = pending.view("sequence")
-    at = np.searchsorted(own, sequences)
+    at = own.searchsorted(sequences)
     tickets = np.arange(ticket, ticket + sequences.size)
     known = at < pending.end
     at, sequences, tickets = at[known], sequences[known], tickets[known]

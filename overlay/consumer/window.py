@@ -28,7 +28,7 @@ from overlay.arrays import Ints
 from overlay.config.consumer import AckPolicy, ConsumerConfig, Interest
 
 from .deadlines import NEVER, Deadlines
-from .pending import Pending, Row, distinct
+from .pending import Pending, Row, distinct, leave_out
 from .queues import Redeliveries
 from .ranges import find_within, join
 
@@ -363,7 +363,7 @@ class Window:
         """
         gone = np.union1d(self.pending.find_up_to(below - 1), self.pending.find(sequences))
         exhausted = gone[self.pending.view("state")[gone] == Row.EXHAUSTED]
-        ended = self._settle(np.setdiff1d(gone, exhausted))
+        ended = self._settle(leave_out(gone, exhausted))
         self._drop(exhausted)
         return ended
 
@@ -434,7 +434,7 @@ class Window:
         """
         touched = distinct(np.concatenate([EMPTY, *self._touched]))
         rows = self.pending.find(touched)
-        ended = np.setdiff1d(touched, self.pending.view("sequence")[rows])
+        ended = leave_out(touched, self.pending.view("sequence")[rows])
         pairs = [(EMPTY, EMPTY), *self._again_fresh]
         again = np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
         self._touched, self._touches, self._again_fresh = [], 0, []

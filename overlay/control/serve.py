@@ -175,6 +175,8 @@ class RequestServer:
         self.host, self._stop = host, stop
         backoff = Backoff(*REST_S)
         self._taken_up = 0
+        self.wake()  # shards may wait for the first turn
+        stopping = asyncio.create_task(self._wake_after(stop), name="stopping")
         try:
             while not stop.is_set():
                 try:
@@ -191,6 +193,16 @@ class RequestServer:
                     await backoff.rest(stop)
         finally:
             self._taken_up = -1
+            stopping.cancel()
+
+    async def _wake_after(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have `run` look again at once: the shards of this worker, or something else that decides
+        about requests, has changed."""
+        self._tail.wake()
 
     async def catch_up(self) -> None:
         """Wait until the host serves everything that the topic says at the time of this call, for
@@ -213,6 +225,7 @@ class RequestServer:
         has them served.
         """
         self._reloaded = files
+        self.wake()
 
     async def _turn(self) -> None:
         """Read new records, have the host serve changes, and decide the requests of our shards.

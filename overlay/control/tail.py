@@ -42,8 +42,8 @@ from .registry import Registry
 
 log = get_logger(__name__)
 
-POLL_S = 0.2
-"""Seconds for which a read waits for records."""
+POLL_S = 1.0
+"""Seconds for which a read waits for records, unless `wake` ends the wait."""
 OPEN_S = 30.0
 """Seconds for which the first reading may take."""
 MOST_BYTES = 32 << 20
@@ -95,6 +95,8 @@ class Tail:
     _client: AIOKafkaClient | None = None
     _fetcher: Fetcher | None = None
     _partition_fetch: PartitionFetch | None = None
+    _is_woken: bool = False
+    """Whether the next wait for records has to be left out."""
     _rows: RowReader | PlainReader = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,6 +132,13 @@ class Tail:
             reason = str(error) or type(error).__name__
             raise SourceUnavailable(f"{self.topic}: cannot be read: {reason}") from error
 
+    def wake(self) -> None:
+        """End the wait of `read`, or leave out its next wait, since the caller of `read` has
+        something else to do."""
+        self._is_woken = True
+        if self._fetcher is not None:
+            self._fetcher.changed.set()
+
     async def read(self) -> set[Subject]:
         """Apply the records that were fetched, or that arrive within POLL_S, to the registry.
         Return which kinds of records they were.
@@ -163,9 +172,10 @@ class Tail:
         assert self._partition_fetch is not None
         self._fetcher.changed.clear()
         taken = self._partition_fetch.take()
-        if taken is None:
+        if taken is None and not self._is_woken:
             await is_set_within(self._fetcher.changed, POLL_S)
             taken = self._partition_fetch.take()
+        self._is_woken = False
         # a hole, a truncated log and a position that the log does not have all lead back to its
         # start
         match taken:
@@ -310,7 +320,9 @@ def has_hole(fetched: Fetched, since: int = 0) -> bool:
 
     Only compaction leaves holes: transaction markers and aborted records are batches as well.
     """
-    batches = fetched.batches[fetched.batches["last_offset"] >= since]
+    batches = fetched.batches
+    if since > fetched.position:
+        batches = batches[batches["last_offset"] >= since]
     if not batches.size:
         return False
     first, last = batches["base_offset"], batches["last_offset"]

@@ -91,17 +91,17 @@ class RecordCache:
         pieces = [*self._counter.get(stream, ()), *reversed(self._slices.get(stream, ()))]
         number = np.full(sequences.size, NOWHERE, np.int64)
         row = np.zeros(sequences.size, np.int64)
-        order = np.argsort(sequences, kind="stable")
+        order = sequences.argsort(kind="stable")
         wanted = sequences[order]
         missing = sequences.size
         for i, piece in enumerate(pieces):
             if not missing:
                 break
             own = piece.sequences
-            low, high = np.searchsorted(wanted, (own[0], own[-1] + 1))
+            low, high = int(wanted.searchsorted(own[0])), int(wanted.searchsorted(own[-1], side="right"))
             if low == high:
                 continue
-            at = np.searchsorted(own, wanted[low:high])
+            at = own.searchsorted(wanted[low:high])
             places = order[low:high]
             hit = (own[at] == wanted[low:high]) & (number[places] == NOWHERE)
             number[places[hit]], row[places[hit]] = i, at[hit]

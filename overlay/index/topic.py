@@ -114,7 +114,7 @@ class Index:
         not be above the last stable offset, and add its records to the chunks and the ledger.
         Raises SourceChanged or SourceUnavailable.
         """
-        async for fetched in read_span(client, topic, 0, self.position, end):
+        async for fetched in read_span(client, topic, 0, self.position, end, compacted=True):
             self.take(topic, fetched, end)
         self.position = max(self.position, end)
 

@@ -256,7 +256,8 @@ class Brokers:
             began, is_usable, is_lost = monotonic(), False, False
             try:
                 connection = connection or await self._open(address)
-                answers = await asyncio.gather(*[connection.send(request) for request in requests])
+                sent = [connection.send(request) for request in requests]
+                answers = [await sent[0]] if len(sent) == 1 else await asyncio.gather(*sent)
                 is_usable, self.failure = True, ""
             except Unsupported:  # nothing was sent
                 is_usable = True
@@ -324,7 +325,10 @@ class Brokers:
 
 async def run_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines at the same time and return their results. If one raises, cancel the rest."""
-    tasks = [asyncio.create_task(work) for work in works]
+    coroutines = list(works)
+    if len(coroutines) == 1:
+        return [await coroutines[0]]
+    tasks = [asyncio.create_task(work) for work in coroutines]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -333,7 +337,11 @@ async def run_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel tasks and wait for their end. Their errors are dropped."""
-    ending = list(tasks)
-    for task in ending:
-        task.cancel()
-    await asyncio.gather(*ending, return_exceptions=True)
+    ending: list[asyncio.Future[Any]] = []
+    for task in tasks:
+        if task.cancel():
+            ending.append(task)
+        elif not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not report it
+    if ending:
+        await asyncio.gather(*ending, return_exceptions=True)

@@ -44,7 +44,7 @@ from overlay.errors import SourceUnavailable
 from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
-from overlay.scan.header import HEADER_SIZE, Batches, read_end, split
+from overlay.scan.header import HEADER_SIZE, Batches, Split, read_end, split
 from overlay.scan.rows import find_batches
 from overlay.waits import Backoff
 
@@ -173,6 +173,12 @@ class PartitionFetch:
         """Last stable offset of the latest response; -1 before the first one."""
         self.ready: Fetched | Lost | Changed | Denied | None = None
         self.in_flight = False
+        self.is_compacted = False
+        """Whether the last offsets of the topic may have no batch: compaction removes batches, and an
+        election may then take the end of the log down to where some were. If nothing is left up to
+        `stop`, the next data is empty. Not for topics whose segments may be in remote storage, which
+        compacted topics cannot be: a broker also answers without data while it loads these.
+        """
         self._urgent = False
         self._fetcher = fetcher
 
@@ -414,11 +420,14 @@ class Fetcher:
         try:
             response = await fetch(self._client, node, request, apart=self._apart)
             is_stale = False
+            is_empty = not any(row[-1] for _, rows in response.topics for row in rows)
             for topic, rows in response.topics:
                 for row in rows:
                     tp = TopicPartition(topic, row[0])
                     for partition_fetch in asked[tp]:
                         is_stale |= await self._take_in(node, partition_fetch, positions[tp], row)
+                        if is_empty and not row[1] and partition_fetch.is_compacted:
+                            self._pass_hole(partition_fetch, positions[tp], row[4])
             if is_stale:
                 await self._refresh()
         except (TimeoutError, KafkaError, OSError) as error:
@@ -582,6 +591,22 @@ class Fetcher:
             self.changed.set()
         return partition_fetch.ready is None
 
+    def _split(self, buf: Bytes) -> Split:
+        return split(buf, find_batches) if self._plain else split(buf)
+
+    def _pass_hole(self, partition_fetch: PartitionFetch, position: int, log_start: int) -> None:
+        """Move the partition fetch of a compacted topic to its `stop` if the log has no batch between
+        `position` and there. Call it after a response without any data, asked for at `position`: one
+        that has data of other partitions may be full, and proves nothing.
+        """
+        stop, stable_end = partition_fetch.stop, partition_fetch.stable_end
+        if partition_fetch.ready is None and partition_fetch.position == position < stop <= stable_end:
+            nothing = np.empty(0, np.uint8)
+            batches, log_position = self._split(nothing).batches, LogPosition(stop)
+            partition_fetch.ready = Fetched(position, nothing, batches, NO_ABORTS, stable_end, log_start, log_position)
+            partition_fetch.position = stop
+            self.changed.set()
+
     def _fill(
         self, partition_fetch: PartitionFetch, position: int, data: Any, aborted: Any, stable_end: int, log_start: int
     ) -> None:
@@ -597,7 +622,7 @@ class Fetcher:
             if has_learnt:  # the reader learns where the log ends
                 self.changed.set()
             return
-        found = split(buf, find_batches) if self._plain else split(buf)
+        found = self._split(buf)
         log_position = log_position_after(found.batches, position)
         if found.batches.size and not found.fault and log_position.position == position:
             # The broker says that this batch reaches the position, but its header ends below: the

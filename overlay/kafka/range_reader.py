@@ -30,13 +30,15 @@ async def read_span(
     size: int | None = None,
     fetcher: Fetcher | None = None,
     plain: bool = False,
+    compacted: bool = False,
 ) -> AsyncGenerator[Fetched, None]:
     """Yield fetches that together hold the offsets start <= offset < end. `end` must not be above
     the high watermark; what lies above the last stable offset is waited for.
 
     `size`: approximate bytes of the range, if known; not much more is then fetched. `fetcher`: one
     to share between several ranges that are read at the same time. `plain`: as in Fetcher, if
-    there is none to share.
+    there is none to share. `compacted`: whether the topic is compacted. The last fetch is empty then
+    if no batch is left in the rest of the range.
 
     Raises SourceChanged if `start` is no longer in the log or the log has changed,
     SourceUnavailable after PATIENCE_S without an answer, or behind a transaction that stays open.
@@ -46,6 +48,7 @@ async def read_span(
     own = fetcher is None
     fetcher = fetcher or Fetcher(client, plain=plain)
     partition_fetch = await fetcher.open(topic, partition, start, end, size)
+    partition_fetch.is_compacted = compacted
     try:
         position = start
         while position < end:
@@ -84,15 +87,22 @@ def _explain(topic: str, partition: int, position: int, *, is_open: bool) -> str
 
 
 async def read_records(
-    client: AIOKafkaClient, topic: str, partition: int, start: int, end: int, *, plain: bool = False
+    client: AIOKafkaClient,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    plain: bool = False,
+    compacted: bool = False,
 ) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
-    """Yield offset, key and value of each record that has a value.
+    """Yield offset, key and value of each record that has a value. `compacted`: as for `read_span`.
 
     Only for small topics: it makes Python objects per record. `plain`: read without kernels, as in
     Fetcher. Raises SourceChanged for a batch that cannot be read.
     """
     reader = PlainReader() if plain else RowReader()
-    async for fetched in read_span(client, topic, partition, start, end, plain=plain):
+    async for fetched in read_span(client, topic, partition, start, end, plain=plain, compacted=compacted):
         for row in reader.read(fetched, fetched.position, end):
             if isinstance(row, Malformed):
                 raise SourceChanged(f"{topic}-{partition}@{row.base_offset}: {row.fault.text}")

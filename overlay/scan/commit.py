@@ -100,5 +100,7 @@ def judge(buf: Bytes, batches: Batches, sound: Flags, aborted: Aborted) -> Bytes
     ends a transaction that `aborted` lists.
     """
     sight = np.empty(batches.size, np.uint8)
-    _judge(buf, batches, sound, aborted[np.argsort(aborted[:, 1], kind="stable")], sight)
+    if aborted.size:
+        aborted = aborted[aborted[:, 1].argsort(kind="stable")]
+    _judge(buf, batches, sound, aborted, sight)
     return sight

@@ -29,6 +29,10 @@ SLICE_BYTES = 2 << 20
 SMALLEST_RECORD = 7  # a byte each: length, attributes, two deltas, two sizes, header count
 NO_STOP = 1 << 62
 
+# numpy compares an array with a plain integer several times as fast as with a member of an enum
+_SHOWN = int(Sight.SHOWN)
+_UNREADABLE = int(Sight.UNREADABLE)
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
@@ -108,10 +112,11 @@ class Decoder:
         sound = crc.matches(buf, batches)
         sight = judge(buf, batches, sound, aborted if committed else NO_ABORTS)
         wanted = (batches["last_offset"] >= position) & (batches["base_offset"] < stop)
-        batches, sound, sight = batches[wanted], sound[wanted], sight[wanted]
-        faults = np.where(sound, np.where(sight == Sight.UNREADABLE, int(Fault.CONTROL), 0), int(Fault.CRC))
+        if not wanted.all():  # most often it is all: a fetch begins at the position
+            batches, sound, sight = batches[wanted], sound[wanted], sight[wanted]
+        faults = np.where(sound, np.where(sight == _UNREADABLE, int(Fault.CONTROL), 0), int(Fault.CRC))
         tail = min(int(batches[-1]["last_offset"]) + 1, stop) if batches.size else position
-        for first, last in _runs(faults, sight == Sight.SHOWN):
+        for first, last in _runs(faults, sight == _SHOWN):
             if faults[first]:
                 yield _malformed(batches[first], Fault(int(faults[first])))
             else:
@@ -142,12 +147,14 @@ class Decoder:
         """Set `data_at` and `data_end` of the uncompressed batches at the front, so that they are
         read in place in the fetched bytes. Return how many of them make one slice, at least 1.
         """
-        compressed = np.flatnonzero(batches["attributes"] & CODEC_MASK)
+        (compressed,) = (batches["attributes"] & CODEC_MASK).nonzero()
         count = int(compressed[0]) if compressed.size else batches.size
         batches["data_at"][:count] = batches["at"][:count] + HEADER_SIZE
-        batches["data_end"][:count] = batches["end"][:count]
-        within = np.searchsorted(batches["end"][:count], batches["at"][0] + self._slice_bytes, side="right")
-        return max(1, int(within))
+        ends = batches["end"][:count]
+        batches["data_end"][:count] = ends
+        if count == 1:
+            return 1
+        return max(1, int(ends.searchsorted(batches["at"][0] + self._slice_bytes, side="right")))
 
     def _decompress(self, buf: Bytes, batches: Batches) -> tuple[Bytes, int, Fault]:
         """Put the records of batches, decompressed, end to end into the arena until it has a slice
@@ -178,7 +185,7 @@ class Decoder:
         """
         counts = batches["count"].astype(np.int64)
         impossible = (counts < 0) | (counts * SMALLEST_RECORD > batches["data_end"] - batches["data_at"])
-        fits = int(np.argmax(impossible)) if impossible.any() else batches.size
+        fits = int(impossible.argmax()) if impossible.any() else batches.size
         self._grow(int(counts[:fits].sum()))
         plan = self.plan
         rows, bad, fault = walk(
@@ -190,8 +197,8 @@ class Decoder:
         done = bad if bad >= 0 else batches.size
         if done:
             offsets = self._offset[:rows]
-            low, high = (int(i) for i in np.searchsorted(offsets, (position, stop)))
-            yield self._records(buf, low, high, min(int(batches[done - 1]["last_offset"]) + 1, stop))
+            low, high = int(offsets.searchsorted(position)), int(offsets.searchsorted(stop))
+            yield self._records(buf, low, high, min(int(batches["last_offset"][done - 1]) + 1, stop))
         if bad >= 0:
             yield _malformed(batches[bad], fault)
             done += 1

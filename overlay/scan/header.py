@@ -209,7 +209,7 @@ def _bound(buf: Bytes, batches: Batches) -> bool:
     counts = batches["count"]
     spans = batches["last_offset"] - batches["base_offset"] + 1
     is_any = False
-    for row in np.flatnonzero(spans != counts).tolist():
+    for row in (spans != counts).nonzero()[0].tolist():
         batch = batches[row]
         if google_crc32c.value(buf[int(batch["at"]) + CRC_FROM : int(batch["end"])]) != int(batch["crc"]):
             batch["last_offset"] = batch["base_offset"] + max(1, min(int(spans[row]), int(counts[row]))) - 1

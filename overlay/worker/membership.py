@@ -132,7 +132,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         """Call the consumer's poll, so that it takes part in rebalances. It returns no records.
         Errors of Kafka are logged, but a refused access raises CredentialsRefused."""
         try:
-            await self._consumer.getmany(timeout_ms=100)
+            await self._consumer.getmany()
         except (GroupAuthorizationFailedError, TopicAuthorizationFailedError) as error:
             raise CredentialsRefused(f"Kafka does not let us join the group of workers: {error}") from error
         except KafkaError as error:

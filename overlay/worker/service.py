@@ -198,6 +198,8 @@ class Service:
                 # otherwise we are leaving, and nothing would stop them again
                 if numbers <= membership.owned:
                     await shard_manager.take(numbers)
+                    if request_server is not None:
+                        request_server.wake()
 
             await membership.run(stop, take, shard_manager.release)
 

@@ -48,6 +48,8 @@ log = get_logger(__name__)
 
 SEAL_S = 1.0
 """Seconds between two checks for chunks that are old enough to be sealed, while no records come."""
+IDLE_S = 60.0
+"""The same if no chunk has records to be sealed. Ledgers of idle partitions are looked at then."""
 
 
 @dataclass(slots=True)
@@ -135,7 +137,6 @@ class Session:
         sends (those outside of transactions) of at most one earlier round are under way. What is fetched meanwhile makes
         the next round larger, and so cheaper per record.
         """
-        patience = SEAL_S if self.assignment.index_topics else None
         sending: asyncio.Task[None] | None = None
         try:
             async with Jobs("pipeline") as jobs:
@@ -151,7 +152,8 @@ class Session:
                     made = await self._prepare(changed)
                     if not made.tasks:
                         self._note_ends()
-                        if await is_set_within(changed, patience):
+                        patience = SEAL_S if pipeline.has_growing_chunks else IDLE_S
+                        if await is_set_within(changed, patience if self.assignment.index_topics else None):
                             continue
                     result = await jobs.run(pipeline.run, made.tasks, now_ms())
                     if not made.tasks and not result.index and not result.ledger:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from overlay.arrays import Ints
 from overlay.consumer.deadlines import NEVER, Deadlines
-from overlay.consumer.pending import Pending, Row
+from overlay.consumer.pending import Pending, Row, are_among, leave_out
 from overlay.consumer.snapshot import decode
 from tests.consumer.driver import SECOND, Driver, configure, some
 
@@ -31,6 +31,13 @@ def test_what_is_settled_is_not_found(known: set[int], settled: set[int]) -> Non
     assert pending.count == len(left)
     assert pending.view("sequence")[pending.find(np.arange(1, 5001))].tolist() == left
     assert pending.lead == pending.end or pending.view("sequence")[pending.lead] == left[0]
+
+
+@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
+def test_numbers_are_compared_as_numpy_does(numbers: set[int], others: set[int]) -> None:
+    own, other = np.array(sorted(numbers), np.int64), np.array(sorted(others), np.int64)
+    assert are_among(own, other).tolist() == np.isin(own, other).tolist()
+    assert leave_out(own, other).tolist() == np.setdiff1d(own, other).tolist()
 
 
 def test_settled_rows_leave() -> None:

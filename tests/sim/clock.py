@@ -10,6 +10,7 @@ and draw from real chance. They would move the history's time and take its draws
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
@@ -24,6 +25,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 import overlay.jobs
 
+from . import waits
 from .loop import Loop
 from .process import PROCESS
 from .threads import InlineExecutor
@@ -84,6 +86,7 @@ def simulated(loop: Loop, wall_ms0: float) -> Iterator[None]:
         (uuid, "uuid4", make_uuid),
         (BatchBuilder, "append", append),
         (overlay.jobs, "open_thread", lambda name: InlineExecutor(loop)),
+        (asyncio, "wait", waits.wait),
     ]
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     chance, was_collecting = random.getstate(), gc.isenabled()

@@ -21,6 +21,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from heapq import heappop, heappush
 from typing import Any
 
@@ -66,51 +67,26 @@ class Task(asyncio.Task):  # type: ignore[type-arg]
             return self.number
 
 
-class Handle(asyncio.Handle):
-    """asyncio's handle, made and cancelled in fewer steps."""
+class Handle(list[Any]):
+    """Something to run: callback, arguments, context. Empty once it is cancelled; the loop skips it then.
+
+    A list and no asyncio.Handle: Python makes one without running code of ours.
+    """
 
     __slots__ = ()
 
-    def __init__(self, callback: Any, args: Any, loop: Loop, context: contextvars.Context | None) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-
     def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None  # type: ignore[assignment]
+        self.clear()
 
-
-class TimerHandle(asyncio.TimerHandle):
-    """asyncio's timer, made and cancelled in fewer steps. The loop skips cancelled timers when their time comes."""
-
-    __slots__ = ()
-
-    def __init__(self, when: float, callback: Any, args: Any, loop: Loop, context: contextvars.Context | None) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-        self._when = when
-        self._scheduled = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None  # type: ignore[assignment]
+    def cancelled(self) -> bool:
+        return not self
 
 
 class Loop(asyncio.BaseEventLoop):
     """A loop of virtual time. `now` is in seconds."""
 
     # asyncio's own
-    _ready: deque[asyncio.Handle]
+    _ready: deque[Handle]
     _stopping: bool
 
     def __init__(self, seed: int, start_s: float = 1_000.0) -> None:
@@ -122,7 +98,7 @@ class Loop(asyncio.BaseEventLoop):
         """Callbacks run so far."""
         self.faults: list[dict[str, Any]] = []
         """What reached the loop's exception handler, such as exceptions of tasks that were never looked at."""
-        self._timers: list[tuple[float, float, int, TimerHandle]] = []
+        self._timers: list[tuple[float, float, int, Handle]] = []
         self.numbers = itertools.count(1)
         self._draw = self.chance.random
         self.is_over = False
@@ -139,18 +115,18 @@ class Loop(asyncio.BaseEventLoop):
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
-    ) -> TimerHandle:
-        timer = TimerHandle(when, callback, args, self, context)
+    ) -> Handle:
+        timer = Handle((callback, args, copy_context() if context is None else context))
         if not self.is_over:
             heappush(self._timers, (when, self._draw(), next(self.numbers), timer))
         return timer
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
-    ) -> TimerHandle:
+    ) -> Handle:
         # a wait that is too short to change the sum would let code that waits for its rest run on for ever
         when = self.now + max(delay, LEAST_S) if delay > 0 else self.now + delay
-        timer = TimerHandle(when, callback, args, self, context)
+        timer = Handle((callback, args, copy_context() if context is None else context))
         if not self.is_over:
             heappush(self._timers, (when, self._draw(), next(self.numbers), timer))
         return timer
@@ -160,7 +136,7 @@ class Loop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> Handle:
-        handle = Handle(callback, args, self, context)
+        handle = Handle((callback, args, copy_context() if context is None else context))
         if not self.is_over:
             self._ready.append(handle)
         return handle
@@ -172,11 +148,11 @@ class Loop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Run until the loop is asked to stop. Raises Deadlock."""
-        ready, timers = self._ready, self._timers
+        ready, timers, running = self._ready, self._timers, State.RUNNING
         steps_here = 0
         while not self._stopping:
             if not ready:
-                while timers and timers[0][3]._cancelled:
+                while timers and not timers[0][3]:
                     heappop(timers)
                 if not timers:
                     raise Deadlock("nothing is left that could run")
@@ -188,19 +164,20 @@ class Loop(asyncio.BaseEventLoop):
                     ready.append(heappop(timers)[3])
             # as many as are ready now: what they add runs after the timers that are due by then
             for _ in range(len(ready)):
-                handle: Any = ready.popleft()
-                if handle._cancelled:
+                handle = ready.popleft()
+                if not handle:
                     continue
-                process = handle._context.get(PROCESS)
-                if process is not None and process.state is not State.RUNNING:
+                callback, args, context = handle
+                process = context.get(PROCESS)
+                if process is not None and process.state is not running:
                     process.held.append(handle)
                     continue
                 try:
-                    handle._context.run(handle._callback, *handle._args)
+                    context.run(callback, *args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:  # noqa: BLE001 - as asyncio's handles do
-                    self.call_exception_handler({"message": f"in callback {handle!r}", "exception": error})
+                    self.call_exception_handler({"message": f"in callback {callback!r}", "exception": error})
                 self.steps += 1
                 steps_here += 1
             if steps_here > MOST_STEPS:

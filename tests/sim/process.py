@@ -7,10 +7,10 @@ is the world's: brokers, the network, and the history itself.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 from enum import Enum
+from typing import Any
 
 
 class State(Enum):
@@ -32,7 +32,7 @@ class Process:
         self.context.run(PROCESS.set, self)
         self.offset_s = offset_s
         """By how much the wall clock of its machine is ahead of the cluster's, in seconds."""
-        self.held: list[asyncio.Handle] = []
+        self.held: list[Any] = []
         """Handles that came up while it was frozen or dead. Those of a dead process are kept until the history ends: without
         a reference Python would close their coroutines, and run the `finally` blocks that a kill leaves out."""
         self.dead_callbacks: list[Callable[[], None]] = []

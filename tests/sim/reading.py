@@ -41,9 +41,17 @@ def read_partition(partition: Partition, *, committed: bool = True) -> list[Foun
     `committed=False`: all that are not aborted, up to the end of the log.
     """
     log = partition.log
+    batches = log.segments[-1].batches
+    # the same batch at the end of as many bytes: nothing was written, lost, or compacted meanwhile
+    mark = (log.start, log.end, log.size, len(log.segments), batches[-1] if batches else None)
+    return _read_log(partition, log.last_stable if committed else log.end, committed, mark)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _read_log(partition: Partition, end: int, committed: bool, _: tuple[object, ...]) -> list[Found]:
+    log = partition.log
     found: list[Found] = []
     open_: dict[int, list[Found]] = {}
-    end = log.last_stable if committed else log.end
     for segment in log.segments:
         for batch in segment.batches:
             if batch.is_control:
@@ -60,7 +68,13 @@ def read_partition(partition: Partition, *, committed: bool = True) -> list[Foun
     return found
 
 
-@functools.lru_cache(maxsize=1_000)  # who waits for a record looks at the same batches again and again
+def forget() -> None:
+    """Forget what was read of the batches of a history that is over."""
+    _decode.cache_clear()
+    _read_log.cache_clear()
+
+
+@functools.cache  # who waits for a record looks at the same batches again and again
 def _decode(partition: int, batch: bytes) -> list[Found]:
     return [
         Found(partition, one.offset, one.timestamp, one.key, one.value, tuple(one.headers))

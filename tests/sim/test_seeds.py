@@ -1,4 +1,4 @@
-"""Many histories, as many at once as there are processors: 60 in `make test`, 20,000 in `make test-long`."""
+"""Many histories, as many at once as there are processors: 120 in `make test`, 20,000 in `make test-long`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from .__main__ import HASH_SEED
 
-SEEDS = int(os.environ.get("OVERLAY_SIM_SEEDS", "60"))
+SEEDS = int(os.environ.get("OVERLAY_SIM_SEEDS", "120"))
 PROCESSES = os.cpu_count() or 1
 
 

@@ -16,6 +16,7 @@ from overlay.logs import ModuleLogger
 from tests.sim.kafka.cluster import Cluster
 from tests.sim.kafka.settings import Settings
 
+from . import reading
 from .clock import simulated
 from .faults import Faults
 from .loop import Loop
@@ -104,6 +105,7 @@ class World:
             finally:
                 for process in self.processes.values():
                     process.held.clear()
+                reading.forget()
                 self.loop.discard()
 
     async def _limit(self, history: Coroutine[Any, Any, Result]) -> Result:

@@ -88,6 +88,11 @@ class Sealer:
         by_bytes = int(sizes.searchsorted(before + index.chunk_bytes - draft.bytes))
         return max(min(by_records, by_bytes), first)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the growing chunk has records that no returned header covers."""
+        return self._draft.since is not None
+
     def age(self, now: int) -> list[Header]:
         """Return the header of the growing chunk if its oldest record that no returned header
         covers came chunk_age ago or earlier, else nothing. The chunk goes on growing. `now`: ms

@@ -134,7 +134,8 @@ class _Queued:
     def let_go(self) -> int:
         """Drop the unit's batches from memory. Return how many bytes they and the answers had; 0 if
         they were dropped before."""
-        self.unit = replace(self.unit, batches=(), ledger=(), index=())
+        if self.unit.batches or self.unit.ledger or self.unit.index:
+            self.unit = replace(self.unit, batches=(), ledger=(), index=())
         held, self.size = self.size, 0
         return held
 

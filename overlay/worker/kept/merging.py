@@ -93,7 +93,7 @@ async def _read_headers(
     first, _ = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     headers = dict[tuple[TopicPartition, int], Header]()
     try:
-        async for _, key, value in read_records(client, topic, 0, first, index.position):
+        async for _, key, value in read_records(client, topic, 0, first, index.position, compacted=True):
             named = decode_key(key) if key is not None else None
             if named is None or (place := (named[:2], named[2])) not in wanted:
                 continue

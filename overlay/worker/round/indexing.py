@@ -99,6 +99,11 @@ class Indexing:
             sealer = self._sealers[key] = Sealer(contents, *source, position)
         return Seal(sealer, batches, contents.fields, self._headers[stream])
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there are records for which `finish` has made no header yet."""
+        return any(sealer.has_more for sealer in self._sealers.values())
+
     def finish(self, now: int, *, last: bool = False) -> tuple[list[Sealed], list[OutputBatch]]:
         """Return the chunks that are full or old enough and not written yet, and their headers as
         batches for the index topics. Call once a round. `now`: ms since 1970.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.consumer.endings import give_up
-from overlay.consumer.pending import distinct
+from overlay.consumer.pending import are_among, distinct
 from overlay.dispatch.dispatcher import Offer
 from overlay.field import Field
 from overlay.index.ledger.ledger import Ledger
@@ -89,6 +89,12 @@ class Pipeline:
         sealed, index = self._indexing.finish(now)
         sequences = {consumer: self._sequences[consumer] for consumer in gathered.delivered}
         return gathered.finish(sequences, ledger, given_out, index, sealed)
+
+    @property
+    def has_growing_chunks(self) -> bool:
+        """Whether a chunk has records that no header covers yet, so that its header comes due
+        without a round. Not while a round runs."""
+        return self._indexing.has_more
 
     def close(self, now: int) -> RoundResult:
         """Return the headers of all chunks that are still growing, even small ones; the rest of the
@@ -189,7 +195,7 @@ class Pipeline:
             return
         kept = keep(piece, rows, sequences)
         for i, own in wanted.items():
-            places = np.flatnonzero(np.isin(rows, own, assume_unique=True))
+            (places,) = are_among(rows, own).nonzero()
             if first := task.readers[i].first_sequence:
                 places = places[sequences[places] >= first]
             if places.size:

@@ -43,4 +43,6 @@ class Timers:
 
     def pop(self, now: float) -> Timer | None:
         """Return the next timer that is due, None if there is none."""
+        if not self._heap or self._heap[0][0] > now:  # most often, and nothing has to be tidied for it
+            return None
         return heapq.heappop(self._heap)[2] if self.next_due() <= now else None

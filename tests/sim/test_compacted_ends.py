@@ -1,0 +1,58 @@
+"""A compacted topic that loses its end behind a hole: its last offsets have no batch, and no response ever reaches the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from overlay.config import Loaded
+
+from .host import Worker, read_config, warm_up
+from .reading import read_topic
+from .scenes import await_records, until
+from .world import World
+from .writing import New, send
+
+INDEX = "overlay.S.index"
+HEADERS = 3
+
+
+def configure(world: World) -> Loaded:
+    return read_config(
+        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
+        [{"name": "S", "topics": ["source"], "subject": {"template": "t.{key}"}, "index": {"chunk_age": "1s"}}],
+        [{"stream": "S", "durable_name": "c", "deliver_subject": "out", "ack_policy": "none"}],
+    )
+
+
+def test_a_shard_is_taken_over_although_nothing_is_left_below_the_end_of_its_index() -> None:
+    """Each header of a growing chunk replaces the one before it. The last one is lost, and the end is where it began."""
+    warm_up()
+    world = World(1, brokers=1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        worker = Worker(world, "w", configure(world))
+        worker.start()
+        for number in range(HEADERS):
+            await send(world, "source", [New(0, b"k", b"%d" % number)])
+            await await_records(world, "out", number + 1)
+            await until(lambda: len(read_topic(world.cluster, INDEX)) > number, "the chunk has another header")  # noqa: B023
+        log = world.cluster.topics[INDEX].partitions[0].log
+        await until(lambda: not log.producers.open, "the last header has its marker")
+        worker.kill()
+        last = read_topic(world.cluster, INDEX)[-1].offset
+        world.cluster.configure(INDEX, {"delete.retention.ms": "1"})
+        for _ in range(3):  # a marker goes once its records are gone and its horizon, which it gets then, is past
+            with world.at_cluster("the index is compacted") as cluster:
+                cluster.compact(INDEX, 0)
+            await asyncio.sleep(1)
+        with world.at_cluster("the index loses its end") as cluster:
+            cluster.move_leader(INDEX, 0, 0, unclean=True, lose=log.end - last)
+        assert log.end == last
+        assert not any(segment.batches for segment in log.segments)
+        worker.start()
+        await send(world, "source", [New(0, b"k", b"more")])
+        await await_records(world, "out", HEADERS + 1, 30.0)
+        await worker.stop()
+
+    world.run(history)
