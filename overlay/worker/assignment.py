@@ -53,6 +53,8 @@ class Assignment:
     """The ack policies with which consumers were delivered whose config says another one now. They are stalled."""
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     """The log start of every partition."""
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    """The high watermark of every partition when the session began."""
     topics: dict[str, TopicFacts | None] = field(default_factory=dict)
     """The facts of every source topic and ledger topic when the session began, None for a missing
     one."""
@@ -154,6 +156,7 @@ async def make_assignment(
             log.error("partitions are not read until `overlay stream extend`", stream=name, partitions=sources.unread)
         assignment.streams[name], assignment.sources[name] = stream, sources
         assignment.starts.update({source: first for source, (first, _) in bounds.items()})
+        assignment.ends.update({source: end for source, (_, end) in bounds.items()})
         delta.topics.update({(name, topic): identity for topic, identity in sources.identities.items()})
     return assignment, delta
 

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from overlay.config import Loaded
 from overlay.kafka.header_names import TOKEN
+from overlay.kafka.own_topics import shard_of
 
 from .host import Worker, read_config, warm_up
-from .reading import Found, read_topic
-from .scenes import await_records
+from .kafka.session import Answer
+from .reading import Found, read_partition, read_topic
+from .scenes import await_records, intercept, until
 from .world import World
 from .writing import New, ack, send
 
 PARTITIONS = 3
+INIT_PRODUCER_ID, END = 22, 26
+"""API keys of InitProducerId and EndTxn."""
 
 
-def configure(world: World, *consumers: dict[str, Any], shards: int = 1) -> Loaded:
+def configure(world: World, *consumers: dict[str, Any], shards: int = 1, replication: int = 3) -> Loaded:
     stream = {
         "name": "S",
         "topics": ["source"],
         "subject": {"template": "t.{key}"},
+        "index": {"chunk_age": "1h"},
         "properties": {"good": {"type": "boolean", "from": "{value:good}"}},
     }
-    service = {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": shards, "topics": {"replication": 3}}
+    topics = {"replication": replication}
+    service = {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": shards, "topics": topics}
     filled = [
         {"stream": "S", "durable_name": each["deliver_subject"], "ack_policy": "none", **each} for each in consumers
     ]
@@ -144,3 +151,70 @@ def test_a_restart_with_acks_and_a_filter_delivers_no_superseded_message() -> No
         assert [each.key for each in read_topic(world.cluster, "lasts")] == [b"b1", b"b2"]
 
     world.run(history)
+
+
+class Held:
+    """Keeps requests of transactional ids from the coordinator: those that end a transaction get no answer, and those for a
+    producer id wait for `let_go`."""
+
+    def __init__(self, world: World) -> None:
+        self.ids: set[str] = set()
+        self._waiting: list[Callable[[], None]] = []
+        intercept(world, INIT_PRODUCER_ID, self._init)
+        intercept(world, END, self._end)
+
+    def _init(self, answer: Answer, handle: Callable[[Answer], None]) -> None:
+        if answer.request.transactional_id in self.ids:
+            self._waiting.append(lambda: handle(answer))
+        else:
+            handle(answer)
+
+    def _end(self, answer: Answer, handle: Callable[[Answer], None]) -> None:
+        if answer.request.transactional_id not in self.ids:
+            handle(answer)
+
+    def let_go(self) -> None:
+        self.ids.clear()
+        for handle in self._waiting:
+            handle()
+
+
+def test_last_messages_are_found_although_the_log_has_lost_its_end_since_the_snapshot() -> None:
+    """The ledger, which another shard keeps, has all sequences when the consumer's session begins, so its search begins at
+    once. It must not wait for offsets that the log does not have any more."""
+    warm_up()
+    world = World(4, brokers=1)
+    finals = {**LASTS, "deliver_subject": "final"}
+    every = {"deliver_subject": "all"}
+    keeper, other = shard_of(("S",), 2), shard_of(("S", "final"), 2)
+    assert keeper == shard_of(("S", "all"), 2) != other
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source", 2)
+        await send(world, "source", [each for each in mix(0) if each.partition < 2])
+        held = Held(world)
+        worker = Worker(world, "w", configure(world, every, shards=2, replication=1))
+        worker.start()
+        await await_records(world, "all", 8)
+        held.ids = {f"overlay.shard.{keeper}"}
+        await send(world, "source", [New(0, b"late", b"lost")])
+        worker.reload(configure(world, finals, every, shards=2, replication=1))
+        await until(lambda: b"snapshot" in read_state(world, other), "the snapshot is in the state")
+        worker.kill()
+        with world.at_cluster("the end of the source is lost") as cluster:
+            cluster.move_leader("source", 0, cluster.topics["source"].partitions[0].leader, unclean=True, lose=1)
+        held.ids = {f"overlay.shard.{other}"}
+        await send(world, "source", [New(1, b"k0", b"more")])
+        worker.start()
+        found = await await_records(world, "all", 9)
+        held.let_go()
+        await await_records(world, "final", 4, 30.0)
+        assert {each.key: each.value for each in read_topic(world.cluster, "final")} == find_last(found)
+
+    world.run(history)
+
+
+def read_state(world: World, shard: int) -> bytes:
+    """Return the committed values of a shard's state, one after the other."""
+    partition = world.cluster.find("overlay.state", shard)
+    return b"" if partition is None else b"".join(each.value or b"" for each in read_partition(partition))
