@@ -218,22 +218,20 @@ class Shard:
             service.kafka, client, self.admin, service.topics.prefix, self.number, self._confirm
         )
         closing.push_async_callback(transactions.close)
+        prefix = service.topics.prefix
+        own = {*outputs, *(index_topic(prefix, stream) for stream in self.keeps), events_topic(prefix)}
+        await self._end_lost(transactions, own)
         assignment, delta = await make_assignment(
             client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
         )
         resumes = await open_indexes(client, self.admin, service, self._list_indexes(), assignment, state, delta)
         record = functools.partial(_record, transactions, state)
         await enlist(client, self.admin, self.loaded, self.mine, state, assignment, delta, record)
-        written = {
-            *outputs,
-            *assignment.index_topics.values(),
-            *assignment.outputs,
-            events_topic(service.topics.prefix),
-        }
+        written = {*own, *assignment.index_topics.values(), *assignment.outputs}
         await transactions.look_up(written)
-        await transactions.end_lost(transactions.list_partitions(written))
+        await transactions.end_lost(transactions.list_partitions(written - own))
         state.apply(delta)
-        place = (state_topic(service.topics.prefix), self.number)
+        place = (state_topic(prefix), self.number)
         session = Session(
             client=client,
             admin=self.admin,
@@ -266,6 +264,13 @@ class Shard:
         self._stopped = {stream: kept for stream, kept in self._stopped.items() if kept[1] > now}
         stalled = {consumer: why for consumer, (why, _) in self._stalled.items()}
         return stalled, {stream: why for stream, (why, _) in self._stopped.items()}
+
+    async def _end_lost(self, transactions: Transactions, topics: set[str]) -> None:
+        """End what former owners have left open in those of the topics that exist. Call it before
+        they are read: what lies behind an open transaction cannot be."""
+        known = await self.admin.find_topics(topics, with_config=False, denied={})
+        await transactions.look_up(known)
+        await transactions.end_lost(transactions.list_partitions(known))
 
     def _list_indexes(self) -> dict[str, str]:
         """Return the streams whose index this shard keeps, each with the reason why the index is

@@ -115,6 +115,15 @@ async def list_offset(
     return code, found, offset, epoch
 
 
+async def await_end(side: Side, topic: str, end: int) -> None:
+    """Wait until the log of partition 0 ends at an offset, as when a marker is written after its transaction was decided."""
+
+    async def find() -> int:
+        return (await list_offset(side, topic, -1, committed=False))[2]
+
+    side.note("end", await side.until(find, lambda found: found == end, 10.0))
+
+
 # transactions
 
 

@@ -7,7 +7,17 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.group import JoinGroupRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
-from .requests import UNCOMMITTED, fetch, init_producer, list_offset, make_batch, note_fetch, of_producer, produce
+from .requests import (
+    UNCOMMITTED,
+    await_end,
+    fetch,
+    init_producer,
+    list_offset,
+    make_batch,
+    note_fetch,
+    of_producer,
+    produce,
+)
 from .sides import Compare, Side
 from .test_groups import Member, note_group
 from .test_transactions import Writer
@@ -82,7 +92,7 @@ async def test_records_of_an_open_transaction_are_deleted(compare: Compare) -> N
         await produce(side.main, topic, make_batch(2, side.wall_ms))
         await note_fetch(side, "at the end", topic, 6)
         await b.end(commit=False)
-        await side.sleep(0.3)
+        await await_end(side, topic, 9)
         await note_bounds(side, topic)
         await a.end(commit=True)
         await a.settled(topic)
@@ -153,7 +163,7 @@ async def test_partitions_are_added_in_a_transaction(compare: Compare) -> None:
         await a.send(topic, partition=1)
         await a.end(commit=True)
         await a.settled(topic)
-        await side.sleep(0.3)
+        await a.settled(topic, partition=1)
         for partition in (0, 1):
             await note_fetch(side, f"partition {partition}", topic, 0, partition=partition)
 

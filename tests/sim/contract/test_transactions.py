@@ -12,6 +12,7 @@ from .requests import (
     Producer,
     add_offsets,
     add_partitions,
+    await_end,
     commit_offsets,
     end,
     init_producer,
@@ -56,14 +57,14 @@ class Writer:
     async def end(self, *, commit: bool) -> None:
         self.side.note("end", await end(self.side, self.name, self.producer, commit=commit))
 
-    async def settled(self, *topics: str) -> None:
+    async def settled(self, *topics: str, partition: int = 0) -> None:
         """Wait until the markers are there."""
         await self.side.sleep(0.2)
         for topic in topics:
 
             async def bounds(topic: str = topic) -> tuple[int, int]:
-                stable = await list_offset(self.side, topic, -1)
-                high = await list_offset(self.side, topic, -1, committed=False)
+                stable = await list_offset(self.side, topic, -1, partition=partition)
+                high = await list_offset(self.side, topic, -1, committed=False, partition=partition)
                 return stable[2], high[2]
 
             self.side.note("settled", await self.side.until(bounds, lambda found: found[0] == found[1], 10.0))
@@ -85,9 +86,10 @@ async def test_commits_and_aborts_in_both_isolation_levels(compare: Compare) -> 
                 await note_fetch(side, "open", topic, 0, isolation=UNCOMMITTED)
                 side.note("stable", await list_offset(side, topic, -1))
                 side.note("newest", (await list_offset(side, topic, -3))[2:])
+            _, _, end, _ = await list_offset(side, one, -1, committed=False)
             await a.end(commit=is_commit)
             await a.settled(two)
-            await side.sleep(0.2)
+            await await_end(side, one, end + 1)
             await note_fetch(side, "one is open", one, 0)
             await b.end(commit=not is_commit)
             await a.settled(one)
