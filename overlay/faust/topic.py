@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from faust import App
 from faust.exceptions import ValueDecodeError
@@ -21,6 +21,7 @@ from overlay.config import ConsumerConfig, Loaded
 from overlay.config.consumer import AckPolicy
 
 from .acknowledger import Acknowledger
+from .batches import take_safely
 from .committed import read_committed
 from .message import AgentMessage, list_headers
 from .tracking import DeliveredEvent, TrackedMessage, track
@@ -140,6 +141,7 @@ def agent_topic(
     target = aim(found)
     check(app, found, target)
     read_committed(app)
+    take_safely(app, lambda channel: isinstance(channel, AgentTopic))
     acks = Acknowledger(app, client.kafka, client.prefix, target)
     app.add_dependency(acks)
     declared = client.streams[found.stream].properties if found.stream in client.streams else {}
@@ -167,7 +169,7 @@ def check(app: App, config: ConsumerConfig, target: Target) -> None:
         )
     if not config.ack_policy.takes_acks:
         return
-    if app.conf.processing_guarantee is ProcessingGuarantee.EXACTLY_ONCE:
+    if cast(Any, app.conf).processing_guarantee is ProcessingGuarantee.EXACTLY_ONCE:
         raise BadQuestion(
             "with processing_guarantee=exactly_once acks would go out before Faust's transaction is committed. Leave it"
             " at at_least_once"

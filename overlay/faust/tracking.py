@@ -23,36 +23,35 @@ from faust.types.tuples import ConsumerMessage, Message
 
 from .message import AgentMessage, list_headers
 
-_REFCOUNT, _ACKED = cast(Any, Message).refcount, cast(Any, Message).acked
-"""Where Faust's class keeps the two attributes."""
-
 
 class TrackedMessage(ConsumerMessage):
-    """A Kafka message of Faust that tells its overlay message what becomes of it."""
+    """A Kafka message of Faust that tells its overlay message what becomes of it. The two attributes stay where Faust's
+    class keeps them.
+    """
 
     delivered: AgentMessage
 
     @property
     def refcount(self) -> int:
         """How many agents have not acknowledged the message yet."""
-        return int(_REFCOUNT.__get__(self))
+        return int(cast(Any, Message).refcount.__get__(self))
 
     @refcount.setter
     def refcount(self, count: int) -> None:
         if count < self.refcount and isinstance(sys.exception(), GeneratorExit):
             self.delivered.abandon()
-        _REFCOUNT.__set__(self, count)
+        cast(Any, Message).refcount.__set__(self, count)
 
     @property
     def acked(self) -> bool:
         """Whether all agents have acknowledged the message."""
-        return bool(_ACKED.__get__(self))
+        return bool(cast(Any, Message).acked.__get__(self))
 
     @acked.setter
     def acked(self, is_acked: bool) -> None:
-        if is_acked and not self.acked:
+        if is_acked:
             self.delivered.finish()
-        _ACKED.__set__(self, is_acked)
+        cast(Any, Message).acked.__set__(self, is_acked)
 
 
 def track(record: Message, delivered: AgentMessage) -> TrackedMessage:
@@ -82,12 +81,16 @@ class DeliveredEvent(Event):
     def value(self, delivered: AgentMessage) -> None:
         self._delivered = delivered
 
+    def abandon(self) -> None:
+        """Leave the message unacked, so that it is delivered again."""
+        self._delivered.abandon()
+
     def ack(self) -> bool:
         """Acknowledge the event. During a rebalance Faust's uncompiled loop does so for events that it drops without
         handing them out; these are delivered again.
         """
         if not self._is_taken:
-            self._delivered.abandon()
+            self.abandon()
         return super().ack()
 
     async def __aexit__(
@@ -98,5 +101,5 @@ class DeliveredEvent(Event):
     ) -> bool | None:
         """Acknowledge the event at the end of `async with event`. An exception abandons the message."""
         if kind is not None:
-            self._delivered.abandon()
+            self.abandon()
         return await super().__aexit__(kind, error, trace)

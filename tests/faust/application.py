@@ -72,6 +72,14 @@ async def take_batches(stream: StreamT[AgentMessage]) -> None:
         record(messages[0], batch=[message.metadata.sequence for message in messages])
 
 
+async def fail_at_batches(stream: StreamT[AgentMessage]) -> None:
+    async for messages in stream.take(7, within=0.2):
+        if any(map(fails, messages)):
+            raise RuntimeError("cannot handle the batch")
+        for message in messages:
+            record(message)
+
+
 async def ack_by_hand(stream: Stream[AgentMessage]) -> None:
     """Acknowledge events by `async with`, which fails sometimes."""
     async for event in stream.noack().events():
@@ -112,6 +120,7 @@ MANNERS: dict[str, Any] = {
     "each": take_each,
     "fail": fail_sometimes,
     "batches": take_batches,
+    "fail_batches": fail_at_batches,
     "by_hand": ack_by_hand,
     "verbs": say,
     "forward": forward,

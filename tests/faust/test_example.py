@@ -18,7 +18,7 @@ from tests.support.service import write_service_file
 from tests.support.waiting import wait_until
 from tests.worker.scenes import Served
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 FLIGHTS = [
     ("JFK", "LAX", "AA", "75"),
     ("JFK", "SFO", "AA", "61.5"),

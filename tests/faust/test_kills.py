@@ -21,7 +21,7 @@ from tests.worker.scenes import Scene, produce, read_committed, serve
 
 KILLS = int(os.environ.get("OVERLAY_KILLS", "2"))
 BURST = 400
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 def count_acks(scene: Scene) -> Counter[int]:
