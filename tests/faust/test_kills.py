@@ -14,14 +14,21 @@ from pathlib import Path
 
 import overlay
 from overlay.kafka.own_topics import events_topic
-from tests.faust.workers import FaustApp, end_all
+from tests.faust.workers import FaustApp, FaustWorker, end_all
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import Scene, produce, read_committed, serve
 
 KILLS = int(os.environ.get("OVERLAY_KILLS", "2"))
 BURST = 400
+LEAST = 40
+"""Messages that a worker has handled before it is killed."""
 DEADLINE_S = 120.0
+
+
+def count_lines(app: FaustApp, worker: FaustWorker) -> int:
+    """How many messages a worker has recorded."""
+    return sum(line["pid"] == worker.process.pid for line in app.read())
 
 
 def count_acks(scene: Scene) -> Counter[int]:
@@ -41,21 +48,24 @@ def test_kills_under_load(scene: Scene, new_topic: NewTopicFixture, tmp_path: Pa
     app = FaustApp(scene.prefix, scene.bootstrap, scene.folder, "c", "each", tmp_path, concurrency=2)
     with ExitStack() as stack, serve(scene), overlay.open(scene.folder) as client:
         stack.callback(end_all, app)
-        running = [app.start(), app.start()]
-        for number in range(KILLS):
-            produce(scene.bootstrap, topic, ["a", "b"] * BURST)
+        running, count = [app.start(), app.start()], 0
+        for _ in range(KILLS):
             victim = running.pop(0)
-            wait_until(
-                lambda pid=victim.process.pid, least=(number + 1) * 20: (  # type: ignore[misc]
-                    sum(line["pid"] == pid for line in app.read()) >= least
-                ),
-                DEADLINE_S,
-                "the worker works",
-            )
+            # there is always work, also for a worker that joins late
+            while count_lines(app, victim) < LEAST:
+                produce(scene.bootstrap, topic, ["a", "b"] * BURST)
+                count += BURST
+                wait_until(
+                    lambda victim=victim, count=count: (  # type: ignore[misc]
+                        count_lines(app, victim) >= LEAST or len({line["sequence"] for line in app.read()}) >= count
+                    ),
+                    DEADLINE_S,
+                    "a worker works",
+                )
             victim.kill()
             running.append(app.start())
         produce(scene.bootstrap, topic, ["a", "b"] * BURST)
-        count = (KILLS + 1) * BURST
+        count += BURST
 
         def is_over() -> bool:
             app.read()  # fails if a worker has ended by itself
