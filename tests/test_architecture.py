@@ -58,7 +58,7 @@ EXEMPT = {
 
 ROOMS = (
     *("scan", "subject", "filter", "config", "kafka", "match", "index", "consumer", "output", "state", "dispatch"),
-    *("control", "fleet", "worker", "inspect", "client", "view", "local", "demo", "cli"),
+    *("control", "fleet", "worker", "inspect", "client", "faust", "view", "local", "demo", "cli"),
 )
 """The rooms in the order of docs/architecture.md. A room imports only from those before it."""
 APART = {
@@ -70,10 +70,11 @@ APART = {
     "consumer": {"kafka", "index", "match"},
     "inspect": {"worker", "dispatch"},
     "client": {"worker", "dispatch"},
+    "faust": {"fleet", "worker", "dispatch", "inspect"},
     "view": {"worker", "dispatch"},
 }
 """Earlier rooms from which a room imports nothing either."""
-NOT_FOR_SPARK = {"fleet", "worker", "dispatch", "view", "demo", "cli"}
+NOT_FOR_SPARK = {"faust", "fleet", "worker", "dispatch", "view", "demo", "cli"}
 IN_WORKER: dict[str, set[str]] = {
     "cursors": {"assignment", "round"},
     "round": set(),
@@ -225,13 +226,15 @@ def test_the_service_has_one_way_to_kafka() -> None:
     assert callers == set()
 
 
-def test_faust_is_loaded_by_the_fleet_alone() -> None:
+def test_faust_is_loaded_by_the_fleet_and_by_applications_alone() -> None:
     """No record goes through Faust, and `overlay run` never loads it."""
-    users = {shorten(path) for path in ROOT.rglob("*.py") if {"faust", "mode"} & _list_tops(path)}
-    assert users == {"fleet/app.py"}
+    files = [path for path in ROOT.rglob("*.py") if path.parent.name != "faust"]
+    assert {shorten(path) for path in files if {"faust", "mode"} & _list_tops(path)} == {"fleet/app.py"}
+    assert {shorten(path) for path in files if "faust" in find_rooms(path)} == set()
     callers = {shorten(path) for path in ROOT.rglob("*.py") if "overlay.fleet.app" in find_imports(path)}
     assert callers == {"cli/fleet.py"}
-    code = "import sys, overlay.cli.run, overlay.worker.service, overlay.fleet.read; print('faust' in sys.modules)"
+    modules = "overlay.cli.run, overlay.worker.service, overlay.fleet.read, overlay.client"
+    code = f"import sys, {modules}; print('faust' in sys.modules)"
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert asked.stdout == "False\n"
 

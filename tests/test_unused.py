@@ -27,6 +27,8 @@ DOCUMENTED = {
     "overlay.client.subscribe.message.AsyncMessage.in_progress": "docs/client.md",
     "overlay.client.subscribe.message.Message.ack_sync": "docs/client.md",
     "overlay.client.subscribe.message.Message.in_progress": "docs/client.md",
+    "overlay.faust.message.AgentMessage.content": "docs/faust.md",
+    "overlay.faust.topic.agent_topic": "docs/faust.md",
     "spark.acks.ack": "docs/spark.md",
     "spark.acks.nak": "docs/spark.md",
     "spark.acks.term": "docs/spark.md",

@@ -33,7 +33,7 @@ from .subscribe.intake import OnSilence
 from .subscribe.order import FORBIDDEN
 from .subscribe.ordered import OrderedConsumer
 from .subscribe.subscription import PREFETCH, Subscription, Where
-from .subscribe.target import Target, UnknownConsumer, aim, find_consumer
+from .subscribe.target import UnknownConsumer, aim, find_consumer
 
 
 class UnknownStream(OverlayError, LookupError):
@@ -150,7 +150,7 @@ class Client:
             reaction = OnSilence(on_silence)
         except ValueError:
             raise BadQuestion(f"on_silence is {on_silence!r}, and has to be flag or raise") from None
-        target = self._find_target(consumer, stream)
+        target = aim(self.find_consumer(consumer, stream))
         return Subscription(
             self.kafka,
             target,
@@ -175,9 +175,14 @@ class Client:
             self.kafka, Control(self.kafka, self.prefix), acks_topic(self.prefix, stream), stream, config
         )
 
-    def _find_target(self, name: str, stream: str) -> Target:
+    def find_consumer(self, name: str, stream: str = "") -> ConsumerConfig:
+        """Return a consumer's config by its name: from the files, else from the service.
+
+        `stream`: needed if several streams have a consumer of this name. Raises UnknownConsumer,
+        BadQuestion, NoAnswer, SourceUnavailable.
+        """
         try:
-            return aim(find_consumer(self.consumers.values(), name, stream, self.origin))
+            return find_consumer(self.consumers.values(), name, stream, self.origin)
         except UnknownConsumer as unknown:
             try:
                 served = [info.config for info in self.control.consumers(stream)]
@@ -185,7 +190,7 @@ class Client:
                 if not self.consumers:
                     raise
                 raise UnknownConsumer(f"{unknown} And the service cannot be asked: {error}") from error
-            return aim(find_consumer(served, name, stream, "the service"))
+            return find_consumer(served, name, stream, "the service")
 
     def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> CheckedQuestion:
         if bool(stream) == bool(topic):

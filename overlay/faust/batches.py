@@ -1,0 +1,153 @@
+"""`stream.take` for the overlay's messages.
+
+Faust fills the batches of `take` by a second loop over the stream. When the agent ends with an
+exception, that loop goes on until the agent has been started again, and acknowledges events that
+nothing has taken. So streams over an agent topic have a `take` of their own, with one loop: what
+was not handed out at its end is delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+from faust import App
+from faust.exceptions import AlreadyConfiguredWarning
+from faust.streams import Stream
+from faust.types import EventT
+from mode import Seconds, want_seconds
+
+from .tracking import DeliveredEvent
+
+B = TypeVar("B")
+
+
+def take_safely(app: App, is_ours: Callable[[object], bool]) -> None:
+    """Give the application streams whose `take` loses no messages. `is_ours`: whether a channel has
+    the overlay's messages; streams over other channels stay as they are.
+    """
+    settings = cast(Any, app.conf)  # whose types say less than there is
+    base = settings.Stream
+    if issubclass(base, _Batching):
+        return
+
+    class AgentStream(_Batching, base):  # type: ignore[misc, valid-type] # an application may have a class of its own
+        """A stream of the application."""
+
+        _is_ours = staticmethod(is_ours)
+
+    with warnings.catch_warnings():
+        # that the setting was read before: agents make their streams when they start
+        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
+        settings.Stream = AgentStream
+
+
+class _Batching(Stream[Any]):
+    _is_ours: Callable[[object], bool]
+
+    def take(self, max_: int, within: Seconds) -> AsyncGenerator[Sequence[Any], None]:
+        """Yield lists of up to `max_` values, each `within` seconds after its first one at the latest."""
+        if not self._is_ours(self.channel):
+            return super().take(max_, within)
+        return self._track(self._take(max_, within, lambda event: event.value))
+
+    def take_events(self, max_: int, within: Seconds) -> AsyncGenerator[Sequence[EventT[Any]], None]:
+        """Yield lists of events as `take` does."""
+        if not self._is_ours(self.channel):
+            return super().take_events(max_, within)
+        return self._track(self._take(max_, within, lambda event: event))
+
+    def take_with_timestamp(
+        self, max_: int, within: Seconds, timestamp_field_name: str
+    ) -> AsyncGenerator[Sequence[Any], None]:
+        """Yield lists as `take` does. Messages have their timestamp in `metadata`."""
+        if not self._is_ours(self.channel):
+            return super().take_with_timestamp(max_, within, timestamp_field_name)
+        return self.take(max_, within)
+
+    def noack_take(self, max_: int, within: Seconds) -> AsyncGenerator[Sequence[Any], None]:
+        """Yield lists of events, which the agent acknowledges itself by `event.ack()`."""
+        if not self._is_ours(self.channel):
+            return super().noack_take(max_, within)
+        return self._track(self._take(max_, within, lambda event: event, acks=False))
+
+    def _track(self, batches: AsyncGenerator[B, None]) -> AsyncGenerator[B, None]:
+        # the stream closes them when it stops
+        self._active_agens.add(batches)
+        return batches
+
+    async def _take(
+        self, max_: int, within: Seconds, show: Callable[[DeliveredEvent], B], *, acks: bool = True
+    ) -> AsyncGenerator[list[B], None]:
+        """Yield batches of events, shown by `show`. With `acks` each batch is acknowledged when the next one is asked
+        for.
+        """
+        was_acking, self.enable_acks = self.enable_acks, False
+        source = EventSource(self._each_event())
+        try:
+            while events := await source.take(max_, want_seconds(within) if within else None):
+                yield [show(event) for event in events]
+                if acks:
+                    for event in events:
+                        await self.ack(event)
+                source.forget()
+        finally:
+            self.enable_acks = was_acking
+            for event in await source.close(with_shown=acks):
+                event.abandon()
+                await self.ack(event)
+
+    async def _each_event(self) -> AsyncGenerator[DeliveredEvent, None]:
+        async for _ in self:
+            yield cast(DeliveredEvent, self.current_event)
+
+
+class EventSource:
+    """Events of a stream, taken in batches. At most one event is read ahead of a batch."""
+
+    def __init__(self, events: AsyncGenerator[DeliveredEvent, None]) -> None:
+        self._events = events
+        self._ahead: asyncio.Task[DeliveredEvent] | None = None
+        self._batch: list[DeliveredEvent] = []
+        self._is_shown = False
+
+    async def take(self, most: int, within_s: float | None) -> list[DeliveredEvent]:
+        """Return the next batch: complete when it has `most` events, or `within_s` seconds after its first one. Empty
+        at the end of the stream.
+        """
+        ends = None
+        while len(self._batch) < most:
+            if self._ahead is None:
+                self._ahead = asyncio.ensure_future(cast(Any, anext(self._events)))
+            now = asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait({self._ahead}, timeout=None if ends is None else max(0.0, ends - now))
+            if not done:
+                break
+            finished, self._ahead = self._ahead, None
+            try:
+                self._batch.append(finished.result())
+            except StopAsyncIteration:
+                return []
+            if ends is None and within_s is not None:
+                ends = asyncio.get_running_loop().time() + within_s
+        self._is_shown = True
+        return self._batch
+
+    def forget(self) -> None:
+        """Begin another batch: the last one is done with."""
+        self._batch, self._is_shown = [], False
+
+    async def close(self, *, with_shown: bool) -> list[DeliveredEvent]:
+        """End the loop over the stream. Return the events that were taken out of it and are not done with, those of a
+        batch that was handed out only if `with_shown`.
+        """
+        left = self._batch if with_shown or not self._is_shown else []
+        if self._ahead is not None:
+            self._ahead.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                left = [*left, await self._ahead]
+        await self._events.aclose()
+        return left

@@ -1,0 +1,128 @@
+"""`faust worker` in a process of its own, and what its application has recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overlay.local.guard import Guard
+from tests.support.source import REPOSITORY
+
+STOP_S = 30
+
+
+@dataclass(slots=True)
+class FaustWorker:
+    """A running `faust worker`. `log` is what it wrote to stderr and stdout."""
+
+    log: Path
+    process: subprocess.Popen[bytes]
+    guard: Guard
+
+    def stop(self) -> int:
+        """End it by SIGTERM and return its exit code. Kills it and fails if it does not end."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"still running {STOP_S} s after SIGTERM:\n{self.read_log()}") from None
+        self.guard.release()
+        return self.process.returncode
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.guard.release()
+
+    def read_log(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+@dataclass(slots=True)
+class FaustApp:
+    """An application of tests/faust/application.py, and its workers."""
+
+    id: str
+    bootstrap: str
+    config: Path
+    consumer: str
+    manner: str
+    folder: Path
+    concurrency: int = 1
+    more: dict[str, str] = field(default_factory=dict)
+    workers: list[FaustWorker] = field(default_factory=list)
+
+    @property
+    def recorded(self) -> Path:
+        return self.folder / f"{self.id}.recorded"
+
+    def start(self) -> FaustWorker:
+        """Start another worker, without waiting for it."""
+        number = len(self.workers)
+        datadir = self.folder / f"{self.id}-data-{number}"
+        environment = {
+            **os.environ,
+            "FAUST_ID": self.id,
+            "FAUST_BROKER": self.bootstrap,
+            "FAUST_DATADIR": str(datadir),
+            "OVERLAY_CONFIG": str(self.config),
+            "CONSUMER": self.consumer,
+            "RECORDED": str(self.recorded),
+            "MANNER": self.manner,
+            "CONCURRENCY": str(self.concurrency),
+            **self.more,
+        }
+        log = self.folder / f"{self.id}-{number}.log"
+        command = [
+            sys.executable,
+            "-m",
+            "faust",
+            "-A",
+            "tests.faust.application",
+            "worker",
+            "--without-web",
+            "-l",
+            "info",
+        ]
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=REPOSITORY,
+            )
+        worker = FaustWorker(log, process, Guard(["kill", "-9", str(process.pid)]))
+        self.workers.append(worker)
+        return worker
+
+    def read(self) -> list[dict[str, Any]]:
+        """What all workers have recorded so far, in the order of the writes."""
+        dead = [each for each in self.workers if each.process.poll() not in (None, 0, -9, -15)]
+        assert not dead, dead[0].read_log()
+        if not self.recorded.exists():
+            return []
+        return [json.loads(line) for line in self.recorded.read_bytes().splitlines()]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def end_all(app: FaustApp) -> None:
+    for worker in app.workers:
+        if worker.process.poll() is None:
+            worker.kill()
