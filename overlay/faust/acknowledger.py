@@ -21,8 +21,8 @@ from overlay.client.subscribe.kind import FlowRequest
 from overlay.client.subscribe.target import Target
 from overlay.consumer.acks import Verb
 from overlay.errors import OverlayError
-from overlay.kafka.connection import Properties
 from overlay.kafka.own_topics import acks_topic, reply_topic
+from overlay.kafka.properties import Properties
 
 LINGER_S = 0.01
 """Seconds for which tokens are collected before the producer is flushed."""
