@@ -296,7 +296,8 @@ def test_what_is_listed_for_a_job_is_enough_to_keep_ledger_and_index(
 def allow(guarded: Guarded, needs: Sequence[Need]) -> None:
     """Allow the guarded user the operations of these needs."""
     grants = [grant(RESOURCES[need.kind], need.name, word) for need in needs for word in map(spell, need.operations)]
-    for future in AdminClient({"bootstrap.servers": guarded.broker.bootstrap}).create_acls(grants).values():
+    admin = AdminClient({"bootstrap.servers": guarded.broker.bootstrap})  # its end would end the requests
+    for future in admin.create_acls(grants).values():
         future.result(20)
 
 
