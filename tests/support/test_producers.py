@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("tests", "bench", "examples", "overlay", "spark")
 SURE = {"transactional.id", "enable.idempotence", "transactional_id", "enable_idempotence"}
 ALLOWED = {
+    "overlay/client/control/inbox.py": "one request, awaited and never repeated (retries=0)",
     "overlay/control/journal.py": "two tombstones, each awaited; a copy changes nothing",
     "overlay/fleet/publisher.py": "statuses, each awaited and numbered; the fleet passes over copies and older ones",
     "tests/sim/kafka/producers.py": "what a simulated broker knows of a producer",

@@ -40,8 +40,8 @@ PLANTED = (
         (
             Change(
                 "overlay.state.takeover",
-                "read_records(client, topic, shard, log_start, end):",
-                "read_records(client, topic, shard, log_start, max(log_start, end - 2)):",
+                "read_records(client, topic, shard, log_start, end, plain=plain):",
+                "read_records(client, topic, shard, log_start, max(log_start, end - 2), plain=plain):",
             ),
         ),
     ),
