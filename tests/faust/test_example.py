@@ -12,9 +12,8 @@ from pathlib import Path
 import overlay
 from overlay.examples import find_example
 from overlay.local.guard import Guard
-from tests.faust.workers import FaustWorker
 from tests.support.kafka import NewTopicFixture, SureProducer
-from tests.support.service import write_service_file
+from tests.support.service import RunningProcess, write_service_file
 from tests.support.waiting import wait_until
 from tests.worker.scenes import Served
 
@@ -64,7 +63,7 @@ def test_late_departures_are_counted(bootstrap: str, new_topic: NewTopicFixture,
         assert worker.stop() == 0, worker.read_log()
 
 
-def start_example(folder: Path, bootstrap: str, tmp_path: Path, stack: ExitStack) -> FaustWorker:
+def start_example(folder: Path, bootstrap: str, tmp_path: Path, stack: ExitStack) -> RunningProcess:
     """Run `faust -A late worker` in the example's folder; it is killed in the end."""
     log = tmp_path / "example.log"
     environment = {
@@ -75,6 +74,6 @@ def start_example(folder: Path, bootstrap: str, tmp_path: Path, stack: ExitStack
         process = subprocess.Popen(
             [*command, "--without-web"], stdout=file, stderr=subprocess.STDOUT, cwd=folder, env=environment
         )
-    worker = FaustWorker(log, process, Guard(["kill", "-9", str(process.pid)]))
+    worker = RunningProcess(log, process, Guard(["kill", "-9", str(process.pid)]))
     stack.callback(lambda: None if process.poll() is not None else worker.kill())
     return worker

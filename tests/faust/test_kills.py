@@ -14,8 +14,9 @@ from pathlib import Path
 
 import overlay
 from overlay.kafka.own_topics import events_topic
-from tests.faust.workers import FaustApp, FaustWorker, end_all
+from tests.faust.workers import FaustApp, end_all
 from tests.support.kafka import NewTopicFixture
+from tests.support.service import RunningProcess
 from tests.support.waiting import wait_until
 from tests.worker.scenes import Scene, produce, read_committed, serve
 
@@ -26,7 +27,7 @@ LEAST = 40
 DEADLINE_S = 120.0
 
 
-def count_lines(app: FaustApp, worker: FaustWorker) -> int:
+def count_lines(app: FaustApp, worker: RunningProcess) -> int:
     """How many messages a worker has recorded."""
     return sum(line["pid"] == worker.process.pid for line in app.read())
 

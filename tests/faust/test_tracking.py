@@ -17,7 +17,7 @@ TOKEN = b"$JS.ACK._.4x1.S.c.1.7.7.1700000000123000000.0"
 
 
 class Acks:
-    """Notes what is said."""
+    """Stands for the sender of acks, and keeps what messages have it send."""
 
     def __init__(self) -> None:
         self.later: list[bytes] = []

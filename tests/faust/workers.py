@@ -15,37 +15,8 @@ from typing import Any
 import pytest
 
 from overlay.local.guard import Guard
+from tests.support.service import RunningProcess
 from tests.support.source import REPOSITORY
-
-STOP_S = 30
-
-
-@dataclass(slots=True)
-class FaustWorker:
-    """A running `faust worker`. `log` is what it wrote to stderr and stdout."""
-
-    log: Path
-    process: subprocess.Popen[bytes]
-    guard: Guard
-
-    def stop(self) -> int:
-        """End it by SIGTERM and return its exit code. Kills it and fails if it does not end."""
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"still running {STOP_S} s after SIGTERM:\n{self.read_log()}") from None
-        self.guard.release()
-        return self.process.returncode
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.guard.release()
-
-    def read_log(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace")
 
 
 @dataclass(slots=True)
@@ -60,13 +31,13 @@ class FaustApp:
     folder: Path
     concurrency: int = 1
     more: dict[str, str] = field(default_factory=dict)
-    workers: list[FaustWorker] = field(default_factory=list)
+    workers: list[RunningProcess] = field(default_factory=list)
 
     @property
     def recorded(self) -> Path:
         return self.folder / f"{self.id}.recorded"
 
-    def start(self) -> FaustWorker:
+    def start(self) -> RunningProcess:
         """Start another worker, without waiting for it."""
         number = len(self.workers)
         datadir = self.folder / f"{self.id}-data-{number}"
@@ -103,7 +74,7 @@ class FaustApp:
                 env=environment,
                 cwd=REPOSITORY,
             )
-        worker = FaustWorker(log, process, Guard(["kill", "-9", str(process.pid)]))
+        worker = RunningProcess(log, process, Guard(["kill", "-9", str(process.pid)]))
         self.workers.append(worker)
         return worker
 

@@ -41,7 +41,7 @@ def start_fleet(folder: Path, stack: ExitStack) -> RunningService:
     with log.open("ab") as file:
         command = [sys.executable, "-m", "overlay", "fleet", "run", "--config", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-    fleet = RunningService(f"http://{host}:{port}", log, process, Guard(["kill", "-9", str(process.pid)]))
+    fleet = RunningService(log, process, Guard(["kill", "-9", str(process.pid)]), f"http://{host}:{port}")
     stack.callback(kill, fleet)
     return fleet
 

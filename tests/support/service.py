@@ -33,32 +33,13 @@ class StartService(Protocol):
 
 
 @dataclass(slots=True)
-class RunningService:
-    """`url` without a slash at its end; `log` is what the process wrote to stderr and stdout."""
+class RunningProcess:
+    """A program in a process of its own. `log` is what it wrote to stderr and stdout."""
 
-    url: str
     log: Path
     process: subprocess.Popen[bytes]
     guard: Guard
     """Ends it with a test process that crashes."""
-
-    def get(self, path: str) -> str:
-        """The body of a page; an answer that is no success raises."""
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
-            body: bytes = answer.read()
-        return body.decode()
-
-    def get_json(self, path: str) -> Any:
-        return json.loads(self.get(path))
-
-    def is_ready(self) -> bool:
-        if self.process.poll() is not None:
-            raise AssertionError(f"the service has ended with {self.process.returncode}:\n{self.read_log()}")
-        try:
-            self.get("/readyz")
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
-        return True
 
     def read_log(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
@@ -79,6 +60,31 @@ class RunningService:
         self.process.kill()
         self.process.wait()
         self.guard.release()
+
+
+@dataclass(slots=True)
+class RunningService(RunningProcess):
+    """`url` without a slash at its end."""
+
+    url: str
+
+    def get(self, path: str) -> str:
+        """The body of a page; an answer that is no success raises."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            body: bytes = answer.read()
+        return body.decode()
+
+    def get_json(self, path: str) -> Any:
+        return json.loads(self.get(path))
+
+    def is_ready(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"the service has ended with {self.process.returncode}:\n{self.read_log()}")
+        try:
+            self.get("/readyz")
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+        return True
 
 
 def find_free_port() -> int:
@@ -108,7 +114,7 @@ def start_service(folder: Path) -> RunningService:
     with log.open("ab") as file:
         command = [sys.executable, "-m", "overlay", "run", "--config", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-    return RunningService(f"http://{host}:{port}", log, process, Guard(["kill", "-9", str(process.pid)]))
+    return RunningService(log, process, Guard(["kill", "-9", str(process.pid)]), f"http://{host}:{port}")
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """The declared properties of one message, as typed Python values.
 
-A filter reads them from whole slices of records; here one message is at hand. The grammars are the same, since both use the
-readers of overlay/scan. A property that is made of the source's topic or partition is None, because a delivery does not have
-them.
+A filter reads them from whole slices of records, and PropertyReader from one message. The grammars
+are the same, since both use the readers of overlay/scan. A property that is made of the source's
+topic or partition is None, because a delivery does not have them.
 """
 
 from __future__ import annotations
