@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ from overlay.index.retention import index_config
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import open_client, reach
-from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import index_topic, shard_of
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
@@ -107,7 +107,7 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> IndexingResu
     stream, kafka = loaded.streams[name], dict(loaded.service.kafka)
     async with _stand(loaded, name) as ground:
         wanted = {s: (start, ground.bounds[s][1]) for s, start in ground.starts.items() if start < ground.bounds[s][1]}
-        parts = await asyncio.to_thread(_plan, spark, kafka, stream.index, wanted)
+        parts = await asyncio.to_thread(plan_ranges, spark, kafka, stream.index, wanted)
         chunks = 0
         async with aclosing(_run_waves(spark, lambda part: seal(kafka, stream, part), parts)) as waves:
             async for sealed in waves:
@@ -120,7 +120,7 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> IndexingResu
     return IndexingResult(chunks, total, total)
 
 
-def _plan(
+def plan_ranges(
     spark: SparkSession, kafka: dict[str, str], index: IndexConfig, wanted: dict[TopicPartition, tuple[int, int]]
 ) -> list[Range]:
     """Return the ranges to index, one for each task, partition after partition. Runs a Spark job
@@ -131,7 +131,7 @@ def _plan(
         for source, (start, end) in wanted.items()
         for at in range(start, end, TASK_OFFSETS)
     ]
-    counted = _run(spark, lambda part: count_batches(kafka, part), cuts)
+    counted = run_tasks(spark, lambda part: count_batches(kafka, part), cuts)
     by_source: dict[TopicPartition, list[Batches]] = {source: [] for source in wanted}
     for cut, batches in zip(cuts, counted, strict=True):
         by_source[cut.source].append(batches)
@@ -155,7 +155,7 @@ async def _run_waves(
     under_way: deque[asyncio.Task[list[ResultT]]] = deque()
     try:
         for at in range(0, len(items), size):
-            under_way.append(asyncio.create_task(asyncio.to_thread(_run, spark, work, items[at : at + size])))
+            under_way.append(asyncio.create_task(asyncio.to_thread(run_tasks, spark, work, items[at : at + size])))
             if len(under_way) > AHEAD:
                 yield await under_way.popleft()
         while under_way:
@@ -166,7 +166,7 @@ async def _run_waves(
         await asyncio.gather(*under_way, return_exceptions=True)
 
 
-def _run(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
+def run_tasks(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
     """Return the result for each item, in order, each from a task of its own."""
     if not items:
         return []
@@ -201,10 +201,11 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
         facts = await admin.find_topics(stream.topic_names, with_config=True)
         found = list_sources(stream, facts, state)
         sources = found.partitions
+        bound = {topic for each, topic in state.topics if each == name}
         identities = {(name, source): identity for source, identity in found.identities.items()}
         compacted = [t for t, f in facts.items() if "compact" in f.config.get("cleanup.policy", "")]
         bounds = await admin.find_bounds(sources)
-        starts = await _find_starts(client, admin, Index(stream), topic, bounds, compacted)
+        starts = await find_starts(client, admin, Index(stream), topic, bounds, compacted, bound)
         await transactions.look_up([topic])
         yield _Ground(topic, starts, bounds, transactions, state.generation, identities)
 
@@ -221,28 +222,50 @@ async def ensure_index(admin: Admin, stream: StreamConfig, topics: TopicsConfig)
     return topic
 
 
-async def _find_starts(
+async def find_starts(
     client: AIOKafkaClient,
     admin: Admin,
     index: Index,
     topic: str,
     bounds: dict[TopicPartition, tuple[int, int]],
-    compacted: Iterable[str],
+    compacted: Collection[str],
+    bound: Collection[str],
 ) -> dict[TopicPartition, int]:
     """Return the first offset to index by partition, as a service resumes
-    (overlay/worker/kept/indexes.py).
+    (overlay/worker/kept/indexes.py). `compacted`, `bound`: as for `find_resumes`.
     """
     await client.add_topic(topic)
     index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     await index.read(client, topic, end)
-    starts = {}
-    for source, (first, stop) in bounds.items():
+    for source in bounds:
         await client.add_topic(source[0])
-        chunks = index.of(source)
+    resumes = await find_resumes(client, index, bounds, compacted, bound)
+    return {source: resume.position for source, resume in resumes.items()}
+
+
+async def find_resumes(
+    client: AIOKafkaClient,
+    index: Index,
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+    compacted: Collection[str],
+    bound: Collection[str],
+) -> dict[TopicPartition, LogPosition]:
+    """Return where indexing continues by partition. Remove from `index`, in memory, the chunks that are not of the present log.
+
+    `bounds`: log start and end. `compacted`: names of topics with compaction. `bound`: names of topics whose
+    ids the shard's state has. Of others the log may be a new one, and of a compacted log only ends and
+    epochs of batches could be compared: its chunks are made anew. The client has to know the topics.
+    Raises SourceUnavailable.
+    """
+    resumes = {}
+    for source, (first, stop) in bounds.items():
+        chunks, is_compacted = index.of(source), source[0] in compacted
         chunks.drop(first)
-        await void(client, index.stream.name, source, chunks, (first, stop), compacted=source[0] in compacted)
-        starts[source] = index.find_resume(source, first).position
-    return starts
+        if is_compacted and source[0] not in bound:
+            chunks.truncate(0)
+        await void(client, index.stream.name, source, chunks, (first, stop), compacted=is_compacted)
+        resumes[source] = index.find_resume(source, first)
+    return resumes
 
 
 @click.command()

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from overlay.config import Loaded, load
 from overlay.errors import OverlayError
 
+from .errors import explain
 from .figures import Figures
 from .job.folder import NotForSpark, choose_consumers, list_streams
 from .job.start import start_job
@@ -46,6 +47,7 @@ def start_pipeline(
     once: bool = True,
     metrics_port: int | None = None,
     options: Mapping[str, str] = NO_OPTIONS,
+    index: bool = False,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[StreamingQuery]:
     """Run consumers of one stream as a query, which is stopped at the end of the block.
@@ -55,7 +57,8 @@ def start_pipeline(
     under which the job keeps its state, by default the stream's. `once`: process what exists now, and
     end the query. `checkpoint`: a folder that all of Spark can reach. `metrics_port`: serve /metrics
     there, None for not at all. `options`: more options of format("overlay"), such as
-    maxRecordsPerTrigger. `patience_s`: seconds to wait for another pipeline's lease. Raises
+    maxRecordsPerTrigger. `index`: also keep the stream's chunk index while no service
+    does. `patience_s`: seconds to wait for another pipeline's lease. Raises
     UnknownConsumer, NotForSpark, NotOwner, TopicNotFound and what `format("overlay")` raises at
     planning. Later errors come out of the query.
     """
@@ -70,7 +73,7 @@ def start_pipeline(
         query = stack.enter_context(
             start_job(
                 spark, chosen, wanted, job or chosen.stream.name, checkpoint,
-                once=once, options=options, patience_s=patience_s, note=figures.note,
+                once=once, options=options, index=index, patience_s=patience_s, note=figures.note,
             )
         )  # fmt: skip
         figures.query = str(query.runId)
@@ -93,6 +96,7 @@ def start_pipeline(
 @click.option("--once/--continuous", default=True, help="End with what is there now (the default), or go on.")
 @click.option("--master", default=None, help="Spark's master; spark-submit's, else local[*].")
 @click.option("--metrics-port", type=int, default=None, help="Serve /metrics there; 0 picks a free port.")
+@click.option("--index", is_flag=True, help="Keep the chunk index as well, while no service does.")
 @click.option("--option", "pairs", multiple=True, metavar="NAME=VALUE", help='More options of format("overlay").')
 def main(
     folder: Path,
@@ -103,6 +107,7 @@ def main(
     once: bool,
     master: str | None,
     metrics_port: int | None,
+    index: bool,
     pairs: tuple[str, ...],
 ) -> None:
     """Run consumers as Spark jobs: the named ones, of one stream, or those of all streams, a job for
@@ -120,7 +125,7 @@ def main(
                 stack.enter_context(
                     start_pipeline(
                         spark, folder, consumers, place,
-                        stream=name, job=job, once=once, metrics_port=metrics_port, options=options,
+                        stream=name, job=job, once=once, metrics_port=metrics_port, options=options, index=index,
                     )
                 )
                 for name, place in places.items()
@@ -153,19 +158,6 @@ def _await_end(queries: Sequence[StreamingQuery]) -> None:
     running = list(queries)
     while running and not enough.is_set():
         running = [query for query in running if not query.awaitTermination(LOOK_S)]
-
-
-def explain(error: Exception) -> str:
-    """Return the text to show for an error.
-
-    For one that came through Java, this is the overlay's own message if there is one.
-    """
-    text = str(error)
-    for line in text.splitlines():
-        kind, colon, words = line.partition(": ")
-        if colon and kind.startswith(("overlay.", "spark.")):
-            return words
-    return text
 
 
 if __name__ == "__main__":

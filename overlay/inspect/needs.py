@@ -96,7 +96,7 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
         *_need_readers(loaded.consumers.values()),
         *_need_indexes(loaded),
         *_need_jobs(loaded),
-        *_need_service(loaded.service),
+        *_need_service(loaded),
     )
 
 
@@ -184,19 +184,32 @@ def _need_readers(consumers: Iterable[ConsumerConfig]) -> Iterator[Need]:
 def _need_indexes(loaded: Loaded) -> Iterator[Need]:
     # its retention is raised with that of the sources
     operations = ("Describe", "DescribeConfigs", "AlterConfigs", "Read", "Write", "Create")
+    jobs = _list_jobs(loaded)
     for name in loaded.streams:
-        yield Need(ResourceKind.INDEX, index_topic(loaded.service.topics.prefix, name), operations, (f"stream {name}",))
+        # while no service runs, the stream's job writes the ledger and the chunk index
+        users = (f"stream {name}", *((_name_job(name),) if name in jobs else ()))
+        yield Need(ResourceKind.INDEX, index_topic(loaded.service.topics.prefix, name), operations, users)
 
 
-def _need_jobs(loaded: Loaded) -> Iterator[Need]:
-    """Yield what the Spark jobs need, one for each stream with consumers that have `engine: spark`, under the stream's name."""
+def _list_jobs(loaded: Loaded) -> dict[str, list[str]]:
+    """Return the consumers with `engine: spark` of each stream that has some: one job delivers them."""
     names: dict[str, list[str]] = {}
     for config in loaded.consumers.values():
         if config.engine is Engine.SPARK:
             names.setdefault(config.stream, []).append(config.id[1])
+    return names
+
+
+def _name_job(stream: str) -> str:
+    return f"Spark job {stream}"
+
+
+def _need_jobs(loaded: Loaded) -> Iterator[Need]:
+    """Yield what only the Spark jobs need, one for each stream with consumers that have `engine: spark`, under the stream's
+    name."""
     prefix = loaded.service.topics.prefix
-    for stream, consumers in names.items():
-        users = (f"Spark job {stream}",)
+    for stream, consumers in _list_jobs(loaded).items():
+        users = (_name_job(stream),)
         # Alter: a partition is added for each output partition
         yield Need(ResourceKind.JOB, job_topic(prefix, stream), ("Describe", "Read", "Write", "Alter", "Create"), users)
         for name in (job_id(prefix, stream), f"{job_id(prefix, stream)}.*"):
@@ -206,18 +219,21 @@ def _need_jobs(loaded: Loaded) -> Iterator[Need]:
             yield Need(ResourceKind.GROUP, group, ("Describe", "Read"), (f"consumer {consumer} of {stream}",))
 
 
-def _need_service(service: ServiceConfig) -> Iterator[Need]:
+def _need_service(loaded: Loaded) -> Iterator[Need]:
+    service = loaded.service
     prefix, users = service.topics.prefix, ("the service",)
+    # a job takes consumers over from the shards, and keeps its stream's ledger and index as the owner of one
+    owners = (*users, *map(_name_job, _list_jobs(loaded)))
     # DeleteRecords needs Delete: the log is truncated below its last checkpoint
     operations = ("Describe", "Read", "Write", "Delete", "Create")
-    yield Need(ResourceKind.STATE, state_topic(prefix), operations, users, tuple(range(service.shards)))
+    yield Need(ResourceKind.STATE, state_topic(prefix), operations, owners, tuple(range(service.shards)))
     yield Need(ResourceKind.CONTROL, control_topic(prefix), ("Describe", "Read", "Write", "Create"), users)
     yield Need(ResourceKind.REPLIES, reply_topic(prefix), ("Describe", "Write", "Create"), users)
     yield Need(ResourceKind.EVENTS, events_topic(prefix), ("Describe", "DescribeConfigs", "Write", "Create"), users)
     if service.fleet.publish:
         yield Need(ResourceKind.FLEET, fleet_topic(prefix), ("Describe", "Write", "Create"), users)
     for shard in range(service.shards):
-        yield Need(ResourceKind.TRANSACTION, shard_id(prefix, shard), ("Describe", "Write"), users)
+        yield Need(ResourceKind.TRANSACTION, shard_id(prefix, shard), ("Describe", "Write"), owners)
         yield Need(ResourceKind.TRANSACTION, journal_id(prefix, shard), ("Describe", "Write"), users)
-    yield Need(ResourceKind.GROUP, workers_group(prefix), ("Describe", "Read"), users)
+    yield Need(ResourceKind.GROUP, workers_group(prefix), ("Describe", "Read"), owners)
     yield Need(ResourceKind.CLUSTER, "kafka-cluster", ("IdempotentWrite",), users)

@@ -81,7 +81,7 @@ class Job:
     changed. `check_owner`: raises unless this driver still owns the consumers. `note`: called with the
     plan of each batch that has ended. `clock`: ms since 1970. `catch_up`: how many offsets
     a batch reads at most for a consumer that is behind the others. `extend_ledger`: gives sequences to what
-    a batch has.
+    a batch has. `index`: indexes what a batch has had.
     """
 
     spark: SparkSession
@@ -95,6 +95,7 @@ class Job:
     clock: Callable[[], int]
     catch_up: int
     extend_ledger: ExtendLedger
+    index: Callable[[Ends], object]
     _batch: threading.Lock = field(default_factory=threading.Lock)
     """Held while a batch is delivered."""
     _is_ending: bool = False
@@ -134,6 +135,7 @@ class Job:
         consumers = self._draft(batch, ends, limit)
         if last is None or self._has_work(last, ends, consumers):
             self._run(batch, ends, consumers, now, bounds)
+            self.index(ends)
 
     def _check(self, batch: int, ends: Ends) -> None:
         """Raise ForeignCheckpoint unless this batch may follow the last one of the journal."""

@@ -1,12 +1,18 @@
-"""The ledger of a job's stream, which the job keeps while no service does.
+"""The ledger and the chunk index of a job's stream, which the job keeps while no service does.
 
 In a stream of several partitions the ledger says which record has which sequence. The service keeps it,
 on the shard to which the stream hashes, also for consumers that jobs deliver. While no service runs,
 the driver of a job does: before a batch is planned it gives sequences to all of the batch's offsets. So
 tokens have them, and a repeated batch finds the same ones.
 
+The chunk index is kept as well if the job is asked to. After a batch, tasks of their own seal what has been
+added to the log (spark/chunks.py): a scan task does not read what its consumers do not want, nor whole
+chunks. The driver writes the headers that these tasks return, and reads from the index topic alone how far
+they reach. So a batch or a task that runs again cannot change what a header says. A fault of the index
+ends no batch.
+
 The driver writes as the owner of that shard, under its transactional id (docs/exactly-once.md#takeover).
-So entries never have two writers. A service that starts fences the driver, reads the ledger to its end
+So neither has two writers. A service that starts fences the driver, reads the ledger to its end
 and continues it. A driver asks whether the group of workers has members before it takes the shard, and
 again when it has it. Jobs that run beside each other take the shard from one another, and each reads what
 the other has written.
@@ -15,21 +21,26 @@ the other has written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from overlay.clock import monotonic, now_ms
 from overlay.config import ServiceConfig, StreamConfig
-from overlay.errors import Fenced, OverlayError, SourceUnavailable
+from overlay.errors import Fenced, OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.ledger.allocate import allocate, extend
 from overlay.index.ledger.entries import LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import check_log_position, glimpse
+from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.encode import decode as decode_header
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
@@ -39,12 +50,16 @@ from overlay.logs import get_logger
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
+from overlay.state.job_plan import Ends
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import Delta, ShardState
 from overlay.state.shard_state import encode as encode_delta
 from overlay.state.takeover import ensure_state_topic, take_over
-from spark.index import ensure_index
+from spark.chunks import Range, seal
+from spark.errors import explain
+from spark.index import WAVE, ensure_index, find_resumes, plan_ranges, run_tasks
 
+from .indexing import IndexProgress
 from .journal import LoopThread
 
 log = get_logger(__name__)
@@ -52,7 +67,15 @@ log = get_logger(__name__)
 LOOK_S = 10.0
 """Seconds after which a job that could not keep the ledger tries again."""
 ATTEMPTS, PAUSE_S = 8, 0.5
-"""Attempts to write a ledger entry while others take the shard, and the longest pause between two."""
+"""Attempts to write while others take the shard, and the longest pause in seconds between two."""
+INDEX_ATTEMPTS = 3
+"""Attempts to index while another owner continues the same index."""
+INDEX_S = 60.0
+"""Seconds after which also what is less than a chunk is indexed."""
+INDEX_CATCH_UP = 1_000_000
+"""How many offsets are indexed at most after a batch, beside as many as the batch had."""
+ONE_TASK = 100_000
+"""Up to so many offsets of a partition are indexed by one task, without counting their batches first."""
 READABLE_S = 10.0
 """Seconds within which Kafka has to show what it has committed."""
 
@@ -64,12 +87,18 @@ class ServiceRuns(OverlayError):
     """A service runs, which keeps the ledger. No action is needed."""
 
 
+class IndexMoved(OverlayError):
+    """Another owner has continued the chunk index while tasks sealed chunks. No action is needed: they are sealed again."""
+
+
 @dataclass(slots=True)
 class _Kept:
-    """The ledger as the owner of its shard knows it.
+    """The ledger and the chunk index as the owner of their shard knows them.
 
     `starts`: the first offset of each log. `is_served`: whether the service has delivered records of the
-    stream. `delta`: what has to be recorded with the first entry.
+    stream. `generation`: that of the shard's last owner. `identities`: Kafka's ids of the stream's topics and of the
+    index topic, by name; `recorded`: those that the shard's state has. `compacted`: the stream's topics with compaction.
+    `progress`: None if the chunk index is not kept.
     """
 
     topic: str
@@ -77,21 +106,30 @@ class _Kept:
     transactions: Transactions
     starts: Mapping[TopicPartition, int]
     is_served: bool
-    delta: Delta | None
+    generation: int | None
+    identities: Mapping[str, str]
+    recorded: set[str]
+    compacted: Sequence[str]
+    progress: IndexProgress | None
 
 
 class StreamKeeper:
-    """The keeper of one stream's ledger, at the driver. Not thread-safe."""
+    """The keeper of one stream's ledger and chunk index, at the driver. Not thread-safe.
 
-    def __init__(self, service: ServiceConfig, stream: StreamConfig) -> None:
-        self._service, self._stream = service, stream
+    `with_chunks`: whether it keeps the chunk index.
+    """
+
+    def __init__(self, service: ServiceConfig, stream: StreamConfig, *, with_chunks: bool = False) -> None:
+        self._service, self._stream, self._with_chunks = service, stream, with_chunks
         self._thread = LoopThread("ledger")
         self._admin: Admin | None = None
         self._client: AIOKafkaClient | None = None
         self._kept: _Kept | None = None
-        self._retry_at, self._told = 0.0, ""
-        """When to try again, monotonic seconds, and the last reason that was logged."""
+        self._retry_at, self._told = 0.0, dict[str, str]()
+        """When to try again, monotonic seconds, and the last reasons that were logged, by what is not kept."""
         self._has_kept = False
+        self._index_at = self._index_retry_at = 0.0
+        """When to index also what is less than a chunk, and when to try again, monotonic seconds."""
 
     def __enter__(self) -> StreamKeeper:
         return self
@@ -116,28 +154,76 @@ class StreamKeeper:
             self._thread.run(self._extend_patiently(ends, only))
         except OverlayError as error:
             self._retry_at = monotonic() + LOOK_S
-            self._tell(str(error))
+            self._tell("ledger", str(error))
             is_away = isinstance(error, SourceUnavailable) and self._has_kept
             if is_away or (only is not None and not isinstance(error, ServiceRuns)):
                 raise
             self._has_kept = False
             return False
-        self._told, self._has_kept = "", True
+        self._told.pop("ledger", None)
+        self._has_kept = True
         return True
 
-    def _tell(self, reason: str) -> None:
-        if reason != self._told:
-            log.info("the job does not keep the ledger", stream=self._stream.name, reason=reason)
-        self._told = reason
+    def index(self, spark: SparkSession, ends: Ends) -> int:
+        """Write headers of what was added to the log before the end of a batch. Return how many were written.
+
+        `ends`: first and next offset of the batch by partition. No header is written if less than a chunk was
+        added and the last time is not long ago, if a service runs, if Kafka does not let it, or if the tasks
+        fail; the reason is logged. What was committed stays, and the next call continues after it.
+        """
+        if not self._with_chunks or monotonic() < self._index_retry_at:
+            return 0
+        for attempt in range(INDEX_ATTEMPTS):
+            try:
+                written = self._index(spark, ends)
+                self._told.pop("chunk index", None)
+                return written
+            except (OverlayError, PySparkException, Py4JError) as error:
+                self._thread.run(self._let_go())
+                # the index is read anew, or the log's start is looked up again
+                if not isinstance(error, (Fenced, IndexMoved, SourceChanged)) or attempt == INDEX_ATTEMPTS - 1:
+                    self._index_retry_at = monotonic() + LOOK_S
+                    self._tell("chunk index", explain(error))
+                    break
+        return 0
+
+    def _index(self, spark: SparkSession, ends: Ends) -> int:
+        progress = self._thread.run(self._own_index())
+        is_late = monotonic() >= self._index_at
+        limit = sum(stop - start for start, stop in ends.values()) + INDEX_CATCH_UP
+        stops = {source: stop for source, (_, stop) in ends.items()}
+        wanted = progress.choose(stops, limit, 1 if is_late else self._stream.index.chunk_records)
+        if not wanted:
+            return 0
+        self._thread.run(self._check_logs(progress, wanted))
+        kafka, stream = dict(self._service.kafka), self._stream
+        parts = self._divide(spark, wanted)
+        size, written = WAVE * spark.sparkContext.defaultParallelism, 0
+        for at in range(0, len(parts), size):
+            sealed = run_tasks(spark, lambda part: seal(kafka, stream, part), parts[at : at + size])
+            headers = [pair for pairs in sealed for pair in pairs]
+            progress = self._thread.run(self._write_headers(progress, headers))
+            written += len(headers)
+        for source, (_, stop) in wanted.items():
+            progress.pass_over(source, stop)
+        if is_late:
+            self._index_at = monotonic() + INDEX_S
+        return written
+
+    def _divide(self, spark: SparkSession, wanted: Mapping[TopicPartition, tuple[int, int]]) -> list[Range]:
+        """Return the ranges to seal, one for each task; those of a partition in order. Each begins where a chunk begins."""
+        large = {source: (start, end) for source, (start, end) in wanted.items() if end - start > ONE_TASK}
+        parts = [Range(source, *span) for source, span in wanted.items() if source not in large]
+        return parts + plan_ranges(spark, dict(self._service.kafka), self._stream.index, large)
+
+    def _tell(self, what: str, reason: str) -> None:
+        if reason != self._told.get(what):
+            log.info("the job does not keep a part of its stream", part=what, stream=self._stream.name, reason=reason)
+        self._told[what] = reason
 
     async def _extend_patiently(self, ends: Mapping[TopicPartition, int], only: Only | None) -> None:
         # another job has had the shard, maybe for another stream, or a change to the state was made under its id
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(Fenced),
-            stop=stop_after_attempt(ATTEMPTS),
-            wait=wait_random(0.0, PAUSE_S),
-            reraise=True,
-        ):
+        async for attempt in _while_others_take_it():
             with attempt:
                 await self._extend(ends, only)
 
@@ -158,15 +244,61 @@ class StreamKeeper:
             self._kept = await self._take(self._admin, self._client)
         return self._kept
 
-    async def _write(self, kept: _Kept, records: Sequence[Record]) -> None:
-        """Write records into the index topic in one transaction, with what the shard has to know of it."""
+    async def _own_index(self) -> IndexProgress:
+        """Return how far the chunk index reaches, as the owner of its shard. Raises OverlayError."""
+        kept = await self._own()
+        assert kept.progress is not None
+        return kept.progress
+
+    async def _check_logs(self, progress: IndexProgress, wanted: Iterable[TopicPartition]) -> None:
+        """Raise SourceChanged if a log is not the one of the chunks before, or begins behind what is to be sealed."""
+        kept = await self._own()
+        assert self._admin is not None and self._client is not None
+        name = self._stream.name
+        for source, own in (await self._admin.find_bounds(wanted, committed=False)).items():
+            resume, is_compacted = progress.resumes[source], source[0] in kept.compacted
+            if resume.position < own[0]:
+                raise SourceChanged(f"{source[0]}-{source[1]}@{resume.position}: the log begins at {own[0]} now", name)
+            await check_log_position(self._client, name, source, resume, own, compacted=is_compacted)
+
+    async def _write_headers(self, progress: IndexProgress, pairs: Sequence[tuple[bytes, bytes]]) -> IndexProgress:
+        """Write and commit headers that were sealed where `progress` has said. Return how far the index reaches then.
+
+        A job of another stream may take the shard while the tasks seal; the shard is taken back then. Raises
+        IndexMoved if the index was continued meanwhile: its chunks may have been cut at other offsets.
+        """
+        if not pairs:
+            return progress
+        async for attempt in _while_others_take_it():
+            with attempt:
+                found = await self._own_index()
+                if found.resumes != progress.resumes:
+                    raise IndexMoved(f"the chunk index of stream {self._stream.name} was continued by another owner")
+                try:
+                    await self._write(await self._own(), [Record(*pair) for pair in pairs], self._stream.topic_names)
+                except BaseException:
+                    await self._let_go()
+                    raise
+                progress = found
+        for header in (decode_header(value) for _, value in pairs):
+            assert isinstance(header, Header)
+            progress.add(header, self._stream.index)
+        return progress
+
+    async def _write(self, kept: _Kept, records: Sequence[Record], topics: Iterable[str]) -> None:
+        """Write records into the index topic in one transaction, with the ids of `topics` as far as the shard's state lacks
+        them."""
         batches = press_entries([Entry(kept.topic, record) for record in records], now_ms())
-        if kept.delta is None:
+        fresh = {topic: kept.identities[topic] for topic in topics if topic not in kept.recorded}
+        if not fresh:
             await kept.transactions.write(batches)
             return
+        delta = Delta(
+            generation=kept.generation, topics={(self._stream.name, topic): each for topic, each in fresh.items()}
+        )
         await kept.transactions.begin()
-        await kept.transactions.finish(encode_delta(kept.delta), batches)
-        kept.delta = None
+        await kept.transactions.finish(encode_delta(delta), batches)
+        kept.recorded |= fresh.keys()
 
     async def _take(self, admin: Admin, client: AIOKafkaClient) -> _Kept:
         """Become the owner of the shard, and read the ledger. Raises OverlayError."""
@@ -195,7 +327,7 @@ class StreamKeeper:
         stream = self._stream
         facts = await admin.find_topics([topic, *stream.topic_names])
         sources = list_sources(stream, {name: facts[name] for name in stream.topic_names if name in facts}, state)
-        index = Index(stream, with_chunks=False)
+        index = Index(stream, with_chunks=self._with_chunks)
         index.position, end = (await admin.find_bounds([(topic, 0)], committed=False))[topic, 0]
         for name in (topic, *stream.topic_names):
             await client.add_topic(name)
@@ -212,10 +344,15 @@ class StreamKeeper:
         for source, own in bounds.items():
             place = index.ledger.log_position_of(source)
             await check_log_position(client, stream.name, source, place, own, compacted=source[0] in compacted)
+        recorded = {name for each, name in state.topics if each == stream.name}
+        progress = None
+        if self._with_chunks:
+            progress = IndexProgress(await find_resumes(client, index, bounds, compacted, recorded))
         starts = {source: first for source, (first, _) in bounds.items()}
-        delta = None if known else Delta(generation=state.generation, topics={(stream.name, topic): identity})
-        is_served = _is_served(stream.name, state, starts)
-        return _Kept(topic, index.ledger, transactions, starts, is_served, delta)
+        return _Kept(
+            topic, index.ledger, transactions, starts, _is_served(stream.name, state, starts), state.generation,
+            {**sources.identities, topic: identity}, recorded, compacted, progress,
+        )  # fmt: skip
 
     async def _give_out(
         self, kept: _Kept, admin: Admin, client: AIOKafkaClient, ends: Mapping[TopicPartition, int], only: Only | None
@@ -242,7 +379,9 @@ class StreamKeeper:
             rounds.append(entry)
         if not rounds:
             return
-        await self._write(kept, [Record(*encode(self._stream.name, round)) for round in rounds])
+        # the id of the index topic says that the stream has a ledger, so headers alone do not record it
+        entries = [Record(*encode(self._stream.name, round)) for round in rounds]
+        await self._write(kept, entries, [kept.topic])
         for round in rounds:
             refusal = kept.ledger.append(round)
             assert not refusal, (round, refusal)
@@ -259,6 +398,16 @@ class StreamKeeper:
             await self._client.close()
         if self._admin is not None:
             await self._admin.close()
+
+
+def _while_others_take_it() -> AsyncRetrying:
+    """Return attempts to write as the owner of the shard, for as long as others take it in between (Fenced)."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type(Fenced),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_random(0.0, PAUSE_S),
+        reraise=True,
+    )
 
 
 async def _leave_to_service(admin: Admin, prefix: str) -> None:

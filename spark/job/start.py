@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -39,6 +40,7 @@ def start_job(
     *,
     once: bool,
     options: Mapping[str, str],
+    index: bool,
     patience_s: float,
     note: Callable[[BatchPlan], None],
 ) -> Iterator[StreamingQuery]:
@@ -46,7 +48,7 @@ def start_job(
 
     `names`: of the consumers to follow in the folder, empty for all. `name`: of the job, under which its
     state is kept. `once`: end with what there is now. `options`: more options of format("overlay").
-    `patience_s`: how long to wait for another
+    `index`: also keep the chunk index while no service does. `patience_s`: how long to wait for another
     pipeline's lease. `note`: called with the plan of each batch that has ended. Raises OverlayError; later
     errors come out of the query.
     """
@@ -58,7 +60,7 @@ def start_job(
         folder.own()
         replication = chosen.loaded.service.topics.replication
         journal = stack.enter_context(Journal(chosen.kafka, chosen.prefix, name, replication))
-        keeper = stack.enter_context(StreamKeeper(chosen.loaded.service, chosen.stream))
+        keeper = stack.enter_context(StreamKeeper(chosen.loaded.service, chosen.stream, with_chunks=index))
         log_ends = {source: (0, end) for source, (_, end) in folder.look().items()}
         # before consumers look where they begin: some ask the ledger
         keeper.extend({source: end for source, (_, end) in log_ends.items()}, find_only(journal.last, log_ends))
@@ -70,6 +72,7 @@ def start_job(
             open_session(spark), name, journal, chosen.stream, consumers,
             renew=lambda: folder.renew(journal.last), check_owner=folder.check_owner, note=note, clock=now_ms,
             catch_up=min(CATCH_UP, ask.pace.records or CATCH_UP), extend_ledger=keeper.extend,
+            index=partial(keeper.index, spark),
         )  # fmt: skip
         log_starts = {source: first for source, (first, _) in consumers.look().items()}
         begin = spell_start(consumers.begins, log_starts)

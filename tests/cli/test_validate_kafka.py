@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
 from confluent_kafka.admin._resource import ResourceType
+from pyspark.sql import SparkSession
 
 from overlay.cli.init import init
 from overlay.cli.validate import validate
 from overlay.config import load
 from overlay.errors import CredentialsRefused, SourceUnavailable
-from overlay.inspect.needs import ResourceKind, find_needs
+from overlay.inspect.needs import Need, ResourceKind, find_needs
 from overlay.local import Broker, start
+from spark.job import keeping
+from spark.job.keeping import StreamKeeper
 from tests.config.folders import write_folder
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
 from tests.support.security import PASSWORD, USER, make_security
 from tests.support.service import find_free_port
 from tests.support.waiting import wait_until
-from tests.worker.scenes import Served, read_committed
+from tests.worker.scenes import Served, produce, read_committed
 
 ACLS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -251,10 +255,7 @@ def test_what_is_listed_is_enough_to_run(guarded: Guarded, tmp_path: Path) -> No
     make_topic(guarded.broker.bootstrap, "enough")
     produce_values(guarded.broker.bootstrap, "enough", [b"1", b"2", b"3"])
     needs = [need for need in find_needs(load(folder)) if need.kind in RESOURCES and need.name != "hidden"]
-    grants = [grant(RESOURCES[need.kind], need.name, word) for need in needs for word in map(spell, need.operations)]
-    admin = AdminClient({"bootstrap.servers": guarded.broker.bootstrap})
-    for future in admin.create_acls(grants).values():
-        future.result(20)
+    allow(guarded, needs)
     served = Served(folder)
     try:
         wait_until(lambda: served.consumer("late")["delivered"] == 3, 30, "the records are delivered")
@@ -267,6 +268,37 @@ def test_what_is_listed_is_enough_to_run(guarded: Guarded, tmp_path: Path) -> No
     assert [seen.value for seen in read_committed(guarded.broker.bootstrap, "enough-out")] == [b"1", b"2", b"3"]
     missing = {name for name, need in read_needs(run(folder, "--json")).items() if need["answer"] == "missing"}
     assert missing == {"hidden"}
+
+
+def test_what_is_listed_for_a_job_is_enough_to_keep_ledger_and_index(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With exactly the operations that validate lists for the stream's Spark job, and those on the source."""
+    folder = write_config(tmp_path, guarded.kafka, "jobs", "jobs-out")
+    with (folder / "consumers/late.yaml").open("a") as file:
+        file.write("engine: spark\n")
+    service = folder / "overlay.yaml"
+    service.write_text(service.read_text().replace("prefix: ov", "prefix: jobs"))
+    make_topic(guarded.broker.bootstrap, "jobs", 2)
+    for partition in range(2):
+        produce(guarded.broker.bootstrap, "jobs", ["a"] * 3, partition=partition)
+    loaded = load(folder)
+    needs = [n for n in find_needs(loaded) if {"Spark job ORDERS", "stream ORDERS"} & set(n.users)]
+    allow(guarded, [need for need in needs if need.kind in RESOURCES])
+    monkeypatch.setattr(keeping, "run_tasks", lambda _, work, items: [work(item) for item in items])
+    spark = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
+    ends = {("jobs", partition): (0, 3) for partition in range(2)}
+    with StreamKeeper(loaded.service, loaded.streams["ORDERS"], with_chunks=True) as keeper:
+        assert keeper.extend({source: end for source, (_, end) in ends.items()})
+        assert keeper.index(spark, ends) == 2
+
+
+def allow(guarded: Guarded, needs: Sequence[Need]) -> None:
+    """Allow the guarded user the operations of these needs."""
+    grants = [grant(RESOURCES[need.kind], need.name, word) for need in needs for word in map(spell, need.operations)]
+    admin = AdminClient({"bootstrap.servers": guarded.broker.bootstrap})  # its end would end the requests
+    for future in admin.create_acls(grants).values():
+        future.result(20)
 
 
 def spell(operation: str) -> str:

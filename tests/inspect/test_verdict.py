@@ -91,6 +91,9 @@ def test_what_spark_jobs_need(tmp_path: Path) -> None:
     }
     job = needs[ResourceKind.JOB, "overlay.spark.FLIGHTS"]
     assert job.kind.is_own and plan_topic(job, loaded.service)
+    # and what it shares with the service: it takes consumers over, and keeps the ledger and the chunk index
+    used = {need.name for need in find_needs(loaded) if "Spark job FLIGHTS" in need.users}
+    assert used - {name for _, name in needs} == {INDEX, "overlay.state", "overlay.shard.0", "overlay.workers"}
 
 
 def test_topics_beside_the_outputs(tmp_path: Path) -> None:

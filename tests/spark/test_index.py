@@ -121,7 +121,7 @@ def test_it_goes_on_where_it_was(
     """Fenced in the midst, as by a service that starts: what was committed stays, and nothing is missing in the end."""
     monkeypatch.setattr(job, "WAVE", 1)
     waves: list[int] = []
-    run: Callable[..., list[Any]] = job._run
+    run: Callable[..., list[Any]] = job.run_tasks
 
     def run_and_fence(spark: SparkSession, work: Callable[[Any], Any], items: list[Range]) -> list[Any]:
         if len(waves) == 3:
@@ -129,10 +129,10 @@ def test_it_goes_on_where_it_was(
         waves.append(len(items))
         return run(spark, work, items)
 
-    monkeypatch.setattr(job, "_run", run_and_fence)
+    monkeypatch.setattr(job, "run_tasks", run_and_fence)
     with pytest.raises(Fenced):
         index_stream(spark, log.client.origin, "S")
-    monkeypatch.setattr(job, "_run", run)
+    monkeypatch.setattr(job, "run_tasks", run)
     wanted = seal_alone(log)
     before = read_index(bootstrap, log)
     assert 0 < len(before) < len(wanted) and before.items() <= wanted.items()
@@ -151,7 +151,7 @@ async def test_a_wave_is_at_work_while_the_one_before_it_is_written(
         loop.call_soon_threadsafe(begun[items[0] // size].set)
         return [work(item) for item in items]
 
-    monkeypatch.setattr(job, "_run", run)
+    monkeypatch.setattr(job, "run_tasks", run)
     seen: list[int] = []
     async with aclosing(job._run_waves(spark, lambda item: -item, range(3 * size))) as waves:
         async for wave in waves:
@@ -163,7 +163,7 @@ async def test_a_wave_is_at_work_while_the_one_before_it_is_written(
 async def test_waves_before_one_that_fails_are_handed_out(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "WAVE", 1)
     size, seen = spark.sparkContext.defaultParallelism, list[int]()
-    monkeypatch.setattr(job, "_run", lambda _, work, items: [work(item) for item in items])
+    monkeypatch.setattr(job, "run_tasks", lambda _, work, items: [work(item) for item in items])
     with pytest.raises(ZeroDivisionError):
         async with aclosing(job._run_waves(spark, lambda item: 1 // (2 * size - item), range(4 * size))) as waves:
             async for wave in waves:

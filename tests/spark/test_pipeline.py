@@ -18,11 +18,12 @@ from pyspark.sql import SparkSession
 
 from overlay.config import load
 from overlay.inspect.reading import TopicNotFound
+from spark.errors import explain
 from spark.figures import count_offsets
 from spark.job.folder import NotForSpark, check_consumer
 from spark.lease import Lease, NotOwner
 from spark.output import Output, UnknownConsumer, find_output
-from spark.pipeline import explain, start_pipeline
+from spark.pipeline import start_pipeline
 from tests.oracle.push import place
 from tests.spark.deliveries import write_folder, write_job_folder
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from overlay.config import load
 from overlay.kafka.own_topics import job_topic
 from overlay.state.job_plan import decode_plan
+from spark.errors import explain
 from spark.job.job import Job
 from spark.job.journal import Journal
-from spark.pipeline import explain
 from tests.spark.deliveries import write_folder, write_job_folder
 from tests.spark.job.test_job import STREAM, break_once, run
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic

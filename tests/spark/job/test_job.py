@@ -11,9 +11,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from overlay.config import load
+from spark.errors import explain
 from spark.job.job import Job
 from spark.job.journal import JobTaken, Journal
-from spark.pipeline import explain, start_pipeline
+from spark.pipeline import start_pipeline
 from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_blocks import make_plan_of
 from tests.support.kafka import NewTopicFixture, SureProducer

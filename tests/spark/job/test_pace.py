@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 from overlay.config import load
 from overlay.kafka.own_topics import job_topic
 from overlay.state.job_plan import BatchPlan, decode_plan
+from spark.errors import explain
 from spark.job.job import Job
 from spark.job.journal import Journal
-from spark.pipeline import explain, start_pipeline
+from spark.pipeline import start_pipeline
 from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_folder import list_plans, write_consumer
 from tests.spark.job.test_job import STREAM, break_once, produce, read, run
