@@ -58,7 +58,7 @@ def keep_connections(kafka: Mapping[str, str], prefix: str, stream: StreamConfig
     with _lock:
         kept = _kept.get(key)
         if kept is None:
-            kept = _kept[key] = Kept(Connections(kafka), Indexes(prefix))
+            kept = _kept[key] = Kept(Connections(kafka), Indexes(prefix, needs_ledger=True))
         _kept.move_to_end(key)
         while len(_kept) > MOST:
             old.append(_kept.popitem(last=False)[1])

@@ -116,9 +116,12 @@ class Planner:
 
         return self._run(lambda line: count_by_index(line, self._kept.indexes, request, narrow))
 
-    def plan_between(self, ends: Ends, *, may_lose: bool = False, ranges: Ranges | None = None) -> list[TaskPartition]:
+    def plan_between(
+        self, ends: Ends, *, may_lose: bool = False, ranges: Ranges | None = None, ledger: Ledger | None = None
+    ) -> list[TaskPartition]:
         """Return the tasks that read these offsets. `ends`: first and next offset of each
-        partition. `ranges`: those of them to read, None for all. Raises as `plan` does.
+        partition. `ranges`: those of them to read, None for all. `ledger`: gives the sequences;
+        None for the one in Kafka. Raises as `plan` does.
 
         With `may_lose` no offset that retention has removed is an error or left out here: the tasks
         find out how many these are.
@@ -128,7 +131,7 @@ class Planner:
             known = allow_retention(bounds, ends) if may_lose else bounds
             return choose(clip(bounds, check_loss(known, ends, self.ask.fails_on_loss), EVERYTHING), ranges)
 
-        return self._divide(narrow)
+        return self._divide(narrow, ledger)
 
     def find_lasts(self, spans: Ends) -> dict[TopicPartition, dict[str, int]]:
         """Return, by partition and subject, the offset of the last record in these spans that has a wanted subject,
@@ -147,9 +150,12 @@ class Planner:
                 if all(log_starts.get(source, 0) <= start for source, (start, stop) in left.items() if start < stop):
                     raise
 
-    def look(self) -> ReadBounds:
-        """Ask Kafka for the current bounds of the log and return them."""
-        request = replace(self.ask.request, index=False)
+    def look(self, *, with_ledger: bool = False) -> ReadBounds:
+        """Ask Kafka for the current bounds of the log and return them.
+
+        `with_ledger`: also read the stream's ledger, if it has one.
+        """
+        request = replace(self.ask.request, index=False, columns=("sequence",) if with_ledger else ())
         return self._run(lambda line: make_read_plan(line, self._kept.indexes, request))[0]
 
     def count_spans(
@@ -162,8 +168,7 @@ class Planner:
 
     def find_ledger(self) -> Ledger | None:
         """Return the ledger of the stream as it is now, None if there is none."""
-        request = replace(self.ask.request, index=False, columns=("sequence",))
-        return self._run(lambda line: make_read_plan(line, self._kept.indexes, request))[0].ledger
+        return self.look(with_ledger=True).ledger
 
     def look_anew(self, bounds: ReadBounds, sources: Collection[TopicPartition]) -> ReadBounds:
         """Return the bounds with the ends of these partitions looked up again, from leaders that
@@ -203,11 +208,14 @@ class Planner:
         """Return the bytes per offset of each partition, estimated from its first batches."""
         return self._run(lambda line: _weigh(line, ends))
 
-    def _divide(self, narrow: Callable[[ReadBounds], ReadBounds]) -> list[TaskPartition]:
+    def _divide(self, narrow: Callable[[ReadBounds], ReadBounds], ledger: Ledger | None = None) -> list[TaskPartition]:
         bounds, read_plan = self._run(lambda line: make_read_plan(line, self._kept.indexes, self.ask.request, narrow))
         pace, sequenced = self.ask.pace, bounds.sources.is_sequenced
         shares = divide(read_plan.offset_ranges, pace.task_bytes, pace.min_tasks)
-        ledger = bounds.ledger if "sequence" in self.ask.request.columns else None
+        if "sequence" not in self.ask.request.columns:
+            ledger = None
+        elif ledger is None:
+            ledger = bounds.ledger
         return [TaskPartition(offset_ranges, sequenced=sequenced, ledger=ledger) for offset_ranges in shares]
 
     def _run(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:

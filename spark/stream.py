@@ -94,7 +94,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Position:
         """Return the start by the options; by default the end of the log, as in Spark's Kafka source."""
         ids = Planner(self._ask).find_ids()
-        bounds = Planner(self._ask).look()
+        bounds = Planner(self._ask).look(with_ledger=self._ask.starting.sequence is not None)
         log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
         if self._since is not None:
             return write_position(Planner(self._ask).find_since(self._since, log), ids)

@@ -6,7 +6,7 @@ output topic that cannot be created, is logged, and the consumers go on as they 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,6 +50,8 @@ log = get_logger(__name__)
 RETRY_S = 30.0
 """Seconds after which a change that could not be taken up is tried again, by the next batch."""
 ANYTHING = (Pattern.parse(">"),)
+
+FindLedger = Callable[[], Ledger | None]
 
 
 class NotForSpark(OverlayError):
@@ -156,11 +158,20 @@ class JobFolder:
     """The config folder of a job, and its hold on its consumers. Not thread-safe.
 
     `job`: its name. `names`: of the consumers; empty for all of the stream with `engine: spark`.
-    `patience_s`: how long to wait for another pipeline's lease.
+    `patience_s`: how long to wait for another pipeline's lease. `find_ledger`: returns the stream's ledger if the
+    job keeps it, None otherwise; then it is read from Kafka.
     """
 
-    def __init__(self, chosen: Chosen, job: str, names: Sequence[str], ask: Ask, patience_s: float) -> None:
-        self.chosen = chosen
+    def __init__(
+        self,
+        chosen: Chosen,
+        job: str,
+        names: Sequence[str],
+        ask: Ask,
+        patience_s: float,
+        find_ledger: FindLedger,
+    ) -> None:
+        self.chosen, self._find_ledger = chosen, find_ledger
         self._job, self._names, self._ask, self._patience_s = job, names, ask, patience_s
         self._digest = find_digest(chosen.folder)
         self._files = {output.name: chosen.loaded.files[output.consumer.id].file for output in chosen.outputs}
@@ -252,20 +263,22 @@ class JobFolder:
         return Chosen(loaded, before.stream, tuple(found[consumer] for consumer in sorted(found)))
 
     def _prepare(self, chosen: Chosen, last: BatchPlan | None) -> JobConsumers:
-        bounds = Planner(self._ask).look()
+        kept = self._find_ledger()
+        bounds = Planner(self._ask).look(with_ledger=kept is None)
         self._claim(chosen, last, {each.source: bounds.log_starts[each.source] for each in bounds.offset_ranges})
-        begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges], bounds.ledger)
+        ledger = bounds.ledger if kept is None else kept
+        begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges], ledger)
         floors = {name: each.floors for name, each in begins.items()}
         writers, readers = _make_readers(chosen, self._facts, floors)
         scan = JobScan(chosen.kafka, chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
-        plan, planner = make_plan(self._ask, chosen.configs), Planner(self._ask)
+        plan, planner = make_plan(self._ask, chosen.configs, self._find_ledger), Planner(self._ask)
         pace, wanted = self._ask.pace, [narrow_subjects(reader.patterns, reader.values) for reader in readers]
         return JobConsumers(
             chosen.configs,
             scan,
             plan,
             lambda: find_log(planner.look()),
-            make_search(self._ask, chosen.configs),
+            make_search(self._ask, chosen.configs, self._find_ledger),
             lambda numbers, spans: planner.count_spans([wanted[number] for number in numbers], spans),
             pace.records is not None or pace.bytes is not None,
             writers,
@@ -409,8 +422,11 @@ def _make_readers(
     return tuple(writers), tuple(readers)
 
 
-def make_plan(ask: Ask, configs: Sequence[ConsumerConfig]) -> Plan:
-    """Return the function that plans the tasks for some consumers, by their numbers, without the chunks that none wants."""
+def make_plan(ask: Ask, configs: Sequence[ConsumerConfig], find_ledger: FindLedger) -> Plan:
+    """Return the function that plans the tasks for some consumers, by their numbers, without the chunks that none wants.
+
+    `find_ledger`: as for JobFolder.
+    """
     made: dict[tuple[int, ...], Ask] = {}
 
     def plan(
@@ -419,19 +435,20 @@ def make_plan(ask: Ask, configs: Sequence[ConsumerConfig]) -> Plan:
         chosen = tuple(numbers)
         if chosen not in made:
             made[chosen] = narrow(ask, [configs[number] for number in chosen])
-        return Planner(made[chosen]).plan_between(ends, may_lose=may_lose, ranges=ranges)
+        return Planner(made[chosen]).plan_between(ends, may_lose=may_lose, ranges=ranges, ledger=find_ledger())
 
     return plan
 
 
-def make_search(ask: Ask, configs: Sequence[ConsumerConfig]) -> Search:
-    """Return the function that finds the last messages of a consumer, by its number."""
+def make_search(ask: Ask, configs: Sequence[ConsumerConfig], find_ledger: FindLedger) -> Search:
+    """Return the function that finds the last messages of a consumer, by its number. `find_ledger`: as for JobFolder."""
 
     def search(
         number: int, offsets: Mapping[TopicPartition, int], snapshot: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Ints]:
         planner = Planner(narrow(ask, [configs[number]]))
-        ledger = planner.find_ledger()
+        kept = find_ledger()
+        ledger = planner.find_ledger() if kept is None else kept
         lows = dict(offsets) if ledger is None else find_lows(offsets, ledger)
         found = planner.find_lasts({source: (min(lows.get(source, end), end), end) for source, end in snapshot.items()})
         if ledger is not None:

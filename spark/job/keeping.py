@@ -26,15 +26,22 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, TransactionalIdAuthorizationFailed
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from overlay.clock import monotonic, now_ms
 from overlay.config import ServiceConfig, StreamConfig
-from overlay.errors import Fenced, OverlayError, SourceChanged, SourceUnavailable
+from overlay.errors import (
+    CredentialsRefused,
+    DeliveryFailed,
+    Fenced,
+    OverlayError,
+    SourceChanged,
+    SourceUnavailable,
+)
 from overlay.index.ledger.allocate import allocate, extend
 from overlay.index.ledger.entries import LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
@@ -45,7 +52,7 @@ from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.log_position import LogPosition, TopicPartition
-from overlay.kafka.own_topics import shard_of, workers_group
+from overlay.kafka.own_topics import shard_id, shard_of, workers_group
 from overlay.logs import get_logger
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
@@ -66,8 +73,10 @@ log = get_logger(__name__)
 
 LOOK_S = 10.0
 """Seconds after which a job that could not keep the ledger tries again."""
-ATTEMPTS, PAUSE_S = 8, 0.5
-"""Attempts to write while others take the shard, and the longest pause in seconds between two."""
+EXTEND_S, HEADERS_S = 60.0, 5.0
+"""Seconds for which writing the ledger, or headers, is tried again while other jobs take the shard."""
+PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
+"""Seconds of the first pause between two attempts at most, and of any pause at most: jobs must not stay in step."""
 INDEX_ATTEMPTS = 3
 """Attempts to index while another owner continues the same index."""
 INDEX_S = 60.0
@@ -127,7 +136,7 @@ class StreamKeeper:
         self._kept: _Kept | None = None
         self._retry_at, self._told = 0.0, dict[str, str]()
         """When to try again, monotonic seconds, and the last reasons that were logged, by what is not kept."""
-        self._has_kept = False
+        self._ledger: Ledger | None = None
         self._index_at = self._index_retry_at = 0.0
         """When to index also what is less than a chunk, and when to try again, monotonic seconds."""
 
@@ -140,28 +149,38 @@ class StreamKeeper:
         self._thread.run(self._close())
         self._thread.close()
 
+    @property
+    def ledger(self) -> Ledger | None:
+        """Return the ledger as the job keeps it. None if the last call of `extend` has given no sequences.
+
+        A batch takes its sequences from here. What a reading finds in Kafka may be older: a topic that was just
+        made is not known at once.
+        """
+        return self._ledger
+
     def extend(self, ends: Mapping[TopicPartition, int], only: Only | None = None) -> bool:
         """Give sequences to all records before these offsets that have none. Return whether the job keeps the ledger.
 
-        It does not if a service runs, or if Kafka does not let it; the reason is logged. Then records get their
-        sequences from the service, later. `only`: if the stream has just got a second partition. Raises
-        OverlayError if the stream has, and the old sequences cannot be written down: a later ledger could
-        contradict them. Raises SourceUnavailable if the job has kept the ledger, and Kafka does not answer.
+        It does not if a service runs, or if the job may not write the ledger or cannot continue it. The reason is
+        logged once, and then records have the sequences that a reading of the ledger finds, 0 where it finds none.
+        Raises SourceUnavailable if Kafka does not answer, and Fenced if other jobs take the shard for EXTEND_S
+        seconds: a batch that begins later has its sequences.
+
+        `only`: if the stream has just got a second partition. Raises OverlayError if the stream has, and the old
+        sequences cannot be written down: a later ledger could contradict them.
         """
         if len(ends) < 2 or (monotonic() < self._retry_at and only is None):
             return False
+        self._ledger = None
         try:
-            self._thread.run(self._extend_patiently(ends, only))
+            self._ledger = self._thread.run(self._extend_patiently(ends, only))
         except OverlayError as error:
-            self._retry_at = monotonic() + LOOK_S
-            self._tell("ledger", str(error))
-            is_away = isinstance(error, SourceUnavailable) and self._has_kept
-            if is_away or (only is not None and not isinstance(error, ServiceRuns)):
+            self._tell("ledger", str(error), is_fault=not isinstance(error, ServiceRuns))
+            if _may_pass(error) or (only is not None and not isinstance(error, ServiceRuns)):
                 raise
-            self._has_kept = False
+            self._retry_at = monotonic() + LOOK_S
             return False
         self._told.pop("ledger", None)
-        self._has_kept = True
         return True
 
     def index(self, spark: SparkSession, ends: Ends) -> int:
@@ -183,7 +202,7 @@ class StreamKeeper:
                 # the index is read anew, or the log's start is looked up again
                 if not isinstance(error, (Fenced, IndexMoved, SourceChanged)) or attempt == INDEX_ATTEMPTS - 1:
                     self._index_retry_at = monotonic() + LOOK_S
-                    self._tell("chunk index", explain(error))
+                    self._tell("chunk index", explain(error), is_fault=not isinstance(error, ServiceRuns))
                     break
         return 0
 
@@ -216,18 +235,22 @@ class StreamKeeper:
         parts = [Range(source, *span) for source, span in wanted.items() if source not in large]
         return parts + plan_ranges(spark, dict(self._service.kafka), self._stream.index, large)
 
-    def _tell(self, what: str, reason: str) -> None:
+    def _tell(self, what: str, reason: str, *, is_fault: bool = True) -> None:
+        """Log why a part is not kept, unless the last reason was the same. `is_fault`: whether an operator may have to act."""
         if reason != self._told.get(what):
-            log.info("the job does not keep a part of its stream", part=what, stream=self._stream.name, reason=reason)
+            tell = log.warning if is_fault else log.info
+            tell("the job does not keep a part of its stream", part=what, stream=self._stream.name, reason=reason)
         self._told[what] = reason
 
-    async def _extend_patiently(self, ends: Mapping[TopicPartition, int], only: Only | None) -> None:
+    async def _extend_patiently(self, ends: Mapping[TopicPartition, int], only: Only | None) -> Ledger:
         # another job has had the shard, maybe for another stream, or a change to the state was made under its id
-        async for attempt in _while_others_take_it():
+        ledger = Ledger()
+        async for attempt in _while_others_take_it(EXTEND_S):
             with attempt:
-                await self._extend(ends, only)
+                ledger = await self._extend(ends, only)
+        return ledger
 
-    async def _extend(self, ends: Mapping[TopicPartition, int], only: Only | None) -> None:
+    async def _extend(self, ends: Mapping[TopicPartition, int], only: Only | None) -> Ledger:
         kept = await self._own()
         assert self._admin is not None and self._client is not None
         try:
@@ -235,6 +258,7 @@ class StreamKeeper:
         except BaseException:
             await self._let_go()
             raise
+        return kept.ledger
 
     async def _own(self) -> _Kept:
         """Return the ledger as the owner of its shard; become the owner first if the job is not. Raises OverlayError."""
@@ -269,7 +293,7 @@ class StreamKeeper:
         """
         if not pairs:
             return progress
-        async for attempt in _while_others_take_it():
+        async for attempt in _while_others_take_it(HEADERS_S):
             with attempt:
                 found = await self._own_index()
                 if found.resumes != progress.resumes:
@@ -312,7 +336,15 @@ class StreamKeeper:
             return state.generation or 0
 
         shard = shard_of((stream.name,), shards)
-        transactions, state = await take_over(service.kafka, client, admin, prefix, shard, confirm)
+        try:
+            transactions, state = await take_over(service.kafka, client, admin, prefix, shard, confirm)
+        except SourceUnavailable as error:
+            if isinstance(error.__cause__, TransactionalIdAuthorizationFailed):
+                raise CredentialsRefused(
+                    f"Kafka does not allow the transactional id {shard_id(prefix, shard)}, under which the ledger of stream"
+                    f" {stream.name!r} is written. Grant Write on it, or see `overlay validate --kafka`"
+                ) from error
+            raise
         try:
             await transactions.look_up([topic])
             await transactions.end_lost([(topic, 0)])
@@ -400,14 +432,19 @@ class StreamKeeper:
             await self._admin.close()
 
 
-def _while_others_take_it() -> AsyncRetrying:
-    """Return attempts to write as the owner of the shard, for as long as others take it in between (Fenced)."""
+def _while_others_take_it(patience_s: float) -> AsyncRetrying:
+    """Return attempts to write as the owner of the shard, as long as others take it in between (Fenced)."""
     return AsyncRetrying(
         retry=retry_if_exception_type(Fenced),
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_random(0.0, PAUSE_S),
+        stop=stop_after_delay(patience_s),
+        wait=wait_random_exponential(PAUSE_S, LONGEST_PAUSE_S),
         reraise=True,
     )
+
+
+def _may_pass(error: OverlayError) -> bool:
+    """Return whether a fault may pass without an operator."""
+    return isinstance(error, (SourceUnavailable, Fenced)) or (isinstance(error, DeliveryFailed) and not error.final)
 
 
 async def _leave_to_service(admin: Admin, prefix: str) -> None:

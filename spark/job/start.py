@@ -55,12 +55,12 @@ def start_job(
     source = {"columns": "sequence,offset", **options, "config": str(chosen.folder), "stream": chosen.stream.name}
     ask = read_options(source)
     with ExitStack() as stack:
-        folder = JobFolder(chosen, name, names, ask, patience_s)
+        keeper = stack.enter_context(StreamKeeper(chosen.loaded.service, chosen.stream, with_chunks=index))
+        folder = JobFolder(chosen, name, names, ask, patience_s, lambda: keeper.ledger)
         stack.callback(folder.close)
         folder.own()
         replication = chosen.loaded.service.topics.replication
         journal = stack.enter_context(Journal(chosen.kafka, chosen.prefix, name, replication))
-        keeper = stack.enter_context(StreamKeeper(chosen.loaded.service, chosen.stream, with_chunks=index))
         log_ends = {source: (0, end) for source, (_, end) in folder.look().items()}
         # before consumers look where they begin: some ask the ledger
         keeper.extend({source: end for source, (_, end) in log_ends.items()}, find_only(journal.last, log_ends))

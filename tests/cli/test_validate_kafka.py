@@ -16,6 +16,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
 from confluent_kafka.admin._resource import ResourceType
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from overlay.cli.init import init
 from overlay.cli.validate import validate
@@ -284,12 +285,22 @@ def test_what_is_listed_for_a_job_is_enough_to_keep_ledger_and_index(
         produce(guarded.broker.bootstrap, "jobs", ["a"] * 3, partition=partition)
     loaded = load(folder)
     needs = [n for n in find_needs(loaded) if {"Spark job ORDERS", "stream ORDERS"} & set(n.users)]
-    allow(guarded, [need for need in needs if need.kind in RESOURCES])
+    needs = [need for need in needs if need.kind in RESOURCES]
+    allow(guarded, [need for need in needs if need.kind is not ResourceKind.TRANSACTION])
     monkeypatch.setattr(keeping, "run_tasks", lambda _, work, items: [work(item) for item in items])
+    monkeypatch.setattr(keeping, "LOOK_S", 0.0)
     spark = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
     ends = {("jobs", partition): (0, 3) for partition in range(2)}
+    stops = {source: end for source, (_, end) in ends.items()}
     with StreamKeeper(loaded.service, loaded.streams["ORDERS"], with_chunks=True) as keeper:
-        assert keeper.extend({source: end for source, (_, end) in ends.items()})
+        # a refusal holds up no batch
+        with capture_logs() as logged:
+            assert not keeper.extend(stops) and not keeper.extend(stops)
+        (told,) = [each for each in logged if each.get("part") == "ledger"]
+        assert told["log_level"] == "warning"
+        assert re.search(r"transactional id jobs\.shard\.\d.*Grant Write", told["reason"])
+        allow(guarded, needs)
+        assert keeper.extend(stops)
         assert keeper.index(spark, ends) == 2
 
 

@@ -26,7 +26,7 @@ from aiokafka.errors import KafkaError
 from overlay.arrays import Ints
 from overlay.client.connection import Connection
 from overlay.config.stream import StreamConfig
-from overlay.errors import OverlayError
+from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.log_check import void
 from overlay.index.pending.by_subject import SubjectTally, count_by_subject
 from overlay.index.pending.estimate import count_pending, simplify
@@ -72,8 +72,8 @@ class KeptIndex:
     in memory from one reading to the next. Readings in several threads use them one at a time.
     """
 
-    def __init__(self, topic: str, stream: StreamConfig) -> None:
-        self.topic, self._stream = topic, stream
+    def __init__(self, topic: str, stream: StreamConfig, *, needs_ledger: bool = False) -> None:
+        self.topic, self._stream, self._needs_ledger = topic, stream, needs_ledger
         self._index = Index(stream)
         self._is_there, self._looked = False, float("-inf")
         self._compacted: frozenset[str] = frozenset()
@@ -161,9 +161,12 @@ class KeptIndex:
             )
             return None
 
-    async def find_order(self, line: Connection, bounds: ReadBounds) -> LedgerOrder | None:
+    async def find_order(self, line: Connection, bounds: ReadBounds, *, gives_sequences: bool) -> LedgerOrder | None:
         """Read what is new in the index, and return a copy of the stream's ledger for one reading.
         None if there is none, or if it cannot be read, which is logged.
+
+        `gives_sequences`: whether the reading gives its caller sequences. With `needs_ledger`, such a
+        reading raises SourceUnavailable if the ledger cannot be read now.
         """
         try:
             async with self._take_turn():
@@ -174,6 +177,10 @@ class KeptIndex:
                 return LedgerOrder(self.topic, index)
         except (OverlayError, KafkaError, OSError) as error:
             self._looked = float("-inf")
+            if gives_sequences and self._needs_ledger and not isinstance(error, (SourceChanged, CredentialsRefused)):
+                raise SourceUnavailable(
+                    f"the ledger of stream {self._stream.name!r} cannot be read: {error}"
+                ) from error
             log.warning("the ledger cannot be read", stream=self._stream.name, reason=str(error))
             return None
 
@@ -192,7 +199,8 @@ class KeptIndex:
         if own := bounds.seen.get((self.topic, 0)):
             end = own.end
         else:
-            if not self._is_there and time.monotonic() - self._looked < LOOK_AGAIN_S:
+            is_known = not self._is_there and time.monotonic() - self._looked < LOOK_AGAIN_S
+            if is_known and not self._needs_ledger:
                 return False
             self._looked = time.monotonic()
             self._is_there = await self._find(line)
@@ -338,10 +346,15 @@ class KeptIndex:
 
 
 class Indexes:
-    """The indexes of a client's streams, by stream. `prefix`: of the overlay's own topics."""
+    """The indexes of a client's streams, by stream. `prefix`: of the overlay's own topics.
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    `needs_ledger`: whether sequences have to be right at each reading. An index that was not there is
+    looked for again at once, and a reading that gives sequences raises SourceUnavailable if the ledger
+    cannot be read now.
+    """
+
+    def __init__(self, prefix: str, *, needs_ledger: bool = False) -> None:
+        self._prefix, self._needs_ledger = prefix, needs_ledger
         self._kept: dict[str, KeptIndex] = {}
 
     def find(self, request: CheckedQuestion, conditions: Conditions) -> KeptIndex | None:
@@ -360,7 +373,8 @@ class Indexes:
             return None
         name = request.stream.name
         if name not in self._kept:
-            self._kept.setdefault(name, KeptIndex(index_topic(self._prefix, name), request.stream))
+            topic = index_topic(self._prefix, name)
+            self._kept.setdefault(name, KeptIndex(topic, request.stream, needs_ledger=self._needs_ledger))
         return self._kept[name]
 
 

@@ -197,8 +197,9 @@ async def _find_bounds(
     kept = index or (indexes.keep(request) if line.is_divided(request.stream) else None)
     bounds = await find_bounds(line, request, kept.offsets if kept else {})
     if not bounds.sources.is_sequenced and (request.columns or request.from_seq is not None):
-        kept = indexes.keep(request)
-        bounds = begin_in_order(bounds, request, await kept.find_order(line, bounds) if kept else None)
+        kept, gives = indexes.keep(request), "sequence" in request.columns or request.from_seq is not None
+        order = await kept.find_order(line, bounds, gives_sequences=gives) if kept else None
+        bounds = begin_in_order(bounds, request, order)
     return bounds
 
 

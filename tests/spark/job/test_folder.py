@@ -147,7 +147,7 @@ def test_a_change_that_kafka_refuses_is_tried_again(tmp_path: Path, monkeypatch:
     write_consumer(tmp_path, "c", "out-c")
     os.utime(tmp_path / "streams/s.yaml", (1, 1))
     ask = read_options({"config": str(tmp_path), "stream": "S"})
-    folder = JobFolder(choose_consumers(load(tmp_path)), "S", (), ask, 1.0)
+    folder = JobFolder(choose_consumers(load(tmp_path)), "S", (), ask, 1.0, lambda: None)
     tried: list[float] = []
     now = [1000.0]
 

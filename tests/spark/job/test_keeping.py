@@ -6,15 +6,22 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
+from structlog.testing import capture_logs
 
+from overlay.client.read.indexes import KeptIndex
 from overlay.config import load
-from overlay.errors import OverlayError
+from overlay.errors import Fenced, OverlayError, SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.topic import Index
 from overlay.kafka.admin import connect
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import index_topic
+from spark.job import keeping
+from spark.job.folder import JobFolder, choose_consumers
 from spark.job.keeping import StreamKeeper
+from spark.lease import PATIENCE_S
+from spark.options import Ask, read_options
+from spark.plan import Planner
 from tests.support.kafka import NewTopicFixture, add_partitions
 from tests.worker.scenes import Scene, await_caught_up, produce, read_committed, serve
 from tests.worker.scenes import scene as scene
@@ -106,3 +113,102 @@ def test_a_stream_that_gets_a_second_partition(scene: Scene, new_topic: NewTopic
         else:
             assert keeper.extend(ends, ((topic, 0), 7))
             assert list_sequences(read_ledger(scene), ends) == list(range(1, 16))
+
+
+def ask_for(scene: Scene, columns: str = "sequence,offset") -> Ask:
+    return read_options({"config": str(scene.folder), "stream": "S", "columns": columns})
+
+
+def fill(scene: Scene, topic: str) -> dict[TopicPartition, tuple[int, int]]:
+    """Ten records in each of two partitions; returns first and next offset of each."""
+    for partition in (0, 1):
+        produce(scene.bootstrap, topic, ["a"] * 10, partition=partition)
+    return {(topic, partition): (0, 10) for partition in (0, 1)}
+
+
+def test_a_reading_finds_a_ledger_that_was_missing_a_moment_before(scene: Scene, new_topic: NewTopicFixture) -> None:
+    topic = new_topic(2)
+    scene.add_stream("S", topic)
+    ends, planner = fill(scene, topic), Planner(ask_for(scene))
+    assert planner.find_ledger() is None
+    with keep(scene) as keeper:
+        assert keeper.extend({source: end for source, (_, end) in ends.items()})
+    assert [part.ledger is not None for part in planner.plan_between(ends)] == [True]
+
+
+def test_a_batch_is_numbered_by_the_ledger_that_the_job_keeps(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a broker does not know the index topic yet: nothing is looked up that the job knows."""
+    topic = new_topic(2)
+    scene.add_stream("S", topic)
+    scene.add_consumer("S", "c", engine="spark", deliver_policy="by_start_sequence", opt_start_seq=15)
+    scene.add_consumer("S", "d", ">", engine="spark", deliver_policy="last_per_subject")
+    ends = fill(scene, topic)
+
+    async def find_nothing(self: KeptIndex, line: object) -> bool:
+        return False
+
+    monkeypatch.setattr(KeptIndex, "_find", find_nothing)
+    with keep(scene) as keeper:
+        assert keeper.extend({source: end for source, (_, end) in ends.items()})
+        chosen = choose_consumers(load(scene.folder))
+        folder = JobFolder(chosen, "S", (), ask_for(scene), PATIENCE_S, lambda: keeper.ledger)
+        try:
+            folder.own()
+            consumers = folder.prepare(None)
+        finally:
+            folder.close()
+        ledger = read_ledger(scene)
+        assert consumers.begins["c"].floors == ledger.positions_at(15)
+        assert consumers.begins["d"].snapshot == {source: end for source, (_, end) in ends.items()}
+        for part in consumers.plan(ends, [0, 1]):
+            assert part.ledger is not None
+            assert [part.ledger.end_of(each.source) >= each.stop for each in part.offset_ranges] == [True, True]
+        found = consumers.find_lasts(1, dict.fromkeys(ends, 0), consumers.begins["d"].snapshot)
+        (last,) = [(source, offset) for source, offsets in found.items() for offset in offsets.tolist()]
+        assert ledger.sequence_from(*last) == 20
+
+
+@pytest.mark.parametrize("kind", [SourceUnavailable, Fenced])
+def test_a_fault_that_passes_ends_the_attempt_with_its_reason(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch, kind: type[OverlayError]
+) -> None:
+    """No record is delivered without a sequence because of it: the next attempt begins at once."""
+    monkeypatch.setattr(keeping, "EXTEND_S", 0.0)
+    topic = new_topic(2)
+    scene.add_stream("S", topic)
+    ends = {source: end for source, (_, end) in fill(scene, topic).items()}
+
+    async def fail(self: StreamKeeper, admin: object, client: object) -> None:
+        raise kind("not now")
+
+    with keep(scene) as keeper:
+        with monkeypatch.context() as patch, capture_logs() as logged:
+            patch.setattr(StreamKeeper, "_take", fail)
+            for _ in range(2):
+                with pytest.raises(kind, match="not now"):
+                    keeper.extend(ends)
+        assert [(each["log_level"], each["reason"]) for each in logged if "reason" in each] == [("warning", "not now")]
+        before = keeper.ledger
+        assert before is None and keeper.extend(ends)
+        assert keeper.ledger is not None and keeper.ledger.next_sequence == 21
+
+
+@pytest.mark.parametrize("columns", ["sequence,offset", "offset"])
+def test_a_ledger_that_cannot_be_read_now_ends_the_readings_that_give_sequences(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    topic = new_topic(2)
+    scene.add_stream("S", topic)
+    ends, planner = fill(scene, topic), Planner(ask_for(scene, columns))
+
+    async def fail(self: KeptIndex, line: object, bounds: object) -> bool:
+        raise SourceUnavailable("no answer")
+
+    monkeypatch.setattr(KeptIndex, "_read_on", fail)
+    if columns == "offset":
+        assert [part.ledger for part in planner.plan_between(ends)] == [None]
+        return
+    with pytest.raises(SourceUnavailable, match=r"the ledger of stream 'S' cannot be read: no answer"):
+        planner.plan_between(ends)
