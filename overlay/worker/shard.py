@@ -218,6 +218,7 @@ class Shard:
             service.kafka, client, self.admin, service.topics.prefix, self.number, self._confirm
         )
         closing.push_async_callback(transactions.close)
+        await self._end_lost_rounds(transactions)
         assignment, delta = await make_assignment(
             client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
         )
@@ -247,6 +248,16 @@ class Shard:
             plain=await self._open_plain(assignment, closing),
         )  # fmt: skip
         return session, state
+
+    async def _end_lost_rounds(self, transactions: Transactions) -> None:
+        """End the transactions that lost their markers in the index topics that this shard keeps. A
+        ledger is read to its end, which such a transaction hides."""
+        names = [index_topic(self.loaded.service.topics.prefix, stream) for stream in self.keeps]
+        # a topic that may not be looked at counts as missing here; open_indexes says what that means
+        present = await self.admin.find_topics(names, with_config=False, denied={})
+        if present:
+            await transactions.look_up(present)
+            await transactions.end_lost(transactions.list_partitions(present))
 
     async def _confirm(self, state: ShardState) -> int | None:
         """Ask the group whether it still assigns us the shard. Return the group's generation if it
@@ -349,8 +360,10 @@ async def _record(transactions: Transactions, state: ShardState, delta: Delta) -
     """Commit a delta before the session begins, and apply it to the state. Raises Fenced,
     SourceUnavailable."""
     await transactions.begin()
-    await transactions.finish(encode(Delta(generation=state.generation).merge(delta)))
+    value = encode(Delta(generation=state.generation).merge(delta), after=state.end)
+    offset, _ = await transactions.finish(value, after=state.end)
     state.apply(delta)
+    state.end = offset + 1
     state.length += 1
 
 

@@ -32,7 +32,7 @@ from .writing import write_under_one_key
 END, DESCRIBE = 26, 65
 """API keys of EndTxn and DescribeTransactions."""
 LOADS = 3
-STATE, OUTPUT = ("overlay.state", 0), ("out", 0)
+STATE, OUTPUT, INDEX = ("overlay.state", 0), ("out", 0), ("overlay.S.index", 0)
 FIRST = [str(number) for number in range(5)]
 
 
@@ -42,6 +42,7 @@ def make_world(seed: int, **limits: Any) -> World:
 
 
 def configure(world: World) -> Loaded:
+    """A stream of one topic, of one partition or of several, and a consumer that pushes to `out`."""
     return read_config(
         {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
         [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
@@ -97,8 +98,8 @@ async def run_as_process(world: World, work: Coroutine[Any, Any, None]) -> None:
     await done
 
 
-async def deliver_first(world: World, worker: Worker) -> None:
-    world.cluster.create_topic("source")
+async def deliver_first(world: World, worker: Worker, partitions: int = 1) -> None:
+    world.cluster.create_topic("source", partitions)
     worker.start()
     await write_under_one_key(world, "source", FIRST)
     await await_values(world, "out", FIRST)
@@ -136,6 +137,29 @@ def test_a_commit_whose_markers_were_lost_is_completed_by_the_next_owner() -> No
             world.cluster.restore_leader(*place)
             assert is_open(world, place)
         await check_rest(world, worker)
+
+    world.run(history)
+
+
+def test_a_round_of_the_ledger_whose_marker_was_lost_is_completed_by_the_next_owner() -> None:
+    """The new owner reads the ledger to its end, which the open transaction would hide from it."""
+    world = make_world(7)
+
+    async def history(world: World) -> None:
+        worker = Worker(world, "w", configure(world))
+        await deliver_first(world, worker, partitions=2)
+        with sabotage(world, worker, INDEX, is_kept=True) as saboteur:
+            await write_under_one_key(world, "source", ["lost"])
+            await until(lambda: saboteur.has_struck, "a transaction ended without leaders")
+        world.cluster.restore_leader(*INDEX)
+        assert is_open(world, INDEX)
+        worker.start()
+        await write_under_one_key(world, "source", ["last"])
+        await await_values(world, "out", ["last"])
+        assert read_values(world, "out") == [*FIRST, "lost", "last"]
+        sequences = read_sequences(world, "out")
+        assert sequences == sorted({*sequences})
+        await worker.stop()
 
     world.run(history)
 
@@ -272,5 +296,26 @@ def test_a_decision_that_is_forgotten_is_said() -> None:
     async def history(world: World) -> None:
         world.cluster.create_topic("state")
         await run_as_process(world, write(world))
+
+    world.run(history)
+
+
+def test_a_commit_whose_marker_is_lost_again_when_it_is_completed_is_completed_later() -> None:
+    """The next owner commits it in a transaction of its own, of which the state loses the marker as well."""
+    world = make_world(8)
+
+    async def history(world: World) -> None:
+        worker = Worker(world, "w", configure(world))
+        await deliver_first(world, worker)
+        with sabotage(world, worker, STATE, is_kept=True) as saboteur:
+            await write_under_one_key(world, "source", ["lost"])
+            await until(lambda: saboteur.has_struck, "a transaction ended without leaders")
+        world.cluster.restore_leader(*STATE)
+        with sabotage(world, worker, STATE, is_kept=True) as saboteur:
+            worker.start()
+            await until(lambda: saboteur.has_struck, "its completion ended without leaders")
+        world.cluster.restore_leader(*STATE)
+        assert is_open(world, STATE)
+        await check_rest(world, worker)
 
     world.run(history)
