@@ -19,10 +19,14 @@ if the decision was to abort.
 The mend needs no right beyond those of a producer. A marker of a producer id ends whatever this id has
 open in a partition, under this epoch or an earlier one. So a new owner asks which partitions are open
 under its producer id, adds them to a transaction of its own, writes nothing, and ends the transaction as
-the former one was decided. Two things make that sound:
+the former one was decided. Three things make that sound:
 
 - **The decision is known.** The coordinator is asked for it (DescribeTransactions) before InitProducerId,
   which makes it forget. Without a decision nothing is done, and the caller is told.
+- **The decision is that of the open transaction.** In the state, an unclean election may also have taken
+  the marker of an earlier transaction, together with all later ones. If the last transaction was
+  committed, and the open one is of an earlier epoch, the open one may have been aborted. Its state record
+  would pass over what was not delivered, so it is aborted: then messages may be delivered again.
 - **InitProducerId loses no marker itself.** It aborts what is still open. So it is sent only when each
   partition of the open transaction has a leader, and so does the state partition.
 
@@ -35,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaError, for_code
@@ -72,10 +76,11 @@ _NEVER_TELLS = {Code.TRANSACTIONAL_ID_NOT_FOUND, Code.TRANSACTIONAL_ID_AUTHORIZA
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
     """The last transaction of a transactional id. `outcome`: None if the coordinator does not know of one.
-    `unmarked`: the partitions whose markers are still to be written."""
+    `unmarked`: the partitions whose markers are still to be written. `epoch`: of its producer."""
 
     outcome: Outcome | None
     unmarked: frozenset[TopicPartition] = frozenset()
+    epoch: int = -1
 
 
 async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: str) -> LastTransaction:
@@ -86,13 +91,13 @@ async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: 
         response = await client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
     except Unsupported:
         return LastTransaction(None)
-    ((code, _, state, _, _, _, _, topics, _),) = response.transactions
+    ((code, _, state, _, _, _, epoch, topics, _),) = response.transactions
     if code in _NEVER_TELLS:
         return LastTransaction(None)
     if code:
         raise for_code(code)(transactional_id)
     unmarked = frozenset(TopicPartition(topic, index) for topic, indexes, _ in topics for index in indexes)
-    return LastTransaction(_OUTCOMES.get(state), unmarked)
+    return LastTransaction(_OUTCOMES.get(state), unmarked, epoch)
 
 
 async def find_leaderless(
@@ -111,12 +116,19 @@ async def find_leaderless(
     return leaderless & set(partitions)
 
 
+class OpenTransaction(NamedTuple):
+    """A transaction that a producer has open in a partition: its first offset, and the producer's epoch."""
+
+    offset: int
+    epoch: int
+
+
 @dataclass(slots=True)
 class OpenPartitions:
-    """Where a producer has a transaction open. `open`: the first offset of it, by partition.
+    """Where a producer has a transaction open. `open`: that transaction, by partition.
     `unknown`: why a partition did not tell, for partitions that may tell later."""
 
-    open: dict[TopicPartition, int]
+    open: dict[TopicPartition, OpenTransaction]
     unknown: dict[TopicPartition, str]
 
 
@@ -159,6 +171,6 @@ def _note(found: OpenPartitions, tp: TopicPartition, code: int, producers: list[
         if code not in _FOR_GOOD:
             found.unknown[tp] = str(for_code(code).__name__)
         return
-    for id, _, _, _, _, open_since, _ in producers:
+    for id, epoch, _, _, _, open_since, _ in producers:
         if id == producer_id and open_since >= 0:
-            found.open[tp] = open_since
+            found.open[tp] = OpenTransaction(open_since, epoch)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -33,7 +33,7 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import TopicPartition
 
 from overlay.clock import now_ms
-from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
+from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable, StateCut
 from overlay.kafka.connection import BOOTSTRAP_S, expect_brokers, for_aiokafka
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
@@ -41,7 +41,7 @@ from overlay.waits import Backoff, finish_within
 
 from .batch_builder import OutputBatch
 from .entry import Entry, press_entries
-from .lost_markers import LastTransaction, Outcome, find_last, find_leaderless, find_open
+from .lost_markers import LastTransaction, OpenTransaction, Outcome, find_last, find_leaderless, find_open
 from .produce import FENCED, Produce
 from .record import Record
 
@@ -153,8 +153,8 @@ class Transactions(_Sender):
         super().__init__(kafka, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         self._state = TopicPartition(state_topic, shard)
         self._answered = asyncio.Event()
-        self._outcome: Outcome | None = None
-        """How the last transaction before this producer was decided, if the coordinator knew it."""
+        self._last = LastTransaction(None)
+        """The last transaction before this producer, if the coordinator knew it."""
         self._watch_answers()
         self._look_back_first()
 
@@ -168,10 +168,14 @@ class Transactions(_Sender):
         producer_id, epoch = self._producer._txn_manager._pid_and_epoch
         return f"{producer_id}x{epoch}"
 
-    async def end_lost(self, partitions: Iterable[tuple[str, int]]) -> None:
+    async def end_lost(self, partitions: Iterable[tuple[str, int]], state: bytes | None = None) -> None:
         """End what the last transaction of a former producer has left open in these partitions, as that
-        transaction was decided (lost_markers.py). To be called before the first transaction. The topics
-        must be looked up.
+        transaction was decided; in the state an earlier one is aborted (lost_markers.py). To be called
+        before the first transaction. The topics must be looked up.
+
+        `state`: the value of a state record that changes nothing. It is written if the state is among
+        what is committed, so that its partition knows our epoch: if the marker is lost once more, the
+        next owner finds the transaction open that was decided last.
 
         A partition that does not tell within DEADLINE_S is passed over, unless it is that of the state.
         Raises SourceUnavailable then, and if the decision is not known; else as the methods that write.
@@ -179,29 +183,34 @@ class Transactions(_Sender):
         found = await self._find_open({TopicPartition(*each) for each in partitions})
         if not found:
             return
-        names = ", ".join(f"{tp.topic}-{tp.partition}@{offset}" for tp, offset in sorted(found.items()))
-        if self._outcome is None:
+        names = ", ".join(f"{tp.topic}-{tp.partition}@{each.offset}" for tp, each in sorted(found.items()))
+        outcome = self._last.outcome
+        if outcome is Outcome.COMMITTED and self._state in found and found[self._state].epoch != self._last.epoch:
+            outcome = Outcome.ABORTED
+        if outcome is None:
             raise SourceUnavailable(
                 f"{names}: a transaction of {self._producer._txn_manager.transactional_id} ended without its marker, and Kafka"
                 " does not know any more whether it was committed. `kafka-transactions.sh find-hanging` shows it, and"
                 " `abort` ends it; docs/operations.md says what that means"
             )
-        log.warning(
-            "ending a transaction whose marker Kafka has lost", partitions=names, as_decided=self._outcome.value
-        )
+        log.warning("ending a transaction whose marker Kafka has lost", partitions=names, outcome=outcome.value)
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             await self._producer.begin_transaction()
             await self._include(set(found))
-            if self._outcome is Outcome.COMMITTED:
+            if outcome is Outcome.COMMITTED and state is not None and self._state in found:
+                await self._send(
+                    press_entries([Entry(self._state.topic, Record(None, state), self._state.partition)], now_ms())
+                )
+            if outcome is Outcome.COMMITTED:
                 await self._producer.commit_transaction()
             else:
                 await self._producer.abort_transaction()
 
-    async def _find_open(self, asked: set[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the partitions in which our producer id has a transaction open, each with its first offset."""
+    async def _find_open(self, asked: set[TopicPartition]) -> dict[TopicPartition, OpenTransaction]:
+        """Return the partitions in which our producer id has a transaction open, each with that transaction."""
         client = self._producer.client
         producer_id = self._producer._txn_manager.producer_id
-        opened: dict[TopicPartition, int] = {}
+        opened: dict[TopicPartition, OpenTransaction] = {}
         unknown: dict[TopicPartition, str] = {}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEADLINE_S):
@@ -241,8 +250,17 @@ class Transactions(_Sender):
         """Send the last batches of the open transaction, wait until Kafka has taken them, and
         commit; return the offset of each.
         """
+        return await self._commit(batches)
+
+    async def _commit(
+        self, batches: Sequence[OutputBatch], check: Callable[[list[int]], None] | None = None
+    ) -> list[int]:
+        """Send batches and commit; return the offset of each. `check` gets the offsets before the
+        commit, which does not happen if it raises StateCut."""
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             offsets = await self._send(batches)
+            if check is not None:
+                check(offsets)
             await self._producer.commit_transaction()
         return offsets
 
@@ -253,17 +271,28 @@ class Transactions(_Sender):
         await self._abort()
 
     async def finish(
-        self, state: bytes, batches: Sequence[OutputBatch] = (), more: Sequence[Record] = ()
+        self, state: bytes, batches: Sequence[OutputBatch] = (), more: Sequence[Record] = (), *, after: int = 0
     ) -> tuple[int, list[int]]:
         """Send the last batches of the open transaction together with the state record, and commit.
 
         Return the state record's offset, and those of the batches. `state`: the value of the state
         record. `more`: further records of the state, after that one. Together means one
         AddPartitionsToTxn and one produce request instead of two of each.
+
+        `after`: the end of the records that the state record follows. Raises StateCut if Kafka puts it
+        below that end: the partition has lost some of them.
         """
         topic, partition = self._state
         records = press_entries([Entry(topic, record, partition) for record in (Record(None, state), *more)], now_ms())
-        offsets = await self.commit([*batches, *records])
+
+        def check(offsets: list[int]) -> None:
+            if (offset := offsets[len(batches)]) < after:
+                raise StateCut(
+                    f"{topic}-{partition}: the log has lost its end: a record got offset {offset}, although records up to"
+                    f" {after} had been written. What they said is done again"
+                )
+
+        offsets = await self._commit([*batches, *records], check)
         return offsets[len(batches)], offsets[: len(batches)]
 
     async def write(self, batches: Sequence[OutputBatch]) -> list[int]:
@@ -318,7 +347,7 @@ class Transactions(_Sender):
                 await asyncio.sleep(sender._retry_backoff)
                 return False
             # an answer to InitProducerId may be lost: the next look finds nothing then, and this one counts
-            self._outcome = last.outcome or self._outcome
+            self._last = last if last.outcome is not None else self._last
             return bool(await init(coordinator))
 
         sender._do_init_pid = look_back_and_init
@@ -352,7 +381,7 @@ class Transactions(_Sender):
             await self._abort()
             topics = error.args[0] if error.args and error.args[0] else {self._state.topic}
             raise DeliveryFailed(min(topics), -1, "not authorized to write", final=True, topics=topics) from error
-        except (Fenced, DeliveryFailed):
+        except (Fenced, DeliveryFailed, StateCut):
             await self._abort()
             raise
         except (KafkaError, OSError, TimeoutError) as error:

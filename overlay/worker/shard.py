@@ -354,8 +354,10 @@ async def _record(transactions: Transactions, state: ShardState, delta: Delta) -
     """Commit a delta before the session begins, and apply it to the state. Raises Fenced,
     SourceUnavailable."""
     await transactions.begin()
-    await transactions.finish(encode(Delta(generation=state.generation).merge(delta)))
+    value = encode(Delta(generation=state.generation).merge(delta), after=state.end)
+    offset, _ = await transactions.finish(value, after=state.end)
     state.apply(delta)
+    state.end = offset + 1
     state.length += 1
 
 

@@ -373,7 +373,9 @@ class Commits:
         tells_all = is_checkpoint or (checkpoint and not self.has_machines)
         if tells_all:
             machines = [*machines, *self.state.list_machines()]
-        offset, offsets = await self.transactions.finish(encode(written, checkpoint=checkpoint), batches, machines)
+        value = encode(written, checkpoint=checkpoint, after=self.state.end, is_whole=tells_all)
+        offset, offsets = await self.transactions.finish(value, batches, machines, after=self.state.end)
+        self.state.end = offset + 1 + len(machines)
         self._written += 1
         self.since_all += 1
         if tells_all:
