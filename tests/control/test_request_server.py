@@ -31,6 +31,8 @@ ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"
 class Owner(Worker):
     """A worker that owns everything and has nothing to tend."""
 
+    owned: frozenset[int] = frozenset({0})
+
     def find_shard(self, about: tuple[str, str]) -> int | None:
         return 0
 
