@@ -23,10 +23,14 @@ the former one was decided. Three things make that sound:
 
 - **The decision is known.** The coordinator is asked for it (DescribeTransactions) before InitProducerId,
   which makes it forget. Without a decision nothing is done, and the caller is told.
-- **The decision is that of the open transaction.** In the state, an unclean election may also have taken
-  the marker of an earlier transaction, together with all later ones. If the last transaction was
+- **The decision is that of the open transaction.** A partition may have open what an earlier transaction
+  left there. Then three cases differ. If the last transaction has not ended, the coordinator tells all of its
+  partitions. What is open in another partition, under the same epoch, is of an earlier transaction of the same
+  producer, and was committed: a producer writes no more after an abort. In the state, an unclean election may
+  have taken the marker of an earlier transaction, together with all later ones. If the last transaction was
   committed, and the open one is of an earlier epoch, the open one may have been aborted. Its state record
-  would pass over what was not delivered, so it is aborted: then messages may be delivered again.
+  would pass over what was not delivered, so it is aborted: then messages may be delivered again. Any other is
+  ended as the last one was decided.
 - **InitProducerId loses no marker itself.** It aborts what is still open. So it is sent only when each
   partition of the open transaction has a leader, and so does the state partition.
 
@@ -58,10 +62,11 @@ class Outcome(Enum):
     ABORTED = "aborted"
 
 
+_ONGOING = "Ongoing"
 _OUTCOMES = {
     "PrepareCommit": Outcome.COMMITTED,
     "CompleteCommit": Outcome.COMMITTED,
-    "Ongoing": Outcome.ABORTED,
+    _ONGOING: Outcome.ABORTED,
     "PrepareEpochFence": Outcome.ABORTED,
     "PrepareAbort": Outcome.ABORTED,
     "CompleteAbort": Outcome.ABORTED,
@@ -73,14 +78,41 @@ _NEVER_TELLS = {Code.TRANSACTIONAL_ID_NOT_FOUND, Code.TRANSACTIONAL_ID_AUTHORIZA
 """A new id, and one that InitProducerId will refuse with a better message."""
 
 
+class OpenTransaction(NamedTuple):
+    """A transaction that a producer has open in a partition: its first offset, and the producer's epoch."""
+
+    offset: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
     """The last transaction of a transactional id. `outcome`: None if the coordinator does not know of one.
-    `unmarked`: the partitions whose markers are still to be written. `epoch`: of its producer."""
+    `unmarked`: the partitions whose markers are still to be written. `epoch`: of its producer. `is_ongoing`: it has
+    not ended, so that `unmarked` are all of its partitions. `began`: when, ms since 1970."""
 
     outcome: Outcome | None
     unmarked: frozenset[TopicPartition] = frozenset()
     epoch: int = -1
+    is_ongoing: bool = False
+    began: int = -1
+
+    def follow(self, later: LastTransaction) -> LastTransaction:
+        """Return what is known after a later look at the same id. An answer to InitProducerId may be lost: then the
+        later look finds nothing, and this one counts. It also counts if the later one finds the same transaction
+        aborted, since this one tells its partitions.
+        """
+        is_same = self.is_ongoing and later.outcome is Outcome.ABORTED and later.began == self.began
+        return self if is_same or later.outcome is None else later
+
+    def decide(self, tp: TopicPartition, opened: OpenTransaction, state: TopicPartition) -> Outcome | None:
+        """Return how to end the transaction that is open in a partition; None if that is not known. `state`: the
+        partition of the producer's state."""
+        if self.is_ongoing and tp not in self.unmarked and opened.epoch == self.epoch:
+            return Outcome.COMMITTED
+        if self.outcome is Outcome.COMMITTED and tp == state and opened.epoch != self.epoch:
+            return Outcome.ABORTED
+        return self.outcome
 
 
 async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: str) -> LastTransaction:
@@ -91,13 +123,13 @@ async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: 
         response = await client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
     except Unsupported:
         return LastTransaction(None)
-    ((code, _, state, _, _, _, epoch, topics, _),) = response.transactions
+    ((code, _, state, _, began, _, epoch, topics, _),) = response.transactions
     if code in _NEVER_TELLS:
         return LastTransaction(None)
     if code:
         raise for_code(code)(transactional_id)
     unmarked = frozenset(TopicPartition(topic, index) for topic, indexes, _ in topics for index in indexes)
-    return LastTransaction(_OUTCOMES.get(state), unmarked, epoch)
+    return LastTransaction(_OUTCOMES.get(state), unmarked, epoch, state == _ONGOING, began)
 
 
 async def find_leaderless(
@@ -114,13 +146,6 @@ async def find_leaderless(
         if leader == NO_LEADER
     }
     return leaderless & set(partitions)
-
-
-class OpenTransaction(NamedTuple):
-    """A transaction that a producer has open in a partition: its first offset, and the producer's epoch."""
-
-    offset: int
-    epoch: int
 
 
 @dataclass(slots=True)
