@@ -248,6 +248,21 @@ def _log_positions(state: ShardState, stream: str, source: TopicPartition) -> se
     return own | ({cursor} if cursor else set())
 
 
+def _limit_to_logs(known: ConsumerState, config: ConsumerConfig, ends: Mapping[TopicPartition, int]) -> ConsumerState:
+    """Return a consumer's state with its snapshot and its floor limited to the ends of the logs.
+
+    A log may have lost its end since. A search for last messages would wait for the lost records, and new
+    records at their offsets are not part of the snapshot, nor older than the consumer. Only a start
+    sequence may lie ahead of the log.
+    """
+
+    def limit(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {source: min(at, ends.get(source, at)) for source, at in offsets.items()}
+
+    is_ahead = config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
+    return replace(known, snapshot=limit(known.snapshot), floor=known.floor if is_ahead else limit(known.floor))
+
+
 async def _enlist(
     client: AIOKafkaClient,
     admin: Admin,
@@ -280,6 +295,9 @@ async def _enlist(
         )
     if not known.policy:
         delta.consumers[config.id] = known = replace(known, policy=str(config.ack_policy))
+    limited = _limit_to_logs(known, config, assignment.ends)
+    if limited != known:
+        delta.consumers[config.id] = known = limited
     if is_replayed(config) and known.replay_until is None:
         end = await find_replay_end(admin, sources.partitions, assignment.starts, ledger)
         delta.consumers[config.id] = replace(known, replay_until=end)
