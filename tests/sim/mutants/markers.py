@@ -44,8 +44,8 @@ MARKERS = (
         (
             Change(
                 "overlay.output.transaction",
-                "            if outcome is Outcome.COMMITTED:\n                await",
-                "            if False:\n                await",
+                "            if outcome is Outcome.ABORTED:\n                await",
+                "            if True:\n                await",
             ),
         ),
         mend=MENDED,
@@ -96,14 +96,49 @@ MARKERS = (
         "state-of-an-earlier-owner-committed",
         """Commit a state record that has lost its marker because the last transaction was committed, though the record is of an
         owner before that, and was aborted.""",
+        (Change("overlay.output.lost_markers", "and opened.epoch != self.epoch:\n", "and False:\n"),),
+        history="test_state_cut.py::test_a_state_record_of_an_earlier_owner_is_not_committed_as_the_last_one_was[True]",
+    ),
+    Mutant(
+        "earlier-commit-ended-as-the-last-transaction",
+        """Abort an output's open transaction since the last one did not end, though that one has no records there, and the open
+        one was committed before. Its deliveries are lost.""",
+        (Change("overlay.output.lost_markers", "        if self.is_ongoing and ", "        if False and "),),
+        history="test_earlier_markers.py::test_a_commit_that_a_later_transaction_follows_elsewhere_is_completed",
+    ),
+    Mutant(
+        "own-lost-marker-not-looked-for",
+        """Leave an own transaction open that has lost its marker in a partition to which nothing more is written, until the
+        next owner takes the shard over.""",
+        (Change("overlay.worker.commit.commits", "            await self.transactions.end_own_lost()\n", ""),),
+        history="test_earlier_markers.py::test_a_worker_completes_its_own_commit_whose_marker_was_lost",
+    ),
+    Mutant(
+        "control-topic-held-up",
+        """Do nothing about an open transaction in the control topic behind which requests wait. Its journal waits as well, and
+        no worker sees the requests.""",
+        (Change("overlay.control.serve", "        await self._end_held_up()\n", ""),),
+        history="test_control_held_up.py::test_requests_behind_a_lost_marker_are_answered[False]",
+    ),
+    Mutant(
+        "control-topic-read-without-a-stop",
+        """Wait for records up to the end that the control topic had when its reading began, though compaction and an unclean
+        election have left none there.""",
+        (Change("overlay.control.tail", "                self._partition_fetch.is_compacted = True\n", ""),),
+        history="test_control_held_up.py::test_a_worker_starts_although_nothing_is_left_below_the_end_of_the_control_topic",
+    ),
+    Mutant(
+        "floors-above-the-log",
+        """Keep the floor of a consumer that begins at the end of its stream where the log ended before it lost that end. New
+        records below it are not delivered.""",
         (
             Change(
-                "overlay.output.transaction",
-                "found[self._state].epoch != self._last.epoch:\n",
-                "False:\n",
+                "overlay.worker.assignment",
+                "floor=known.floor if is_ahead else limit(known.floor))",
+                "floor=known.floor)",
             ),
         ),
-        history="test_state_cut.py::test_a_state_record_of_an_earlier_owner_is_not_committed_as_the_last_one_was[True]",
+        history="test_new.py::test_records_in_the_place_of_lost_ones_are_new[False-1]",
     ),
     Mutant(
         "state-links-not-followed",
