@@ -34,7 +34,7 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic, now_ms
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable, StateCut
-from overlay.kafka.connection import BOOTSTRAP_S, expect_brokers, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.waits import Backoff, finish_within
@@ -71,7 +71,7 @@ class _Sender:
         self._producer = AIOKafkaProducer(
             **for_aiokafka(kafka), acks="all", enable_idempotence=True, request_timeout_ms=10_000, **settings
         )
-        expect_brokers(self._producer.client)
+        mend_client(self._producer.client)
         self._produce = Produce(self._producer)
 
     async def start(self, topics: Iterable[str]) -> None:

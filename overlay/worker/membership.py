@@ -27,7 +27,7 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, SourceUnavailable
-from overlay.kafka.connection import BOOTSTRAP_S, expect_brokers, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
 from overlay.kafka.own_topics import workers_group
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
@@ -81,7 +81,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             metadata_max_age_ms=METADATA_MS,
             consumer_timeout_ms=FETCH_MS,
         )
-        expect_brokers(self._consumer._client)
+        mend_client(self._consumer._client)
 
     async def start(self) -> None:
         """Connect to Kafka; `run` joins the group. Raises SourceUnavailable."""
