@@ -37,6 +37,8 @@ VERSION = 1
 MAX_KEY = 1_000
 """Most bytes of a key. It holds two names of at most 255 characters, or the id of a request, which
 its answer and its tombstone repeat."""
+MAX_VALUE = 1 << 20
+"""Most bytes of a value. A parsed value takes up to 25 times its size in memory."""
 DEEPEST = 50
 """Most levels of nesting in a value. Configs have six at most, and they are walked by recursion."""
 
@@ -141,7 +143,7 @@ def read_definition(id: ConsumerId, value: bytes) -> Definition:
         found = Definition(
             config, created, origin, bool(body.get("deleted")), None if ends is None else _read_ends(ends)
         )
-    except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError, ConfigError) as error:
         raise Unreadable(f"the definition of {'/'.join(id)} cannot be read: {error}") from error
     if found.id != id:
         raise Unreadable(f"the definition of {'/'.join(id)} is one of {'/'.join(found.id)}")
@@ -202,9 +204,11 @@ def write_json(body: Mapping[str, object]) -> bytes:
 
 
 def read_json(value: bytes) -> dict[str, Any]:
-    """Return the JSON object in a value. Raises Unreadable if it is none, is nested too deeply, or
-    has another version in `v`.
+    """Return the JSON object in a value. Raises Unreadable if it is none, is too large, is nested
+    too deeply, or has another version in `v`.
     """
+    if len(value) > MAX_VALUE:
+        raise Unreadable(f"has {len(value)} bytes; the control topic's values have at most {MAX_VALUE}")
     try:
         body = json.loads(value)
         # an escape can produce half of a surrogate pair, which cannot be hashed, sent or printed

@@ -23,10 +23,13 @@ from overlay.kafka.header_names import CLIENT
 from overlay.kafka.own_topics import reply_topic
 from overlay.units import parse_duration
 
-from .records import ConsumerId, Unreadable, read_json
+from .records import MAX_VALUE, ConsumerId, Unreadable, read_json
 
 TIMEOUT = 10_000_000_000
 """Default time for which a request may be answered, in ns: 10 s."""
+
+MAX_CLIENT = 1_000
+"""Most bytes of a client's name; the rest of a longer one is cut off."""
 
 _TYPE = "io.nats.jetstream.api.v1"
 CONSUMER_NOT_FOUND = ApiError(10014, 404, "consumer not found")
@@ -134,7 +137,8 @@ def parse_request(
     reply topic.
     """
     reply = read_address(find_header, rule, id.encode()) or str(Address(reply_topic(rule.prefix), id.encode()))
-    client, text = (find_header(CLIENT) or b"").decode(errors="replace"), value.decode(errors="replace")
+    client = (find_header(CLIENT) or b"")[:MAX_CLIENT].decode(errors="replace")
+    text = value[:MAX_VALUE].decode(errors="replace")
     sent = timestamp * 1_000_000
     try:
         body = read_json(value)
