@@ -121,10 +121,9 @@ def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFact
         says,
         consumer_sequence=stored.consumer_sequence,
         positions=stored.positions,
-        lag_records=stored.lag_records,
-        lag_seconds=None,
+        lag_records=stored.lag_records if says.lag_records is None else says.lag_records,
     )
-    return replace(found, delivered=None, rate=None) if says.state == ELSEWHERE else found
+    return replace(found, delivered=None, rate=None, lag_seconds=None) if says.state == ELSEWHERE else found
 
 
 def _unknown(running: OverlayFacts, stored: OverlayFacts) -> list[tuple[str, str]]:

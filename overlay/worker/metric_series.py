@@ -79,6 +79,7 @@ class Series:
         for name in names:
             for metric, rest in self._list_of_stream():
                 _remove(metric, name, *rest)
+            _remove(self.metrics.delivery_latency_seconds, name, "")
 
     def close_indexes(self, names: Iterable[str]) -> None:
         """Remove the gauges of streams whose index is not kept here any more. Counters stay, since

@@ -210,7 +210,7 @@ class Served:
             raise AssertionError("the service has ended") from self.error
 
         async def ask() -> dict[str, Any]:
-            return self.service.report()
+            return self.service.report() | self.service.report_readiness()
 
         return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(10)
 

@@ -347,6 +347,7 @@ class Cursors:
             if progress.log_position.position > cursor.position:
                 self._move(cursor, Move.ADVANCE, progress.log_position)
                 moved.add(partition)
+                cursor.read_ms = cursor.read_ms if progress.read_ms is None else progress.read_ms
             if self._keeps_rest(partition, cursor, progress) or cursor.is_halted:
                 continue
             self._stirred[cursor] = partition

@@ -108,6 +108,7 @@ class Pipeline:
         topic, partition = task.source
         screen = self._screen(task)
         at, stopped = LogPosition(task.position), False
+        read_ms: int | None = None
         view = self._pending_estimate.open(task) if self._pending_estimate is not None and task.readers else None
         seal, fields = None, screen.masks.fields
         if task.indexed:
@@ -131,6 +132,7 @@ class Pipeline:
                     break
             else:
                 at = LogPosition(piece.records.next_offset)
+                read_ms = int(piece.records.timestamp[-1]) if len(piece.records) else read_ms
                 self._deal(task, piece, screen, view, now, gathered)
             if seal is not None:
                 seal.add(piece, now)
@@ -139,7 +141,7 @@ class Pipeline:
             at = find_log_position(task.fetched, max(at.position, min(task.stop, task.fetched.next_offset)))
         if view is not None:
             gathered.beyond |= view.close(at.position)
-        return Progress(task, at, stopped)
+        return Progress(task, at, stopped, read_ms=read_ms)
 
     def _deal(
         self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, gathered: Gathering

@@ -89,13 +89,15 @@ class Progress:
     `stopped`: a corrupt batch is there, and the partition does not go on.
 
     `is_put_off`: the task was not processed, since a corrupt batch has stopped another partition of
-    its cursor group, and consumers with machines wait for that.
+    its cursor group, and consumers with machines wait for that. `read_ms`: the timestamp of the last
+    record that was read, ms since 1970; None if there was none.
     """
 
     task: Task
     log_position: LogPosition
     stopped: bool = False
     is_put_off: bool = False
+    read_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
