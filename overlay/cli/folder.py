@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from overlay.view.facts import OverlayFacts
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+SETTINGS_HELP = "A Kafka property by librdkafka's name; env:NAME as its value takes an environment variable."
+"""Of the option -X."""
 
 
 def config_option(command: Command) -> Command:

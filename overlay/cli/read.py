@@ -15,7 +15,7 @@ import click
 
 from overlay.errors import OverlayError
 
-from .folder import config_option, open_folder
+from .folder import SETTINGS_HELP, config_option, open_folder
 
 if TYPE_CHECKING:
     from overlay.client import Client, Progress, Reading
@@ -29,7 +29,7 @@ INTERRUPTED = 130
 @click.option("--topic", default="", help="A topic, in place of a stream; its name is the subject of every record.")
 @config_option
 @click.option("--bootstrap", default="", metavar="HOST:PORT", help="Some brokers, in place of those of the config.")
-@click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka property by librdkafka's name.")
+@click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", help=SETTINGS_HELP)
 @click.option(
     "--property",
     "declared",

@@ -14,15 +14,26 @@ from overlay.errors import ConfigError
 if TYPE_CHECKING:
     from overlay.config import Loaded
 
+ROLES = ("service", "reader", "acker", "puller", "admin", "viewer", "scanner", "job", "init")
+"""The roles of overlay/inspect/principals.py, which loads more than a command's help needs."""
+
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 @click.option("--kafka", "ask_kafka", is_flag=True, help="Also ask Kafka for what the config needs; creates nothing.")
-def validate(folder: Path, as_json: bool, ask_kafka: bool) -> None:
+@click.option(
+    "--principal",
+    "role",
+    type=click.Choice(ROLES),
+    help="With --kafka: what a user of this role needs, with the commands that grant what is missing.",
+)
+def validate(folder: Path, as_json: bool, ask_kafka: bool, role: str | None) -> None:
     """Check the config files in DIR. Exit code 1 if there is a problem, or something is missing in
     Kafka.
     """
+    if role and not ask_kafka:
+        raise click.UsageError("--principal asks Kafka: add --kafka")
     loaded, problems = read_folder(folder)
     answer = describe(loaded, problems)
     if not as_json:
@@ -33,7 +44,7 @@ def validate(folder: Path, as_json: bool, ask_kafka: bool) -> None:
     if ask_kafka and loaded is not None:
         from .kafka_check import report_kafka
 
-        answer["kafka"], missing = report_kafka(loaded, as_json)
+        answer["kafka"], missing = report_kafka(loaded, as_json, role or "")
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     sys.exit(1 if problems or missing else 0)
