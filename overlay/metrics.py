@@ -73,7 +73,7 @@ class Metrics:
         )
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
         self.control_records_unreadable = counter(
-            "control_records_unreadable", "Records and batches of the control topic that were passed over"
+            "control_records_unreadable", "Records and batches of the control topic that were passed over", "reason"
         )
         self.replies_refused = counter(
             "replies_refused",

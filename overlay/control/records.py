@@ -89,8 +89,25 @@ class Pause:
     until: int | None
 
 
+class Misfit(enum.StrEnum):
+    """Why a record of the control topic is passed over; the `reason` label of
+    `overlay_control_records_unreadable_total`."""
+
+    KEY = "key"
+    SIZE = "size"
+    JSON = "json"
+    DEPTH = "depth"
+    VERSION = "version"
+    FORM = "form"
+    BATCH = "batch"  # a whole batch, which cannot be decoded
+
+
 class Unreadable(ValueError):
-    """A record that this version cannot make sense of."""
+    """A record that this version cannot make sense of. `misfit`: why."""
+
+    def __init__(self, message: str, misfit: Misfit = Misfit.FORM) -> None:
+        super().__init__(message)
+        self.misfit = misfit
 
 
 def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
@@ -98,14 +115,14 @@ def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
     of the request. Raises Unreadable.
     """
     if key is not None and len(key) > MAX_KEY:
-        raise Unreadable(f"a key of {len(key)} bytes; the control topic's have at most {MAX_KEY}")
+        raise Unreadable(f"a key of {len(key)} bytes; the control topic's have at most {MAX_KEY}", Misfit.KEY)
     try:
         word, *names = (key or b"").decode().split(" ")
         subject = Subject(word)
     except ValueError as error:
-        raise Unreadable(f"not a key of the control topic: {key!r}") from error
+        raise Unreadable(f"not a key of the control topic: {key!r}", Misfit.KEY) from error
     if len(names) != (1 if subject is Subject.REQUEST else 2) or not all(names):
-        raise Unreadable(f"not a key of the control topic: {key!r}")
+        raise Unreadable(f"not a key of the control topic: {key!r}", Misfit.KEY)
     return subject, tuple(names)
 
 
@@ -165,6 +182,8 @@ def read_pause(value: bytes) -> Pause:
     try:
         until = read_json(value)["pause_until"]
         return Pause(None if until is None else parse_time(until))
+    except Unreadable:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"a pause that cannot be read: {value[:80]!r}") from error
 
@@ -208,19 +227,19 @@ def read_json(value: bytes) -> dict[str, Any]:
     too deeply, or has another version in `v`.
     """
     if len(value) > MAX_VALUE:
-        raise Unreadable(f"has {len(value)} bytes; the control topic's values have at most {MAX_VALUE}")
+        raise Unreadable(f"has {len(value)} bytes; the control topic's values have at most {MAX_VALUE}", Misfit.SIZE)
     try:
         body = json.loads(value)
         # an escape can produce half of a surrogate pair, which cannot be hashed, sent or printed
         json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"is not JSON: {error}") from error
+        raise Unreadable(f"is not JSON: {error}", Misfit.JSON) from error
     if not isinstance(body, dict):
-        raise Unreadable("is not a JSON object")
+        raise Unreadable("is not a JSON object", Misfit.JSON)
     if _measure(body) > DEEPEST:
-        raise Unreadable(f"is nested more than {DEEPEST} levels deep")
+        raise Unreadable(f"is nested more than {DEEPEST} levels deep", Misfit.DEPTH)
     if body.get("v", VERSION) != VERSION:
-        raise Unreadable(f"is of version {body['v']}; this overlay reads version {VERSION}")
+        raise Unreadable(f"is of version {body['v']}; this overlay reads version {VERSION}", Misfit.VERSION)
     return body
 
 

@@ -30,6 +30,7 @@ from overlay.kafka.own_topics import control_topic
 from .records import (
     ConsumerId,
     Definition,
+    Misfit,
     Origin,
     Pause,
     Subject,
@@ -61,6 +62,7 @@ class Registry:
     foreign: int = 0
     """Number of records that were skipped."""
     fault: str = ""
+    misfit: Misfit = Misfit.FORM
     """Why the last of them was skipped."""
     _effective: Loaded | None = None
 
@@ -97,17 +99,17 @@ class Registry:
             else:
                 _put(self.definitions, consumer, None if value is None else read_definition(consumer, value))
         except Unreadable as error:
-            self._pass_over(str(error))
+            self._pass_over(str(error), error.misfit)
             return None
         except Exception as error:  # noqa: BLE001 - every worker reads the record at every start, and would fail
-            self._pass_over(f"{type(error).__name__}: {error}")
+            self._pass_over(f"{type(error).__name__}: {error}", Misfit.FORM)
             return None
         return subject
 
-    def _pass_over(self, reason: str) -> None:
-        """Count a record that is skipped, and keep the reason in `fault`."""
+    def _pass_over(self, reason: str, misfit: Misfit) -> None:
+        """Count a record that is skipped, and keep the reason in `fault` and `misfit`."""
         self.foreign += 1
-        self.fault = reason
+        self.fault, self.misfit = reason, misfit
 
     def reload(self, files: Loaded) -> None:
         """Replace the configs of the files. A consumer whose file cannot be read any more keeps its

@@ -46,7 +46,7 @@ from .brokertime import Age
 from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
 from .journal import Journal
-from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
+from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
 from .registry import Registry
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .tail import Tail
@@ -139,12 +139,15 @@ class RequestServer:
 
     def __post_init__(self) -> None:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
-        self._tail = Tail(self.kafka, self.admin, self.registry, self.metrics.control_records_unreadable.inc)
+        self._tail = Tail(self.kafka, self.admin, self.registry, self._count_passed_over)
 
     @property
     def prefix(self) -> str:
         """The prefix of the overlay's own topics."""
         return self.registry.prefix
+
+    def _count_passed_over(self, misfit: Misfit, count: int) -> None:
+        self.metrics.control_records_unreadable.labels(misfit.value).inc(count)
 
     def _count_refused(self, reason: str, count: int) -> None:
         self.metrics.replies_refused.labels(reason).inc(count)

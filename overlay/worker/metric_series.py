@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter, Gauge, Histogram
 
 from overlay.consumer.acks import Flaw, Verb
+from overlay.control.records import Misfit
 from overlay.metrics import Metrics
 from overlay.scan.states import REASONS as NULL_REASONS
 from overlay.state.shard_state import ConsumerId
@@ -63,6 +64,8 @@ class Series:
             self.metrics.fleet_statuses.labels(result)
         for reason in REFUSALS:
             self.metrics.replies_refused.labels(reason)
+        for misfit in Misfit:
+            self.metrics.control_records_unreadable.labels(misfit.value)
 
     def open_streams(self, names: Iterable[str]) -> None:
         """Create, at zero, the series of counters of these streams. Existing series keep their
