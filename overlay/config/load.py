@@ -280,6 +280,8 @@ def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]
         yield ("on_undeliverable",), "is dead_letter, but there is no `dead_letter` topic. Name one"
     if config.dead_letter and config.dead_letter == config.deliver_subject:
         yield ("dead_letter",), "is the output topic itself. Choose another name"
+    if config.deliver_group and not config.is_push:
+        yield ("deliver_group",), "names the readers of an output, which a pull consumer has none of. Leave it out"
     if config.ack_policy is AckPolicy.FLOW_CONTROL and config.output.partitions > 1:
         hint = "A flow control request is answered by the reader of one partition, and acks all that came before it"
         yield ("output", "partitions"), f"is {config.output.partitions} with ack_policy flow_control. {hint}: write 1"

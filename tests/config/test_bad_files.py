@@ -92,6 +92,7 @@ CONSUMERS: list[tuple[str, str, str, int | None]] = [
         "the overlay's own topics",
         None,
     ),
+    (PULL + "deliver_group: g\n", "4:16: deliver_group", "which a pull consumer has none of", None),
     (PUSH + "dead_letter: late\n", "5:14: dead_letter", "is the output topic itself", None),
     (PUSH + "on_undeliverable: dead_letter\n", "5:19: on_undeliverable", "no `dead_letter` topic", None),
     (PUSH + "filter: {sql: a, properties: {}}\n", "5:30: filter.properties", "stands beside filter.sql", None),
