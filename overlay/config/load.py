@@ -230,7 +230,9 @@ class _Loading:
         return f"there is no stream {name!r}.{near} Streams are {', '.join(known)} (JetStream {ERRORS[10059].label})"
 
     def _refuse_violations(self, document: Document, config: ConsumerConfig) -> bool:
-        violations = [*check_consumer(config, self.streams[config.stream].patterns, Profile.FILE)]
+        stream = self.streams[config.stream]
+        built = stream.subject.rule.patterns()
+        violations = [*check_consumer(config, stream.patterns, Profile.FILE, built=built)]
         for found in violations:
             self._refuse(document, found.path, word_violation(found), code=found.error.err_code)
         return bool(violations)

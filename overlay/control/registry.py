@@ -271,7 +271,7 @@ def find_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
     stream = loaded.streams.get(config.stream)
     if stream is None:
         return refuse(10059, f"there is no stream {config.stream!r} in {loaded.files[''].file}'s folder")
-    for violation in check_consumer(config, stream.patterns, Profile.FILE):
+    for violation in check_consumer(config, stream.patterns, Profile.FILE, built=stream.subject.rule.patterns()):
         return refuse_violation(violation)
     for path, message in (*check_own(config, loaded.service.topics.prefix), *check_filter(config.filter, stream)):
         return refuse_field(path, message)

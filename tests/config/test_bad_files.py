@@ -72,6 +72,12 @@ CONSUMERS: list[tuple[str, str, str, int | None]] = [
     (PUSH + 'filter_subjects: ["flights.*", flights.a]\n', "5:32: filter_subjects[1]", "10138, in ADR-34 10136", 10138),
     (PUSH + "filter_subjects: [flights.a, flights.a]\n", "5:30: filter_subjects[1]", "stands here twice", 10138),
     (PUSH + "filter_subject: ships.>\n", "5:17: filter_subject", "can match nothing", 10093),
+    (
+        PUSH + "filter_subject: flights.JFK.LAX\n",
+        "5:17: filter_subject",
+        "the stream's subject rule builds flights.*",
+        10093,
+    ),
     (PUSH + "opt_start_seq: 1\n", "5:16: opt_start_seq", "also set", 10094),
     (PUSH + "deliver_policy: by_start_time\n", "1:1: opt_start_time", "not set", 10094),
     (PUSH + "deliver_policy: last_per_subject\n", "1:1: filter_subject", "not set", 10094),
