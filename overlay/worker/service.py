@@ -185,6 +185,7 @@ class Service:
                 group,
                 self.rates,
                 self.lags,
+                latency_by_consumer=service.metrics.latency_by == "consumer",
                 opened=self._opened,
             )
             self.trouble = ""

@@ -82,6 +82,8 @@ class ShardManager:
     group: asyncio.TaskGroup
     rates: Rates
     lags: Lags = field(default_factory=Lags)
+    latency_by_consumer: bool = False
+    """Whether delivery latencies are kept for each consumer, not for each stream."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
     trouble: str = "waiting for the group of workers to hand out shards"
@@ -354,11 +356,11 @@ class ShardManager:
 
     def _note_commit(self, counts: Counts) -> None:
         """Count a committed round in the metrics and the rates."""
-        now, by_consumer = now_ms(), self.loaded.service.metrics.latency_by == "consumer"
+        now = now_ms()
         for consumer, records in counts.delivered.items():
             self.metrics.records_delivered.labels(*consumer).inc(records)
             if (oldest := counts.oldest.get(consumer)) is not None:
-                kept = consumer if by_consumer else (consumer[0], "")
+                kept = consumer if self.latency_by_consumer else (consumer[0], "")
                 self.metrics.delivery_latency_seconds.labels(*kept).observe(max(0, now - oldest) / 1000)
         for consumer, records in counts.dead_letters.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
