@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -22,12 +23,12 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def produce_aged(bootstrap: str, topic: str, hours: list[int], size: int = 10) -> None:
-    """A record to everyone for each of these ages."""
+    """A record to everyone for each of these ages, which does not compress."""
     producer = SureProducer(bootstrap, {"linger.ms": 0})
     for age in hours:
         at = time.time_ns() // 1_000_000 - age * HOUR_MS
         # one after the other, so that each is a batch of its own
-        producer.produce(topic, b"x" * size, headers=[("to", "a")], timestamp=at)
+        producer.produce(topic, os.urandom(size), headers=[("to", "a")], timestamp=at)
         assert producer.flush(30) == 0
 
 
