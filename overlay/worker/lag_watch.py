@@ -48,6 +48,8 @@ class LagWatch:
                 await unless(stop, self.look())
             except OverlayError as error:
                 log.debug("the lag is not known for now", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - of any library; deliveries do not depend on the lag
+                log.warning("the lag is not known for now", reason=f"{type(error).__name__}: {error}")
 
     async def look(self) -> None:
         """Ask for what is unknown now. Raises OverlayError."""

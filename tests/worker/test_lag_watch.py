@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from typing import Any
 
 import pytest
 
+from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.worker import lag_watch
+from overlay.worker.lag_watch import LagWatch
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, Scene, Served, await_state, produce, serve
@@ -62,6 +65,24 @@ def test_a_stalled_consumer_is_as_old_as_its_first_record(scene: Scene, new_topi
         await_lag(served, "large", 0, 0)
         produce_aged(scene.bootstrap, topic, [0], size=3_000)
         await_lag(served, "small", 4, 5)
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("away"), CredentialsRefused("no"), ValueError("a bug")])
+async def test_an_unknown_lag_ends_no_worker(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    stop, looks = asyncio.Event(), 0
+
+    async def look(_: LagWatch) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            stop.set()
+        raise error
+
+    monkeypatch.setattr(lag_watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(LagWatch, "look", look)
+    nothing: Any = None
+    await LagWatch({}, nothing, nothing, nothing).run(stop)
+    assert looks == 3
 
 
 def test_messages_that_wait_for_acks_of_others_are_a_lag(scene: Scene, new_topic: NewTopicFixture) -> None:
