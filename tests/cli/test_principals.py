@@ -67,10 +67,6 @@ class Site:
     folder: Path
     granted: set[str] = field(default_factory=set)
 
-    @property
-    def administrator(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.broker.bootstrap})
-
     def kafka(self, role: str) -> dict[str, str]:
         client = self.security.client("SASL_SSL", self.broker, mechanism="SCRAM-SHA-256", user=role, password=PASSWORD)
         return {name: str(value) for name, value in client.items()}
@@ -97,7 +93,8 @@ class Site:
             wait_until(lambda: self._is_known(role), DEADLINE_S, f"{role} is known")
             commands = [line for line in ask(self.config(role), role)[1] if line.startswith("kafka-acls.sh ")]
             bindings = [binding for line in commands for binding in read_command(line, role)]
-            for future in self.administrator.create_acls(bindings).values():
+            administrator = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+            for future in administrator.create_acls(bindings).values():
                 future.result(20)
             self.granted.add(role)
 
