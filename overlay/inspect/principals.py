@@ -89,7 +89,10 @@ def name_principal(kafka: Mapping[str, str]) -> str:
 def _list_lacking(finding: Finding, *, is_certain: bool) -> tuple[str, ...]:
     """Return the operations that are missing, or, if not `is_certain`, those that are not known."""
     if finding.state is NeedState.MISSING:
-        return finding.missing if is_certain else ()
+        # a topic that is not there, or not visible: what else is missing on it cannot be known yet
+        is_hidden = not {"Create", "Describe"}.isdisjoint(finding.missing)
+        lacking = finding.need.operations if is_hidden else finding.missing
+        return lacking if is_certain else ()
     if is_certain or not finding.remarks:
         return ()
     if finding.state is NeedState.UNKNOWN:

@@ -129,6 +129,11 @@ def need(kind: ResourceKind, name: str) -> Need:
             "",
         ),
         (
+            Finding(need(ResourceKind.STATE, "t"), NeedState.MISSING, ("Create",), ("why",)),
+            "--operation Describe --operation Read --operation Create --topic t",
+            "",
+        ),
+        (
             Finding(need(ResourceKind.TRANSACTION, "ov.spark.*"), NeedState.UNKNOWN, (), ("why",)),
             "",
             "--operation Describe --operation Read --operation Create --transactional-id ov.spark."
