@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -39,8 +40,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 # how long an example takes is the machine's matter: it may compile a kernel, or share its processor
-settings.register_profile("overlay", deadline=None)
-settings.load_profile("overlay")
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("new", deadline=None)
+# a run tells of the code and not of its luck; `make test-long` looks for what these examples do not show
+settings.load_profile("new" if os.environ.get("OVERLAY_EXAMPLES") == "new" else "same")
 
 
 STARVED_S = 60
