@@ -14,8 +14,8 @@ construction would hold deliveries of one consumer to one partition, and their o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from overlay.arrays import Ints
 from overlay.consumer.endings import give_up
 from overlay.match import Addressed
 from overlay.output.assemble import Numbers, join_envelopes
-from overlay.output.batch_builder import BatchBuilder, OutputBatch, OutputTopic
+from overlay.output.batch_builder import BatchBuilder, OutputTopic
 from overlay.output.dead_letters import encode_dead_letters
 from overlay.output.undeliverable import find_refused
 from overlay.state.shard_state import ConsumerId
@@ -58,62 +58,144 @@ def share_outputs(readers: Mapping[ConsumerId, Reader]) -> dict[ConsumerId, Read
     return shared
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one reader gets of a slice: `rows`, ascending, at least one. `wanted`: the rows of its
-    subjects, among which `rows` are. `sight`: what lies ahead of it after the slice, None if that is
-    unknown."""
+class _Output:
+    """What the recipients of one output topic were given, in arrays by recipient."""
 
-    reader: Reader
-    rows: Ints
-    wanted: Ints
-    sight: Sight | None
+    def __init__(self, output_topic: OutputTopic) -> None:
+        self.output_topic = output_topic
+        recipients = output_topic.envelope.consumers.bounds.size - 1
+        self.consumers: list[ConsumerId] = [("", "")] * recipients
+        self.sequences = np.zeros(recipients, np.int64)
+        """The last consumer sequence of each."""
+        self.counts = np.zeros(recipients, np.int64)
+        """Deliveries of this round."""
+        self.newest = np.zeros(recipients, np.int64)
+        """The source timestamp of its last delivery in this round, ms since 1970."""
+        self.oldest = np.zeros(recipients, np.int64)
+        """The same of the first delivery."""
+
+    def note(self, recipients: Ints, counts: Ints, newest: Ints, oldest: Ints) -> None:
+        """Count deliveries of a slice: how many each of `recipients` got, and the source timestamps
+        of its last and its first, ms since 1970."""
+        self.sequences[recipients] += counts
+        self.newest[recipients] = newest
+        self.oldest[recipients] = np.where(self.counts[recipients] > 0, self.oldest[recipients], oldest)
+        self.counts[recipients] += counts
+
+    def close_round(self, gathered: Gathering) -> tuple[ConsumerId, ...]:
+        """Add the counts of the round to `gathered`, and begin another one. Return the consumers
+        that have deliveries."""
+        given = np.flatnonzero(self.counts)
+        consumers = [self.consumers[recipient] for recipient in given.tolist()]
+        gathered.delivered.update(dict(zip(consumers, self.counts[given].tolist(), strict=True)))
+        gathered.newest.update(zip(consumers, self.newest[given].tolist(), strict=True))
+        gathered.oldest.update(zip(consumers, self.oldest[given].tolist(), strict=True))
+        gathered.sequences.update(zip(consumers, self.sequences[given].tolist(), strict=True))
+        self.counts[:] = 0
+        return tuple(consumers)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """The readers of a task that write to one output topic: their numbers in the task, and their
+    recipients."""
+
+    output: _Output
+    numbers: tuple[int, ...]
+    recipients: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Where the deliveries of a task's readers go. `picky`: the numbers of readers that may not get
+    all that matches, for their first stream sequence or their dead letters."""
+
+    lanes: tuple[Lane, ...]
+    picky: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passed:
+    """What a slice has for readers, by reader number: `rows` that passed the filter, ascending, at
+    least one; `wanted`, the rows of its subjects, among which `rows` are; `sights`, what lies ahead
+    of it after the slice, if that is known."""
+
+    rows: dict[int, Ints]
+    wanted: Mapping[int, Ints]
+    sights: Mapping[int, Sight]
+
+
 class Deliveries:
     """Writes deliveries into batches, and gives them their consumer sequences. Not thread-safe.
 
     `sequences`: by consumer, the last consumer sequence given out.
     """
 
-    sequences: dict[ConsumerId, int]
-    sequencing: Sequencing
-    _builder: BatchBuilder = field(default_factory=BatchBuilder)
-    _recipients: dict[OutputTopic, dict[int, ConsumerId]] = field(default_factory=dict)
-    """By output topic, the recipients that have deliveries in the batches under construction."""
+    def __init__(self, sequences: Mapping[ConsumerId, int], sequencing: Sequencing) -> None:
+        self._sequences, self._sequencing = sequences, sequencing
+        self._builder = BatchBuilder()
+        self._outputs: dict[OutputTopic, _Output] = {}
 
-    def add(self, task: Task, piece: Addressed, shares: Sequence[Share], now: int, gathered: Gathering) -> None:
-        """Write the deliveries of a slice. `now`: ms since 1970. Adds dead letters and counts to
-        `gathered`."""
-        by_output: dict[OutputTopic, list[Share]] = {}
-        for share in shares:
-            reader = share.reader
-            if reader.output_topic is None:
-                continue
-            if reader.first_sequence or reader.dead_letter_topic is not None:
-                share = replace(share, rows=self._admit(task, piece, share, now, gathered))
-                if not share.rows.size:
-                    continue
-            by_output.setdefault(reader.output_topic, []).append(share)
-        for output_topic, together in by_output.items():
-            self._write(task, piece, output_topic, together, now, gathered)
+    def plan(self, readers: Sequence[Reader]) -> Plan:
+        """Return where the deliveries of a task's readers go. Those with machines, and those of pull
+        consumers, have none here."""
+        lanes: dict[OutputTopic, list[int]] = {}
+        for number, reader in enumerate(readers):
+            if reader.output_topic is not None and not reader.has_machine:
+                lanes.setdefault(reader.output_topic, []).append(number)
+        picky = [
+            number
+            for numbers in lanes.values()
+            for number in numbers
+            if readers[number].first_sequence or readers[number].dead_letter_topic is not None
+        ]
+        return Plan(
+            tuple(
+                Lane(
+                    self._enlist(output_topic, [readers[number] for number in numbers]),
+                    tuple(numbers),
+                    np.array([readers[number].recipient for number in numbers], np.int64),
+                )
+                for output_topic, numbers in lanes.items()
+            ),
+            tuple(picky),
+        )
 
-    def flush(self) -> Iterator[tuple[tuple[ConsumerId, ...], OutputBatch]]:
-        """Close all batches. Yield them, each with the consumers whose deliveries it may hold; for
-        a record that is too large for its topic, that is one consumer."""
+    def _enlist(self, output_topic: OutputTopic, readers: Iterable[Reader]) -> _Output:
+        output = self._outputs.setdefault(output_topic, _Output(output_topic))
+        for reader in readers:
+            if output.consumers[reader.recipient] != reader.id:
+                output.consumers[reader.recipient] = reader.id
+                output.sequences[reader.recipient] = self._sequences.get(reader.id, 0)
+        return output
+
+    def add(self, task: Task, piece: Addressed, plan: Plan, passed: Passed, now: int, gathered: Gathering) -> None:
+        """Write the deliveries of a slice. Readers that are not in the plan are passed over. `now`:
+        ms since 1970. Adds dead letters to `gathered`."""
+        for number in plan.picky:
+            if number in passed.rows:
+                passed.rows[number] = self._admit(task, piece, number, passed.rows[number], now, gathered)
+        for lane in plan.lanes:
+            there = [at for at, number in enumerate(lane.numbers) if number in passed.rows]
+            if there:
+                self._write(task, piece, lane, there, passed, now)
+
+    def flush(self, gathered: Gathering) -> None:
+        """Close all batches, and add them to `gathered`, each with the consumers whose deliveries it
+        may hold; for a record that is too large for its topic, that is one consumer. Adds the counts
+        of the round as well."""
+        owners = {topic: output.close_round(gathered) for topic, output in self._outputs.items()}
         for output_topic, outgoing in self._builder.flush():
-            there = self._recipients[output_topic]
             is_oversized = outgoing.oversized_offset >= 0
-            yield (there[outgoing.recipient],) if is_oversized else tuple(there.values()), outgoing
-        self._recipients.clear()
+            owner = self._outputs[output_topic].consumers[outgoing.recipient]
+            gathered.batches.append(((owner,) if is_oversized else owners[output_topic], outgoing))
 
-    def _admit(self, task: Task, piece: Addressed, share: Share, now: int, gathered: Gathering) -> Ints:
+    def _admit(self, task: Task, piece: Addressed, number: int, rows: Ints, now: int, gathered: Gathering) -> Ints:
         """Return the rows that get a consumer sequence: those from the reader's first stream
         sequence on that its output can take. Adds dead letters for the others that have a topic for
         these. `now`: ms since 1970."""
-        reader, rows = share.reader, share.rows
-        sequences = self.sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
+        reader = task.readers[number]
+        sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
         if reader.first_sequence:
             rows, sequences = rows[late := sequences >= reader.first_sequence], sequences[late]
         if reader.dead_letter_topic is None or not rows.size:
@@ -129,47 +211,46 @@ class Deliveries:
         gathered.dead_letters[reader.id] += refused.size
         return np.delete(rows, refused)
 
-    def _write(
-        self, task: Task, piece: Addressed, output_topic: OutputTopic, shares: Sequence[Share], now: int,
-        gathered: Gathering,
-    ) -> None:  # fmt: skip
-        """Write the deliveries of readers that share an output topic; one after the other, each
-        reader's in the order of the log. `now`: ms since 1970."""
-        counts = np.array([share.rows.size for share in shares], np.int64)
-        rows = shares[0].rows if len(shares) == 1 else np.concatenate([share.rows for share in shares])
+    def _write(self, task: Task, piece: Addressed, lane: Lane, there: Sequence[int], passed: Passed, now: int) -> None:
+        """Write the deliveries of the readers of a lane that have some, one reader after the other,
+        each one's in the order of the log. `there`: their places in the lane. `now`: ms since
+        1970."""
+        numbers = [lane.numbers[at] for at in there]
+        lists = [passed.rows[number] for number in numbers]
+        counts = np.fromiter(map(len, lists), np.int64, len(lists))
+        if not (total := int(counts.sum())):
+            return
+        rows = lists[0] if len(lists) == 1 else np.concatenate(lists)
+        recipients = lane.recipients[there]
         ends = np.cumsum(counts)
         # of each row, its place among those of its reader
-        places = np.arange(rows.size) - np.repeat(ends - counts, counts)
-        last = np.array([self.sequences.get(share.reader.id, 0) for share in shares], np.int64)
-        numbers = Numbers(
-            self.sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows]),
-            places + np.repeat(last + 1, counts),
-            pending=_count_pending(shares, counts, places),
-            recipients=np.repeat(np.array([share.reader.recipient for share in shares], np.int64), counts),
+        places = np.arange(total) - np.repeat(ends - counts, counts)
+        columns = Numbers(
+            self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows]),
+            places + np.repeat(lane.output.sequences[recipients] + 1, counts),
+            pending=_count_pending(numbers, passed, counts, places),
+            recipients=np.repeat(recipients, counts),
         )
-        self._builder.add(output_topic, piece, rows, task.source[1], numbers, now)
-        times = piece.records.timestamp
-        figures = (last + counts, counts, times[rows[ends - 1]], times[rows[ends - counts]])
-        there = self._recipients.setdefault(output_topic, {})
-        for share, sequence, count, newest, oldest in zip(shares, *(f.tolist() for f in figures), strict=True):
-            consumer = share.reader.id
-            there[share.reader.recipient] = consumer
-            self.sequences[consumer] = sequence
-            gathered.delivered[consumer] += count
-            gathered.newest[consumer] = newest
-            gathered.oldest.setdefault(consumer, oldest)
+        self._builder.add(lane.output.output_topic, piece, rows, task.source[1], columns, now)
+        some, ends = counts > 0, ends[counts > 0]
+        times, counts = piece.records.timestamp, counts[some]
+        lane.output.note(recipients[some], counts, times[rows[ends - 1]], times[rows[ends - counts]])
 
 
-def _count_pending(shares: Sequence[Share], counts: Ints, places: Ints) -> Ints | None:
+def _count_pending(numbers: Sequence[int], passed: Passed, counts: Ints, places: Ints) -> Ints | None:
     """Return num_pending after each delivery, int64; 0 where it is not exactly known, and None if it
-    is known nowhere. `counts`: of each share's rows; `places`: of each row among those of its
-    share."""
-    is_known = [share.sight is not None and share.sight.is_exact for share in shares]
+    is known nowhere. `numbers`: of the readers; `counts`: of each one's rows; `places`: of each row
+    among those of its reader."""
+    sights = [passed.sights.get(number) for number in numbers] if passed.sights else []
+    is_known = [sight is not None and sight.is_exact for sight in sights]
     if not any(is_known):
         return None
-    ahead = [0 if share.sight is None else share.sight.count + share.wanted.size - 1 for share in shares]
-    if any(share.rows.size < share.wanted.size for share in shares):
+    wanted = [passed.wanted[number] for number in numbers]
+    last = [0 if sight is None else sight.count + own.size - 1 for sight, own in zip(sights, wanted, strict=True)]
+    if sum(own.size for own in wanted) > places.size:
         # records that a filter left out count as pending until the reader has passed them
-        places = np.concatenate([np.searchsorted(share.wanted, share.rows) for share in shares])
-    pending: Ints = (np.repeat(ahead, counts) - places) * np.repeat(is_known, counts)
+        places = np.concatenate(
+            [np.searchsorted(own, passed.rows[number]) for number, own in zip(numbers, wanted, strict=True)]
+        )
+    pending: Ints = (np.repeat(last, counts) - places) * np.repeat(is_known, counts)
     return pending

@@ -26,7 +26,7 @@ from overlay.match.record_slice import keep
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId
 
-from .deliveries import Deliveries, Share
+from .deliveries import Deliveries, Passed, Plan
 from .indexing import Indexing
 from .pending_estimate import PendingEstimate, View
 from .sequencing import Sequencing, cut, find_log_position
@@ -37,10 +37,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Screen:
-    """The subject matcher and the filters of one set of readers, kept from round to round."""
+    """The subject matcher, the filters and the outputs of one set of readers, kept from round to
+    round."""
 
     audience: Audience
     masks: Masks
+    plan: Plan
 
 
 class Pipeline:
@@ -79,10 +81,9 @@ class Pipeline:
         for task in tasks:
             progress = _stay(task, gathered.progress) or self._run_task(task, now, gathered)
             gathered.progress.append(progress)
-        gathered.batches += self._deliveries.flush()
+        self._deliveries.flush(gathered)
         sealed, index = self._indexing.finish(now)
-        sequences = {consumer: self._deliveries.sequences[consumer] for consumer in gathered.delivered}
-        return gathered.finish(sequences, ledger, given_out, index, sealed)
+        return gathered.finish(ledger, given_out, index, sealed)
 
     @property
     def has_growing_chunks(self) -> bool:
@@ -153,12 +154,7 @@ class Pipeline:
             if view is not None:
                 beyond = {task.readers[i].id: sights[i].count if i in sights else 0 for i in offered}
                 gathered.beyond |= view.tell(beyond)
-        shares = [
-            Share(task.readers[i], rows, wanted[i], sights.get(i))
-            for i, rows in sifted.rows.items()
-            if i not in offered
-        ]
-        self._deliveries.add(task, piece, shares, now, gathered)
+        self._deliveries.add(task, piece, screen.plan, Passed(sifted.rows, wanted, sights), now, gathered)
 
     def _offer(self, task: Task, piece: Addressed, wanted: Mapping[int, Ints], gathered: Gathering) -> None:
         """Copy the rows that machines want out of the slice, once for all of them, and add an offer
@@ -200,6 +196,7 @@ class Pipeline:
             self._screens[key] = _Screen(
                 Audience(dictionary, [reader.subjects for reader in task.readers], values),
                 Masks([reader.filter for reader in task.readers], properties, values),
+                self._deliveries.plan(task.readers),
             )
         return self._screens[key]
 

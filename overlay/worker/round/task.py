@@ -164,6 +164,7 @@ class Gathering:
         self.batches: list[tuple[tuple[ConsumerId, ...], OutputBatch]] = []
         self.offers: list[tuple[TopicPartition, Offer]] = []
         self.beyond: dict[ConsumerId, int] = {}
+        self.sequences: dict[ConsumerId, int] = {}
         self.delivered: Counter[ConsumerId] = Counter()
         self.dead_letters: Counter[ConsumerId] = Counter()
         self.newest: dict[ConsumerId, int] = {}
@@ -186,7 +187,6 @@ class Gathering:
 
     def finish(
         self,
-        sequences: Mapping[ConsumerId, int],
         ledger: Sequence[OutputBatch],
         given_out: Mapping[str, int],
         index: Sequence[OutputBatch],
@@ -200,7 +200,7 @@ class Gathering:
             self.batches,
             self.offers,
             self.beyond,
-            sequences,
+            self.sequences,
             counts,
             self.unaddressed,
             self.unsequenced,
