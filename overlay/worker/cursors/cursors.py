@@ -444,9 +444,10 @@ class Cursors:
         standing, own = self._standings[consumer], self._find_own(consumer, tails)
         # in a stream with a ledger a consumer may step back to below its floor or its snapshot's
         # end (open_cursors)
-        kept = consumer[0] in self._ledgers
-        snapshot = {s: end for s, end in standing.snapshot.items() if kept or (s in own and own[s].position < end)}
-        floor = {s: at for s, at in standing.floor.items() if kept or at > self._find_position(consumer, s)}
+        snapshot, floor = standing.snapshot, standing.floor
+        if consumer[0] not in self._ledgers:
+            snapshot = {s: end for s, end in snapshot.items() if s in own and own[s].position < end}
+            floor = {s: at for s, at in floor.items() if at > self._find_position(consumer, s)}
         return ConsumerState(
             standing.sequence, own, snapshot, floor, standing.heard, standing.replay_until, standing.policy
         )
@@ -464,11 +465,16 @@ class Cursors:
         standing = self._standings[consumer]
         own = {
             source: cursor.log_position
-            for source, cursor in self.members_of(consumer)
-            if cursor is not tails[consumer[0], source]
+            for (stream, source), cursors in self._cursors.items()
+            if stream == consumer[0]
+            for cursor in cursors
+            if cursor is not tails[stream, source] and consumer in cursor.members
         }
-        holds = {source: LogPosition(offset) for source, offset in standing.holds.items()}
-        return {**own, **standing.left, **(standing.parked or {}), **holds}
+        if standing.left or standing.parked or standing.holds:
+            own |= standing.left
+            own |= standing.parked or {}
+            own |= {source: LogPosition(offset) for source, offset in standing.holds.items()}
+        return own
 
     def _find_position(self, consumer: ConsumerId, source: TopicPartition) -> int:
         """Return the offset of a consumer's cursor in a partition, or where it was parked; 0 if it
