@@ -322,7 +322,8 @@ class RequestServer:
             written = [await self._complete(definition) for definition in mine]
             records = [write_definition(definition) for definition in written]
             await self._write(mine[0].id, records, decided=True)
-            self._unwritten = [definition for definition in self._unwritten if definition not in mine]
+            done = {definition.id for definition in mine}
+            self._unwritten = [definition for definition in self._unwritten if definition.id not in done]
 
     async def _complete(self, definition: Definition) -> Definition:
         """Return a file's definition. If the consumer is new and begins at the end of its stream,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from overlay.clock import now_ns
-from overlay.config import Loaded, LogEnds
+from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
 from overlay.control import serve
 from overlay.control.decide import Body, Decision, Host
@@ -215,3 +215,24 @@ async def test_a_definition_that_the_topic_does_not_take_is_refused(
     await take_turns(request_server, log)
     assert "error" in log.answers[ONE]
     assert log.answers[TWO]["total"] == 0
+
+
+async def test_many_files_are_written_at_once_and_compared_once_each(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work in proportion to their number: thousands of files once kept the event loop for a minute."""
+    compared = 0
+    compare = ConsumerConfig.__eq__
+
+    def count(config: ConsumerConfig, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return compare(config, other)
+
+    names = [f"c{number}" for number in range(300)]
+    request_server.registry = Registry(make_files(*map(make_config, names)))
+    monkeypatch.setattr(ConsumerConfig, "__eq__", count)
+    await request_server._write_files()
+    written = [(entry.record.key or b"").decode() for entry in log.entries if entry.topic == f"{PREFIX}.control"]
+    assert [key.split()[-1] for key in written] == names
+    assert request_server._unwritten == [] and compared <= 2 * len(names)

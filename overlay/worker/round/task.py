@@ -39,6 +39,8 @@ class Reader:
     dead_letter_topic: OutputTopic | None = None
     """The topic for dead letters of messages that are given up. Without a machine, these are the
     records that the output can never take; if it is None, the consumer stops at such a record."""
+    recipient: int = 0
+    """The consumer's number among the recipients of the output topic's envelope."""
 
     @property
     def takes_all(self) -> bool:
@@ -123,7 +125,8 @@ class RoundResult:
 
     progress: Sequence[Progress] = ()
     """One for each task, in their order."""
-    batches: Sequence[tuple[ConsumerId, OutputBatch]] = ()
+    batches: Sequence[tuple[tuple[ConsumerId, ...], OutputBatch]] = ()
+    """Each with the consumers whose deliveries or dead letters it holds."""
     offers: Sequence[tuple[TopicPartition, Offer]] = ()
     """Records that consumers with machines want, and the partitions they are from."""
     beyond: Mapping[ConsumerId, int] = field(default_factory=dict)
@@ -158,9 +161,10 @@ class Gathering:
 
     def __init__(self) -> None:
         self.progress: list[Progress] = []
-        self.batches: list[tuple[ConsumerId, OutputBatch]] = []
+        self.batches: list[tuple[tuple[ConsumerId, ...], OutputBatch]] = []
         self.offers: list[tuple[TopicPartition, Offer]] = []
         self.beyond: dict[ConsumerId, int] = {}
+        self.sequences: dict[ConsumerId, int] = {}
         self.delivered: Counter[ConsumerId] = Counter()
         self.dead_letters: Counter[ConsumerId] = Counter()
         self.newest: dict[ConsumerId, int] = {}
@@ -183,7 +187,6 @@ class Gathering:
 
     def finish(
         self,
-        sequences: Mapping[ConsumerId, int],
         ledger: Sequence[OutputBatch],
         given_out: Mapping[str, int],
         index: Sequence[OutputBatch],
@@ -197,7 +200,7 @@ class Gathering:
             self.batches,
             self.offers,
             self.beyond,
-            sequences,
+            self.sequences,
             counts,
             self.unaddressed,
             self.unsequenced,
