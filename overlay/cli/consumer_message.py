@@ -163,14 +163,27 @@ def _print_pulled(message: Pulled) -> None:
 
 
 def _tell(folder: Path, tokens: tuple[str, ...], done: str, tell: Callable[[Control, str], None]) -> None:
+    """Send what `tell` sends for each token, and print `done` once it is committed.
+
+    If no service runs, all of it is written to the ack topic. Raises NoService then, at the end.
+    """
     from overlay.client.control.control import find_token
+    from overlay.client.control.inbox import NoService
 
     for token in tokens:
         find_token(token)
+    waiting: NoService | None = None
     with open_control(folder) as control:
         for token in tokens:
-            tell(control, token)
-            click.echo(f"{done} {token}")
+            try:
+                tell(control, token)
+            except NoService as error:
+                waiting = error
+                click.echo(f"written {token}")
+            else:
+                click.echo(f"{done} {token}")
+    if waiting is not None:
+        raise waiting
 
 
 def _read_seconds(text: str | None, option: str) -> float | None:

@@ -72,12 +72,14 @@ def open_folder(folder: Path) -> Loaded:
 @contextlib.contextmanager
 def open_control(folder: Path) -> Iterator[Control]:
     """Yield a client that sends requests to the service of the folder, and close it at the end.
-    Audit events name the client `overlay`.
+    Audit events name the client `overlay`. If no service runs, a request raises NoService at once.
     """
     from overlay.client.control import control as client
 
     service = open_folder(folder).service
-    control = client.Control(service.kafka, service.topics.prefix, timeout=client.TIMEOUT_S, name="overlay")
+    control = client.Control(
+        service.kafka, service.topics.prefix, timeout=client.TIMEOUT_S, name="overlay", is_patient=False
+    )
     try:
         yield control
     finally:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .arguments import UnknownArgument
     from .client import Client, UnknownStream, open_client
     from .control.control import ConsumerInfo, Control, FiltersDiffer
-    from .control.inbox import NoAnswer
+    from .control.inbox import NoAnswer, NoService
     from .control.refusals import Refused
     from .read.columns import SCHEMA
     from .read.question import BadQuestion, Question
@@ -51,6 +51,7 @@ __all__ = [
     "NoAckWanted",
     "NoAnswer",
     "OnSilence",
+    "NoService",
     "OrderState",
     "OrderedConsumer",
     "Progress",
@@ -85,6 +86,7 @@ _HOMES = {
     "NoAnswer": ".control.inbox",
     "OnSilence": ".subscribe.intake",
     "OrderState": ".subscribe.order",
+    "NoService": ".control.inbox",
     "OrderedConsumer": ".subscribe.ordered",
     "Progress": ".read.reader",
     "Question": ".read.question",
