@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from overlay.config import ConsumerConfig
 from overlay.state.shard_state import ConsumerId
 
 
@@ -166,6 +167,11 @@ class ConsumerFacts:
     """Pending acks and the rest of a ConsumerInfo (control/responses.py).
 
     None if unknown, and for consumers without acks.
+    """
+    config: ConsumerConfig | None = None
+    """The config from its file or from the control topic, with defaults and a pause by request.
+
+    None for a consumer that is removed, and if Kafka could not be asked and no file has the consumer.
     """
 
     @property

@@ -10,6 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from overlay.config.spelling import list_settings
+
 from .acks import list_ack_rows, show_gate, show_pending
 from .facts import ConsumerFacts, IndexFacts, LedgerFacts, OverlayFacts, PartitionFacts, StreamFacts
 from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
@@ -118,12 +120,20 @@ def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) 
         ("to come", show_pending(found)),
         *list_ack_rows(found.acks),
     )
-    stream = facts.streams.get(found.stream)
-    table = make_table(console, "partition", right=("position", "end"))
-    for name, position in sorted(found.positions.items()):
-        part = stream.partitions.get(name) if stream else None
-        table.add_row(Text(name), show_count(position), show_count(part.end if part else None))
-    _print(console, Group(sheet, Text(), table) if found.positions else sheet, facts, [])
+    parts: list[RenderableType] = [sheet]
+    if found.config is not None:
+        settings = make_table(console, "setting", "value", right=())
+        for name, value in list_settings(found.config):
+            settings.add_row(Text(name), Text(value))
+        parts += [Text(), settings]
+    if found.positions:
+        stream = facts.streams.get(found.stream)
+        table = make_table(console, "partition", right=("position", "end"))
+        for name, position in sorted(found.positions.items()):
+            part = stream.partitions.get(name) if stream else None
+            table.add_row(Text(name), show_count(position), show_count(part.end if part else None))
+        parts += [Text(), table]
+    _print(console, Group(*parts), facts, [])
 
 
 def show_index(found: IndexFacts) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -11,6 +12,8 @@ from click.testing import CliRunner
 
 from overlay.cli import overlay
 from overlay.cli.consumer_change import collect_fields, overlay_fields, read_settings
+from overlay.config import load
+from overlay.control.records import write_config
 from tests.support.kafka import NewTopicFixture
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
@@ -43,6 +46,8 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     found = trips.run_json("consumer", "info", "TRIPS", "rome")["consumer"]
     assert (found["state"], found["consumer_sequence"]) == ("running", 10)
 
+    assert (found["config"]["filter_subjects"], found["config"]["ack_policy"]) == (["trips.rome"], "none")
+
     # what is not named stays as it is
     changed = trips.run_json(
         "consumer", "update", "TRIPS", "rome", "--subject", "trips.oslo", "--set", "description=x y"
@@ -64,6 +69,7 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     assert [line.split()[:3] for line in report[1:]] == [["TRIPS", "oslo", "running"], ["TRIPS", "rome", "running"]]
 
     assert service.stop() == 0
+    check_export(trips, "rome", changed["config"])
     # it outlives the service, and so does its state
     stored = trips.run_json("consumer", "ls")["consumers"]
     assert [(c["name"], c["state"], c["consumer_sequence"]) for c in stored] == [
@@ -75,6 +81,21 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     wait_until(lambda: get_consumer(service, "oslo")["state"] == "running", DEADLINE_S, "oslo is served again")
     assert "oslo is removed" in trips.run("consumer", "rm", "TRIPS", "oslo", "--yes")
     assert trips.run_json("consumer", "ls")["consumers"] == []
+
+
+def check_export(trips: Trips, name: str, config: dict[str, Any]) -> None:
+    """Export a consumer that was made by request, and compare its file with its config."""
+    file = trips.consumer_file(name)
+    assert trips.run("consumer", "export", name, "--out", str(file)) == f"written {file}\n"
+    assert "Name another file" in trips.run("consumer", "export", name, "--out", str(file), code=1)
+    assert trips.run("consumer", "export", "TRIPS", name) == file.read_text()
+    assert trips.run("consumer", "export", f"TRIPS/{name}") == file.read_text()
+    assert "name one consumer" in trips.run("consumer", "export", "TRIPS", name, "x", code=2)
+    assert "there is no consumer 'rom'" in trips.run("consumer", "export", "rom", code=1)
+    loaded = load(trips.folder)
+    assert loaded.problems == () and write_config(loaded.consumers["TRIPS", name]) == config
+    assert re.search(r"\nfilter_subjects\s+trips.oslo\n", trips.run("consumer", "info", "TRIPS", name))
+    file.unlink()
 
 
 def test_a_folder_that_changes_is_followed(trips: Trips, running_service: StartService) -> None:
