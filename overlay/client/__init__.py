@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .subscribe.message import AlreadySettled, AsyncMessage, Delivered, Message, Metadata, NoAckWanted
     from .subscribe.order import BadOrder, OrderState
     from .subscribe.ordered import OrderedConsumer
+    from .subscribe.pulling import PullConsumer
     from .subscribe.subscription import Subscription
     from .subscribe.target import UnknownConsumer
     from .turns import ConcurrentIteration
@@ -50,11 +51,12 @@ __all__ = [
     "Metadata",
     "NoAckWanted",
     "NoAnswer",
-    "OnSilence",
     "NoService",
+    "OnSilence",
     "OrderState",
     "OrderedConsumer",
     "Progress",
+    "PullConsumer",
     "Question",
     "Reading",
     "Refused",
@@ -84,11 +86,12 @@ _HOMES = {
     "Metadata": ".subscribe.message",
     "NoAckWanted": ".subscribe.message",
     "NoAnswer": ".control.inbox",
+    "NoService": ".control.inbox",
     "OnSilence": ".subscribe.intake",
     "OrderState": ".subscribe.order",
-    "NoService": ".control.inbox",
     "OrderedConsumer": ".subscribe.ordered",
     "Progress": ".read.reader",
+    "PullConsumer": ".subscribe.pulling",
     "Question": ".read.question",
     "Reading": ".read.reading",
     "Refused": ".control.refusals",
