@@ -143,7 +143,7 @@ def _ask(client: Client, stream: str, topic: str, declared: tuple[str, ...], que
     asked["columns"] = question["columns"]
     if properties is not None:
         asked["properties"] = _parse_object(properties)
-    declare = dict(_parse_property(text) for text in declared) if declared else None
+    declare = dict(parse_property(text) for text in declared) if declared else None
     try:
         return client.read(stream, topic=topic, declare=declare, **asked)
     except BadQuestion as error:
@@ -160,7 +160,7 @@ def _parse_object(text: str) -> dict[str, Any]:
     return found
 
 
-def _parse_property(text: str) -> tuple[str, dict[str, str]]:
+def parse_property(text: str) -> tuple[str, dict[str, str]]:
     """Return the name and declaration of a `--property`, such as `tail:string=value:tailnum`.
     Raises click.UsageError if it is malformed.
     """
