@@ -20,15 +20,29 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+INIT_FOLDER = "overlay-config"
+"""The folder that `overlay init` writes."""
+SERVICE_FILE = "overlay.yaml"
+
+
+def find_folder() -> Path:
+    """Return the config folder of a command that names none: the current one if it is a config
+    folder, else `./overlay-config` if that is one, else the current one.
+    """
+    here = Path()
+    below = here / INIT_FOLDER
+    return below if not (here / SERVICE_FILE).exists() and (below / SERVICE_FILE).exists() else here
+
+
 def config_option(command: Command) -> Command:
     """Add `--config DIR`, passed on as `folder`."""
     option = click.option(
         "--config",
         "folder",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        default=Path(),
+        default=find_folder,
         envvar="OVERLAY_CONFIG",
-        help="Config folder. Default: $OVERLAY_CONFIG, else the current folder.",
+        help="Config folder. Default: $OVERLAY_CONFIG, else the current folder or ./overlay-config.",
     )
     return option(command)
 

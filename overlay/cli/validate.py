@@ -11,17 +11,27 @@ import click
 
 from overlay.errors import ConfigError
 
+from .folder import find_folder
+
 if TYPE_CHECKING:
     from overlay.config import Loaded
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
+@click.argument(
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="[DIR]",
+    default=find_folder,
+    envvar="OVERLAY_CONFIG",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 @click.option("--kafka", "ask_kafka", is_flag=True, help="Also ask Kafka for what the config needs; creates nothing.")
 def validate(folder: Path, as_json: bool, ask_kafka: bool) -> None:
     """Check the config files in DIR. Exit code 1 if there is a problem, or something is missing in
     Kafka.
+
+    Default: $OVERLAY_CONFIG, else the current folder or ./overlay-config.
     """
     loaded, problems = read_folder(folder)
     answer = describe(loaded, problems)
