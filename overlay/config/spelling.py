@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from overlay.units import format_duration, format_time
 
 from .consumer import ConsumerConfig
 from .defaults import fill_defaults
+from .yaml_text import write_yaml
 
 DURATIONS = ("ack_wait", "backoff", "max_expires", "idle_heartbeat", "inactive_threshold", "priority_timeout")
 TIMES = ("opt_start_time", "pause_until")
@@ -76,12 +76,4 @@ def write_file(config: ConsumerConfig) -> str:
     """Return the text of a consumer file for a config, which has its defaults filled in. `load` reads
     the same config from it.
     """
-    from ruamel.yaml import YAML
-
-    yaml: Any = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False
-    yaml.width = 10_000
-    text = io.StringIO()
-    yaml.dump(shorten(config), text)
-    return text.getvalue()
+    return write_yaml(shorten(config))

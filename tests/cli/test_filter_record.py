@@ -38,9 +38,11 @@ def orders(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> tuple[
     topic = new_topic()
     write_service_file(tmp_path, bootstrap)
     (tmp_path / "streams").mkdir()
+    properties = (
+        "{country: {type: string, from: '{value:customer.country}'}, total: {type: double, from: '{value:total}'}}"
+    )
     (tmp_path / "streams" / "orders.yaml").write_text(
-        f"name: ORDERS\ntopics: [{topic}]\nsubject: {{template: 'orders.{{header:to}}'}}\n"
-        "properties:\n  country: {type: string, from: '{value:customer.country}'}\n  total: {type: double, from: '{value:total}'}\n"
+        f"name: ORDERS\ntopics: [{topic}]\nsubject: {{template: 'orders.{{header:to}}'}}\nproperties: {properties}\n"
     )
     producer = SureProducer(bootstrap)
     for number, value in enumerate(VALUES):

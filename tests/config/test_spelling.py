@@ -13,6 +13,7 @@ from overlay.config.defaults import fill_defaults
 from overlay.config.document import parse_document
 from overlay.config.load import check_changed
 from overlay.config.spelling import DURATIONS, TIMES, list_settings, shorten, write_file
+from overlay.config.yaml_text import write_yaml
 from overlay.control.records import read_config
 from tests.config.folders import load_files
 
@@ -91,13 +92,13 @@ def test_a_file_has_what_differs_from_defaults() -> None:
         "backoff": ["1s", "1m30s"],
         "output": {"partitions": 2},
     }
-    assert write_file(config) == ("stream: S\ndurable_name: c\nbackoff:\n- 1s\n- 1m30s\noutput:\n  partitions: 2\n")
+    assert write_file(config) == ("stream: S\ndurable_name: c\nbackoff:\n  - 1s\n  - 1m30s\noutput:\n  partitions: 2\n")
 
 
 def test_a_file_in_its_folder(tmp_path: Path) -> None:
     fields = {
         "durable_name": "c", "deliver_subject": "out", "filter_subjects": ["flights.JFK", "flights.LGA"],
-        "filter": {"sql": "dep_delay > 60 AND tail <> 'a''b'"}, "ack_wait": "10s", "max_deliver": 5, "dead_letter": "dead",
+        "filter": {"sql": "carrier LIKE 'x%' AND tail <> 'a''b'"}, "ack_wait": "10s", "max_deliver": 5, "dead_letter": "dead",
     }  # fmt: skip
     config = fill_defaults(read_config("FLIGHTS", fields))
     loaded = load_files(tmp_path, {"consumers/c.yaml": write_file(config)})
@@ -131,3 +132,25 @@ def test_every_duration_and_time_is_spelled() -> None:
                 names.append(name)
     assert sorted(found["nanoseconds"]) == sorted(DURATIONS)
     assert sorted(found["date-time"]) == sorted(TIMES)
+
+
+@given(
+    st.dictionaries(
+        WORDS,
+        st.recursive(
+            WORDS | st.booleans() | st.none() | st.integers(),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+            max_leaves=8,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_yaml_is_read_as_it_was_written(data: dict[str, Any]) -> None:
+    assert parse_document("x.yaml", write_yaml(data)).data == freeze(data)
+
+
+def freeze(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: freeze(item) for name, item in value.items()}
+    return tuple(map(freeze, value)) if isinstance(value, list) else value

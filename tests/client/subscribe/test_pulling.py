@@ -127,7 +127,7 @@ def test_what_cannot_be_pulled(scene: Scene, client: Client) -> None:
         client.subscribe("work")
     for wrong in ({"batch": 0}, {"batch": True}, {"idle": 0}, {"idle": -1.0}, {"idle": "1s"}):
         with pytest.raises(BadQuestion, match="and has to be a"):
-            client.pull("work", **wrong)  # type: ignore[arg-type]
+            client.pull("work", **wrong)
     with pytest.raises(BadQuestion, match="idle is 0"):
         pushing.subscribe("pushed", idle=0)
 
