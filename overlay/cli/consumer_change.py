@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -155,7 +156,20 @@ def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         fields.pop("filter_subject", None)
     if given["sql"] is not None:
         flags["filter"] = {"sql": given["sql"]}
-    return overlay_fields(overlay_fields(fields, flags), read_settings(given["settings"]))
+    found = overlay_fields(overlay_fields(fields, flags), read_settings(given["settings"]))
+    _warn(found)
+    return found
+
+
+def _warn(fields: Mapping[str, Any]) -> None:
+    """Print on stderr what was hardly meant in the fields of a consumer."""
+    from overlay.config.document import Document
+    from overlay.config.warnings import find_warnings
+    from overlay.errors import SubjectError
+
+    with contextlib.suppress(SubjectError):  # the service refuses it, with JetStream's number
+        for warning in find_warnings(Document("the consumer", dict(fields), {}, {})):
+            click.echo(f"note: {warning.field}: {warning.message}", err=True)
 
 
 def overlay_fields(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,11 +63,16 @@ def explain(
         raise click.UsageError("name a CONSUMER or a --stream" + (", not both" if stream else ""))
     if consumer and (subjects or sql is not None or values or match_unfiltered):
         raise click.UsageError("--subject, --sql and --value go with --stream; a consumer has its own")
+    from overlay.view.doubts import list_doubts
+
+    from .read_notes import tell
+
     loaded = open_folder(folder)
     config = find_consumer(loaded, consumer, folder) if consumer else None
     wanted = _ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql)
     if not config:
         wanted = replace(wanted, values=_choose_values(wanted.stream, values, match_unfiltered))
+        tell(list_doubts(wanted.stream, wanted.patterns, wanted.filter))
     wanted = replace(wanted, since=_read_moment("--since", since), until=_read_moment("--until", until))
     explanation = _explain(loaded, wanted)
     observed, matches = _analyze(loaded, explanation, config) if analyze else (None, None)

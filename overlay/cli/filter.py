@@ -44,15 +44,20 @@ def check(sql: str, name: str | None, folder: Path, as_json: bool) -> None:
     is not valid.
     """
     from overlay.view.expression import describe_filter
+    from overlay.view.never import find_never
 
     stream = _find_stream(name, folder)
-    found = describe_filter(_compile(sql, stream), stream)
+    compiled = _compile(sql, stream)
+    found = describe_filter(compiled, stream)
+    never = [str(found) for found in find_never(compiled.bound)]
     if as_json:
-        print_json(found.describe())
+        print_json(found.describe() | {"never": never})
         return
     click.echo(f"means     {found.means}")
     if found.verdict:
         click.echo(f"always    {found.verdict}")
+    for sentence in never:
+        click.echo(f"never     {sentence}")
     if found.fields:
         from overlay.view.table import make_console
 

@@ -16,10 +16,13 @@ import click
 from overlay.errors import OverlayError
 
 from .folder import config_option, open_folder
+from .read_notes import AskedOf, tell_doubts, tell_missing, view_question
 
 if TYPE_CHECKING:
     from overlay.client import Client, Progress, Reading
+    from overlay.errors import FilterSyntaxError
 
+_IN_FILE = "add to the stream's file, under properties: "
 INTERRUPTED = 130
 """The exit code for a program that SIGINT ended, as shells define it."""
 
@@ -83,7 +86,9 @@ def read(
 
         client = _open(topic, folder, bootstrap, settings)
         printer = open_printer("count" if counting else form, click.get_binary_stream("stdout"))
-        reading = _ask(client, stream, topic, declared, {**question, "columns": printer.columns})
+        declare = dict(parse_property(text) for text in declared) if declared else None
+        reading = _ask(client, stream, topic, declare, {**question, "columns": printer.columns})
+        asked = _note(client, stream, topic, declare, question)
         with contextlib.ExitStack() as stack:
             stack.callback(_tell, reading.progress)
             stack.enter_context(reading)
@@ -95,6 +100,27 @@ def read(
                 printer.close()
                 raise
             printer.close()
+        if asked is not None and not question["follow"] and not reading.progress.matched:
+            tell_missing(client, asked)
+
+
+def _note(
+    client: Client, stream: str, topic: str, declare: Mapping[str, Any] | None, question: Mapping[str, Any]
+) -> AskedOf | None:
+    """Print why the question can find nothing, if that is known. Return what it asks; None if it
+    names neither subjects nor a filter.
+
+    A question with --follow has no end at which it has found nothing, so a sample is looked at now.
+    """
+    if not question["subjects"] and question["sql"] is None and question["properties"] is None:
+        return None
+    properties = question["properties"]
+    parsed = {**question, "properties": None if properties is None else _parse_object(properties)}
+    asked = view_question(client, stream, topic, declare, parsed)
+    tell_doubts(asked)
+    if question["follow"]:
+        tell_missing(client, asked)
+    return asked
 
 
 @contextlib.contextmanager
@@ -135,19 +161,33 @@ def _open(topic: str, folder: Path, bootstrap: str, settings: tuple[str, ...]) -
     return open_client(loaded, bootstrap=bootstrap, kafka=more)
 
 
-def _ask(client: Client, stream: str, topic: str, declared: tuple[str, ...], question: Mapping[str, Any]) -> Reading:
+def _ask(
+    client: Client, stream: str, topic: str, declare: Mapping[str, Any] | None, question: Mapping[str, Any]
+) -> Reading:
     from overlay.client import BadQuestion
+    from overlay.errors import FilterSyntaxError
 
     properties = question["properties"]
     asked: dict[str, Any] = {name: value for name, value in question.items() if value not in (None, ())}
     asked["columns"] = question["columns"]
     if properties is not None:
         asked["properties"] = _parse_object(properties)
-    declare = dict(parse_property(text) for text in declared) if declared else None
     try:
         return client.read(stream, topic=topic, declare=declare, **asked)
     except BadQuestion as error:
         raise click.UsageError(str(error)) from None
+    except FilterSyntaxError as error:
+        raise (_word_for_topic(error) if topic else error) from None
+
+
+def _word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
+    """Return the error with a hint for a topic, whose fields --property declares and no file."""
+    name, found, kind = error.hint.partition(_IN_FILE)[2].partition(": ")
+    if not found:
+        return error
+    hint = f"say --property {name}:{kind}, or for a JSON field --property {name}:{kind}=value:{name}"
+    names = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
+    return type(error)(error.message.replace("the stream does", "--property does"), hint=hint, **names)
 
 
 def _parse_object(text: str) -> dict[str, Any]:
