@@ -109,7 +109,9 @@ def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFac
     if says.partitions or stored is None:
         return says
     found = replace(says, partitions=stored.partitions)
-    return replace(found, decoded=None, rate=None) if says.state == ELSEWHERE else found
+    if says.state == ELSEWHERE:
+        return replace(found, decoded=None, read_again=None, rate=None)
+    return found
 
 
 def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFacts:

@@ -85,6 +85,8 @@ def print_stream(console: Console, facts: OverlayFacts, found: StreamFacts) -> N
         ("records/s", show_rate(found.rate)),
         ("decoded", f"{show_count(found.decoded)} since the service started" if found.decoded is not None else ""),
         ("index", show_index(found.index) if found.index else ""),
+        ("read again", f"{show_count(found.read_again)}, for consumers that catch up" if found.read_again else ""),
+        ("no subject", show_unaddressed(found)),
         ("ledger", show_ledger(found.index.ledger) if found.index else ""),
     )
     index = found.index or IndexFacts()
@@ -137,6 +139,17 @@ def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) 
 
 
 def show_index(found: IndexFacts) -> str:
+def show_unaddressed(found: StreamFacts) -> str:
+    """Return how many records have no subject, why, and where one is; "" if there are none or none
+    are known.
+    """
+    total = sum(found.unaddressed.values())
+    if not total:
+        return ""
+    reasons = ", ".join(f"{reason} {show_count(count)}" for reason, count in sorted(found.unaddressed.items()) if count)
+    return f"{show_count(total)} records left out ({reasons}), such as {found.unaddressed_at}"
+
+
     """Return `1,234 chunks, 12 k/s, 3 min left`, or why there is no index."""
     if found.reason:
         return found.reason

@@ -16,6 +16,7 @@ from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId
 
 from .cursors.cursor import find_tail
+from .commit.first_reads import FirstReads, ReadCounts
 from .round.task import Counts
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Rates:
     """Counts since the service started, and rates a second over the last ten seconds."""
 
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
-    decoded: Counter[str] = field(default_factory=Counter)
+    reads: FirstReads = field(default_factory=FirstReads)
+    """What was read of each stream."""
     newest: dict[ConsumerId, int] = field(default_factory=dict)
     """The source timestamp of the last record delivered to each consumer, ms since 1970."""
     began: int = field(default_factory=now_ms)
@@ -46,7 +48,6 @@ class Rates:
     def note(self, counts: Counts, now: int) -> None:
         """Count the result of a committed round. `now`: ms since 1970."""
         self.delivered.update(counts.delivered)
-        self.decoded.update(counts.decoded)
         self.newest.update(counts.newest)
         self._recall(now)
         if not self._recent or now - self._recent[-1][0] >= SLOT_MS:
@@ -212,9 +213,13 @@ def report_stream(
         "name": name,
         "topics": list(stream.topic_names),
         "subjects": list(stream.subjects),
+    reads = rates.reads.streams.get(name, ReadCounts())
         "state": "elsewhere" if readers and readers <= set(elsewhere) else "idle",
         "reason": "",
-        "decoded": rates.decoded[name],
+        "decoded": reads.first,
+        "read_again": reads.again,
+        "unaddressed": dict(reads.unaddressed),
+        "unaddressed_at": reads.example,
         "rate": rates.of_stream(name, now_ms()),
         "consumers": sorted(consumer for stream, consumer in loaded.consumers if stream == name),
         "partitions": {},
