@@ -95,6 +95,7 @@ def pause(stream: str, name: str, until: str | None, span: str | None, folder: P
     """Stop a consumer's deliveries for a while. It still accepts acks."""
     from datetime import timedelta
 
+    from overlay.client.control.control import write_time
     from overlay.units import parse_duration
 
     if (until is None) == (span is None):
@@ -103,10 +104,15 @@ def pause(stream: str, name: str, until: str | None, span: str | None, folder: P
         when = until if until is not None else timedelta(microseconds=parse_duration(span) / 1000)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--for") from error
+    text = write_time(when)
     with open_control(folder) as control:
-        is_paused = control.pause(stream, name, when)
+        is_paused = control.pause(stream, name, text)
         info = control.info(stream, name)
-    _print_info(info, as_json, "paused" if is_paused else "not paused, for that time is over")
+    if as_json:
+        print_json(info.raw)
+    else:
+        what = f"paused until {text}" if is_paused else "not paused, for that time is over"
+        click.echo(f"consumer {info.stream}/{info.name} is {what}")
 
 
 @click.command()

@@ -24,6 +24,7 @@ PIPED_WIDTH = 10_000
 _STYLES = {
     "running": "green",
     "catching up": "cyan",
+    "paused": "yellow",
     "stopped": "bold red",
     "stalled": "bold red",
     "removed": "yellow",
@@ -84,9 +85,9 @@ def print_stream(console: Console, facts: OverlayFacts, found: StreamFacts) -> N
         ("consumers", ", ".join(found.consumers)),
         ("records/s", show_rate(found.rate)),
         ("decoded", f"{show_count(found.decoded)} since the service started" if found.decoded is not None else ""),
-        ("index", show_index(found.index) if found.index else ""),
         ("read again", f"{show_count(found.read_again)}, for consumers that catch up" if found.read_again else ""),
         ("no subject", show_unaddressed(found)),
+        ("index", show_index(found.index) if found.index else ""),
         ("ledger", show_ledger(found.index.ledger) if found.index else ""),
     )
     index = found.index or IndexFacts()
@@ -138,7 +139,6 @@ def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) 
     _print(console, Group(*parts), facts, [])
 
 
-def show_index(found: IndexFacts) -> str:
 def show_unaddressed(found: StreamFacts) -> str:
     """Return how many records have no subject, why, and where one is; "" if there are none or none
     are known.
@@ -150,6 +150,7 @@ def show_unaddressed(found: StreamFacts) -> str:
     return f"{show_count(total)} records left out ({reasons}), such as {found.unaddressed_at}"
 
 
+def show_index(found: IndexFacts) -> str:
     """Return `1,234 chunks, 12 k/s, 3 min left`, or why there is no index."""
     if found.reason:
         return found.reason

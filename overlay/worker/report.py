@@ -14,9 +14,10 @@ from overlay.config.consumer import Engine
 from overlay.control.responses import describe_acks
 from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId
+from overlay.units import format_time
 
-from .cursors.cursor import find_tail
 from .commit.first_reads import FirstReads, ReadCounts
+from .cursors.cursor import find_tail
 from .round.task import Counts
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ def report_consumer(
             found["acks"] = describe_acks(info)
         if consumer in session.assignment.readers:
             found |= _count_pending(session, consumer)
+    if found["state"] in ("running", "catching up") and (config.pause_until or 0) > now_ns():
+        assert config.pause_until is not None
+        found |= {"state": "paused", "reason": f"until {format_time(config.pause_until)}"}
     lagging = found.get("lag_records", 0) and consumer in rates.newest
     found["lag_seconds"] = max(0, now - rates.newest[consumer]) / 1000 if lagging else 0.0
     return found
@@ -209,11 +213,11 @@ def report_stream(
     """Return what /streams says of one stream."""
     stream = loaded.streams[name]
     readers = {consumer for consumer in loaded.served if consumer[0] == name}
+    reads = rates.reads.streams.get(name, ReadCounts())
     found: dict[str, Any] = {
         "name": name,
         "topics": list(stream.topic_names),
         "subjects": list(stream.subjects),
-    reads = rates.reads.streams.get(name, ReadCounts())
         "state": "elsewhere" if readers and readers <= set(elsewhere) else "idle",
         "reason": "",
         "decoded": reads.first,

@@ -48,6 +48,7 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
 
     assert (found["config"]["filter_subjects"], found["config"]["ack_policy"]) == (["trips.rome"], "none")
 
+    check_pause(trips, "rome")
     # what is not named stays as it is
     changed = trips.run_json(
         "consumer", "update", "TRIPS", "rome", "--subject", "trips.oslo", "--set", "description=x y"
@@ -81,6 +82,22 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     wait_until(lambda: get_consumer(service, "oslo")["state"] == "running", DEADLINE_S, "oslo is served again")
     assert "oslo is removed" in trips.run("consumer", "rm", "TRIPS", "oslo", "--yes")
     assert trips.run_json("consumer", "ls")["consumers"] == []
+
+
+def check_pause(trips: Trips, name: str) -> None:
+    """Pause and resume a consumer: what every command says of it is the same."""
+
+    def say() -> tuple[str, str]:
+        info = trips.run_json("consumer", "info", "TRIPS", name)["consumer"]["state"]
+        listed = next(c for c in trips.run_json("consumer", "ls")["consumers"] if c["name"] == name)["state"]
+        return info, listed
+
+    said = trips.run("consumer", "pause", "TRIPS", name, "--until", "2099-01-01T00:00:00Z")
+    assert said == f"consumer TRIPS/{name} is paused until 2099-01-01T00:00:00Z\n"
+    wait_until(lambda: say() == ("paused", "paused"), DEADLINE_S, "it is paused")
+    assert "reason     until 2099-01-01T00:00:00Z" in trips.run("consumer", "info", "TRIPS", name)
+    assert "is resumed" in trips.run("consumer", "resume", "TRIPS", name)
+    wait_until(lambda: say() == ("running", "running"), DEADLINE_S, "it runs")
 
 
 def check_export(trips: Trips, name: str, config: dict[str, Any]) -> None:
