@@ -11,7 +11,7 @@ import click
 
 from overlay.errors import OverlayError
 
-from .folder import config_option, json_option, look_options, open_control, print_json
+from .folder import config_option, json_option, look_options, open_control, parse_object, print_json
 
 if TYPE_CHECKING:
     from overlay.client.control.control import ConsumerInfo
@@ -24,8 +24,13 @@ def fields_options(command: Any) -> Any:
     options = (
         click.option("--file", "file", type=click.File("rb"), help="A consumer file; - is standard input."),
         click.option("--output", "output", metavar="TOPIC", help="deliver_subject: the output topic."),
-        click.option("--subject", "subjects", multiple=True, metavar="PATTERN", help="A subject filter; repeatable."),
+        click.option(
+            "--subject", "--subjects", "subjects", multiple=True, metavar="PATTERN", help="A subject filter; repeatable."
+        ),
         click.option("--sql", help="filter.sql: a condition that messages have to meet."),
+        click.option("--properties", metavar="JSON", help="filter.properties: a property filter, in place of --sql."),
+        click.option("--value", "--values", "values", multiple=True, help="filter.values: a filter value; repeatable."),
+        click.option("--match-unfiltered", is_flag=True, help="With --value: messages without a filter value as well."),
         click.option("--deliver", metavar="POLICY", help="deliver_policy: all, new, last, last_per_subject."),
         click.option("--ack", metavar="POLICY", help="ack_policy: explicit, all, none."),
         click.option(
@@ -160,8 +165,13 @@ def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     if given["subjects"]:
         flags |= {"filter_subjects": list(given["subjects"])}
         fields.pop("filter_subject", None)
-    if given["sql"] is not None:
-        flags["filter"] = {"sql": given["sql"]}
+    wanted: dict[str, Any] = {} if given["sql"] is None else {"sql": given["sql"]}
+    if given["properties"] is not None:
+        wanted["properties"] = parse_object(given["properties"])
+    if given["values"]:
+        wanted |= {"values": list(given["values"]), "match_unfiltered": given["match_unfiltered"]}
+    if wanted:
+        flags["filter"] = wanted
     found = overlay_fields(overlay_fields(fields, flags), read_settings(given["settings"]))
     _warn(found)
     return found

@@ -31,10 +31,15 @@ STRIP_WIDTH = 64
 @click.argument("consumer", required=False, default="")
 @click.option("--stream", metavar="STREAM", default="", help="A stream, in place of a consumer.")
 @click.option(
-    "--subject", "subjects", multiple=True, metavar="PATTERN", help="With --stream: subjects; may be repeated."
+    "--subject",
+    "--subjects",
+    "subjects",
+    multiple=True,
+    metavar="PATTERN",
+    help="With --stream: subjects; may be repeated.",
 )
 @click.option("--sql", metavar="EXPRESSION", help="With --stream: a filter.")
-@click.option("--value", "values", multiple=True, help="With --stream: a filter value; may be repeated.")
+@click.option("--value", "--values", "values", multiple=True, help="With --stream: a filter value; may be repeated.")
 @click.option("--match-unfiltered", is_flag=True, help="With --value: records without a filter value as well.")
 @click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
 @click.option("--until", metavar="TIME", help="Before this time.")

@@ -151,3 +151,14 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise OverlayError("nothing was changed: there is no terminal to ask at. Say --yes to do it")
     click.confirm(question, abort=True)
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Return the property filter of --properties. Raises click.UsageError if it is no JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"--properties: this is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.UsageError('--properties: write an object, such as {"application_properties": {"carrier": "AA"}}')
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -15,7 +14,7 @@ import click
 
 from overlay.errors import OverlayError
 
-from .folder import config_option, open_folder
+from .folder import config_option, open_folder, parse_object
 from .read_notes import AskedOf, tell_doubts, tell_missing, view_question
 
 if TYPE_CHECKING:
@@ -40,10 +39,24 @@ INTERRUPTED = 130
     metavar="NAME:TYPE[=FIELD]",
     help="With --topic: a typed field for --sql, such as dep_delay:double or tail:string=value:tailnum.",
 )
-@click.option("--subject", "subjects", multiple=True, metavar="PATTERN", help="Subjects with * and >; may be repeated.")
+@click.option(
+    "--subject",
+    "--subjects",
+    "subjects",
+    multiple=True,
+    metavar="PATTERN",
+    help="Subjects with * and >; may be repeated.",
+)
 @click.option("--sql", metavar="EXPRESSION", help="A filter such as \"dep_delay > 60 AND carrier = 'AA'\".")
 @click.option("--properties", metavar="JSON", help="A property filter, in place of --sql.")
-@click.option("--value", "values", multiple=True, metavar="VALUE", help="Filter values of the stream; may be repeated.")
+@click.option(
+    "--value",
+    "--values",
+    "values",
+    multiple=True,
+    metavar="VALUE",
+    help="Filter values of the stream; may be repeated.",
+)
 @click.option("--match-unfiltered", is_flag=True, help="With --value: records without a filter value as well.")
 @click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
 @click.option("--until", metavar="TIME", help="Before this time.")
@@ -115,7 +128,7 @@ def _note(
     if not question["subjects"] and question["sql"] is None and question["properties"] is None:
         return None
     properties = question["properties"]
-    parsed = {**question, "properties": None if properties is None else _parse_object(properties)}
+    parsed = {**question, "properties": None if properties is None else parse_object(properties)}
     asked = view_question(client, stream, topic, declare, parsed)
     tell_doubts(asked)
     if question["follow"]:
@@ -171,7 +184,7 @@ def _ask(
     asked: dict[str, Any] = {name: value for name, value in question.items() if value not in (None, ())}
     asked["columns"] = question["columns"]
     if properties is not None:
-        asked["properties"] = _parse_object(properties)
+        asked["properties"] = parse_object(properties)
     try:
         return client.read(stream, topic=topic, declare=declare, **asked)
     except BadQuestion as error:
@@ -188,16 +201,6 @@ def _word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
     hint = f"say --property {name}:{kind}, or for a JSON field --property {name}:{kind}=value:{name}"
     names = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
     return type(error)(error.message.replace("the stream does", "--property does"), hint=hint, **names)
-
-
-def _parse_object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"--properties: this is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise click.UsageError('--properties: write an object, such as {"application_properties": {"carrier": "AA"}}')
-    return found
 
 
 def parse_property(text: str) -> tuple[str, dict[str, str]]:

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .arguments import UnknownArgument
+    from .arguments import ArgumentConflict, UnknownArgument
     from .client import Client, UnknownStream, open_client
     from .control.control import ConsumerInfo, Control, FiltersDiffer
     from .control.inbox import NoAnswer, NoService
@@ -35,6 +35,7 @@ __all__ = [
     "SCHEMA",
     "AckTimeout",
     "AlreadySettled",
+    "ArgumentConflict",
     "AsyncMessage",
     "AsyncReading",
     "BadOrder",
@@ -70,6 +71,7 @@ __all__ = [
 _HOMES = {
     "AckTimeout": ".subscribe.ack_answers",
     "AlreadySettled": ".subscribe.message",
+    "ArgumentConflict": ".arguments",
     "AsyncMessage": ".subscribe.message",
     "AsyncReading": ".read.reading",
     "BadOrder": ".subscribe.order",

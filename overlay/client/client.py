@@ -18,7 +18,7 @@ from overlay.config.service import TopicsConfig
 from overlay.errors import ConfigError, FilePosition, OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import acks_topic, reply_topic
 
-from .arguments import CONSUMER_FIELDS, check_names
+from .arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
 from .connection import Connections
 from .control.control import Control
 from .control.inbox import NoAnswer
@@ -188,14 +188,14 @@ class Client:
         message in client.ordered("S")`. The call creates a consumer in the service; `close` of the
         result deletes it.
 
-        `config`: fields of a consumer file, such as filter_subjects, filter, deliver_policy,
-        opt_start_seq, idle_heartbeat. Needs a running service. Raises UnknownArgument, BadOrder,
-        Refused, NoAnswer, SourceUnavailable.
+        `config`: fields of a consumer file, such as deliver_policy, opt_start_seq, idle_heartbeat,
+        and the filters of `read`: subjects, sql, properties, values, match_unfiltered. Needs a
+        running service. Raises UnknownArgument, ArgumentConflict (a TypeError), BadOrder, Refused,
+        NoAnswer, SourceUnavailable.
         """
-        check_names("ordered", config, ("stream", *FORBIDDEN, *CONSUMER_FIELDS))
-        return OrderedConsumer(
-            self.kafka, Control(self.kafka, self.prefix), acks_topic(self.prefix, stream), stream, config
-        )
+        check_names("ordered", config, ("stream", *FORBIDDEN, *CONSUMER_FIELDS, *FILTER_WORDS))
+        control, topic = Control(self.kafka, self.prefix), acks_topic(self.prefix, stream)
+        return OrderedConsumer(self.kafka, control, topic, stream, spell_filters(config))
 
     def find_consumer(self, name: str, stream: str = "") -> ConsumerConfig:
         """Return a consumer's config by its name: from the files, else from the service.

@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from overlay.cli import overlay
-from overlay.cli.consumer_change import collect_fields, overlay_fields, read_settings
+from overlay.cli.consumer_change import add, collect_fields, overlay_fields, read_settings, update
+from overlay.cli.explain import explain
+from overlay.cli.read import read
 from overlay.config import load
 from overlay.control.records import write_config
 from tests.support.kafka import NewTopicFixture
@@ -22,7 +24,10 @@ from tests.worker.scenes import CommittedReader, await_records
 from .trips import DEADLINE_S, Trips, await_delivered, get_consumer
 
 pytestmark = pytest.mark.usefixtures("quiet_logs")
-NOTHING = {"file": None, "output": None, "subjects": (), "sql": None, "deliver": None, "ack": None, "settings": ()}
+NOTHING = {
+    "file": None, "output": None, "subjects": (), "sql": None, "properties": None, "values": (),
+    "match_unfiltered": False, "deliver": None, "ack": None, "settings": (),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -168,6 +173,19 @@ def test_fields_from_flags() -> None:
         "output": {"partitions": 2},
         "headers_only": True,
     }
+
+
+def test_filters_from_flags() -> None:
+    """In the words of `overlay read`."""
+    given = NOTHING | {"values": ("eu", "us"), "match_unfiltered": True, "properties": '{"header": {"a": 1}}'}
+    assert collect_fields(given) == {
+        "filter": {"properties": {"header": {"a": 1}}, "values": ["eu", "us"], "match_unfiltered": True}
+    }
+    with pytest.raises(click.UsageError, match="--properties: this is no JSON"):
+        collect_fields(NOTHING | {"properties": "{"})
+    for command in (read, explain, add, update):
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {"--subject", "--subjects", "--sql", "--value", "--values", "--match-unfiltered"} <= options
 
 
 def test_settings_reach_into_mappings() -> None:

@@ -21,7 +21,7 @@ from typing import Any, TypedDict, Unpack
 
 from confluent_kafka import Message
 
-from overlay.client.arguments import CONSUMER_FIELDS, check_names
+from overlay.client.arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig
 from overlay.consumer.acks import Token, Verb, parse_token
@@ -148,7 +148,8 @@ class Control:
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
         """Create a consumer, or update it if it exists. The fields are those of consumer files;
-        `fields` replace those of `config`.
+        `fields` replace those of `config`. Filters may be given by the words of Client.read:
+        subjects, sql, properties, values, match_unfiltered.
 
         Returns once the consumer is served. Raises Refused, NoAnswer, FiltersDiffer if it got other
         filters, and UnknownArgument for a keyword that is not a field. A mapping is sent as it is,
@@ -313,9 +314,9 @@ class Control:
         config: ConsumerConfig | Mapping[str, Any] | None,
         fields: Mapping[str, Any],
     ) -> ConsumerInfo:
-        check_names(action or "create", fields, CONSUMER_FIELDS)
+        check_names(action or "create", fields, (*CONSUMER_FIELDS, *FILTER_WORDS))
         given = write_config(config) if isinstance(config, ConsumerConfig) else dict(config or {})
-        wanted = {**given, **fields}
+        wanted = {**given, **spell_filters(fields)}
         found = read_info(self._ask(op, stream=stream, config=wanted, action=action))
         check_filters(wanted, found.config)
         return found
