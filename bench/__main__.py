@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException
 
 from bench import ack, push, scan, skip, spark, sql
 from bench import dataset as data
+from bench import start as starts
 from bench.dataset import CODECS, SELECTIVITIES, Dataset
 from bench.figures import Case
 from bench.machine import describe_machine
@@ -34,6 +35,7 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
         "skip": skip.measure,
         "ack": ack.measure,
         "spark": spark.measure,
+        "start": starts.measure,
     }
 )
 
@@ -54,7 +56,9 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
 @click.option(
     "--selectivity", multiple=True, type=click.Choice(list(SELECTIVITIES)), help="scan, push: run these cases only."
 )
-@click.option("--case", multiple=True, metavar="CASE", help="skip, spark: run this case; may be given several times.")
+@click.option(
+    "--case", multiple=True, metavar="CASE", help="skip, spark, start: run this case; may be given several times."
+)
 def main(
     name: str,
     as_json: bool,
@@ -86,7 +90,9 @@ def main(
     except (OverlayError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
     if strangers := settings.cases - {case.name for case in cases}:
-        raise click.UsageError(f"{name} has no case {' '.join(sorted(strangers))}: of skip and spark one can be chosen")
+        raise click.UsageError(
+            f"{name} has no case {' '.join(sorted(strangers))}: of skip, spark and start one can be chosen"
+        )
     if as_json:
         print(json.dumps(report(name, settings, cases)))
     else:
