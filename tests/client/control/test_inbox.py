@@ -94,16 +94,17 @@ def test_without_a_service_an_ack_stays(bootstrap: str, prefix: str) -> None:
     assert (record.value, dict(record.headers)[b"Nats-Reply-To"]) == (b"+ACK", TOKEN)
 
 
-def test_a_service_that_is_there_is_waited_for(bootstrap: str, prefix: str) -> None:
+def test_a_service_that_is_there_is_waited_for(bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow it is; and a patient control waits for one that is not there yet."""
     worker = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{prefix}.workers"})
     worker.subscribe([f"{prefix}.control"])
     wait_until(lambda: worker.poll(0.1) or worker.assignment(), 30, "the worker is in its group")
-    late = pytest.raises(NoAnswer, match="no answer within 4 s")
-    with closing(worker), closing(open_impatient(bootstrap, prefix, 4)) as control, late:
-        control.info("S", "c")
+    monkeypatch.setattr("overlay.client.control.inbox.LOOK_S", 0.1)
     late = pytest.raises(NoAnswer, match="no answer within 2 s")
-    with closing(Control({"bootstrap.servers": bootstrap}, prefix, timeout=2)) as control, late:
+    with closing(worker), closing(open_impatient(bootstrap, prefix, 2)) as control, late:
+        control.info("S", "c")
+    late = pytest.raises(NoAnswer, match="no answer within 1 s")
+    with closing(Control({"bootstrap.servers": bootstrap}, prefix, timeout=1)) as control, late:
         control.info("S", "c")
 
 
