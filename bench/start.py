@@ -182,8 +182,8 @@ def time_command(command: Command) -> float:
     if program in WHERE and shutil.which(program) is None:
         raise PeerUnavailable(WHERE[program])
     began = time.perf_counter()
-    pipes: dict[str, int] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command.words, text=True, **pipes) as process:
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command.words, text=True, stdin=nothing, stdout=pipe, stderr=pipe) as process:
         took, said = _WAITS[command.to_first_line](process, began)
     if command.expected not in said:
         raise WrongAnswer(f"{' '.join(command.words)} did not say {command.expected!r}: {said[-500:]}")
