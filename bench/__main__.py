@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException
 
 from bench import ack, consumers, push, scan, skip, spark, sql
 from bench import dataset as data
+from bench import start as starts
 from bench.dataset import CODECS, SELECTIVITIES, Dataset
 from bench.figures import Case
 from bench.machine import describe_machine
@@ -35,6 +36,7 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
         "ack": ack.measure,
         "consumers": consumers.measure,
         "spark": spark.measure,
+        "start": starts.measure,
     }
 )
 
@@ -56,7 +58,10 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
     "--selectivity", multiple=True, type=click.Choice(list(SELECTIVITIES)), help="scan, push: run these cases only."
 )
 @click.option(
-    "--case", multiple=True, metavar="CASE", help="skip, spark, consumers: run this case; may be given several times."
+    "--case",
+    multiple=True,
+    metavar="CASE",
+    help="skip, spark, consumers, start: run this case; may be given several times.",
 )
 def main(
     name: str,
@@ -90,7 +95,7 @@ def main(
         raise click.ClickException(str(error)) from error
     if strangers := settings.cases - {case.name for case in cases}:
         raise click.UsageError(
-            f"{name} has no case {' '.join(sorted(strangers))}: of skip, spark and consumers one can be chosen"
+            f"{name} has no case {' '.join(sorted(strangers))}: of skip, spark, consumers and start one can be chosen"
         )
     if as_json:
         print(json.dumps(report(name, settings, cases)))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .folder import INIT_FOLDER
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -24,7 +26,7 @@ _ROWS = 40
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("overlay-config"),
+    default=Path(INIT_FOLDER),
     show_default=True,
     help="The config folder to write.",
 )

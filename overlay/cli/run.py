@@ -36,6 +36,8 @@ def run(folder: Path, log_format: str) -> None:
     loaded = load(folder)
     for problem in loaded.problems:
         log.error("config problem", problem=str(problem))
+    for warning in loaded.warnings:
+        log.warning("config warning", warning=str(warning))
     if not loaded.streams:
         hint = "no stream can be served. Add one to streams/, or repair what is reported above"
         raise ConfigError(FilePosition(str(folder)), hint)

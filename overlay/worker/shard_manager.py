@@ -332,4 +332,10 @@ class ShardManager:
                 self.metrics.delivery_latency_seconds.labels(*consumer).observe(max(0, now - oldest) / 1000)
         for consumer, records in counts.dead_letters.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
+        for read in counts.reads:
+            stream, added = read.partition[0], self.rates.reads.take(read)
+            self.metrics.records_decoded.labels(stream).inc(added.first)
+            self.metrics.records_read_again.labels(stream).inc(added.again)
+            for reason, unaddressed in added.unaddressed.items():
+                self.metrics.records_unaddressed.labels(stream, reason).inc(unaddressed)
         self.rates.note(counts, now)

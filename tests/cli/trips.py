@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from overlay.cli import overlay
+from overlay.config import load
 from tests.support.kafka import SureProducer, make_topic
 from tests.support.service import RunningService, write_service_file
 from tests.support.waiting import wait_until
@@ -38,6 +39,10 @@ class Trips:
             f"name: TRIPS\ntopics: [{self.topic}]\nsubject: {{template: 'trips.{{header:to}}'}}\n"
             "subjects: ['trips.>']\n"
         )
+
+    @property
+    def prefix(self) -> str:
+        return load(self.folder).service.topics.prefix
 
     def consumer_file(self, name: str) -> Path:
         return self.folder / "consumers" / f"{name}.yaml"

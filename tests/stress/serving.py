@@ -83,7 +83,7 @@ def open_pipeline() -> Work:
             digest.add("index", *_build(outcome.index))
             digest.add("ledger", *_build(outcome.ledger))
             digest.add("counts", sorted(outcome.counts.delivered.items()), sorted(outcome.results.items()))
-            digest.add("counts", sorted(outcome.nulls.items()), sorted(outcome.unaddressed.items()))
+            digest.add("counts", sorted(outcome.nulls.items()), [read.unaddressed for read in outcome.counts.reads])
         return digest.finish()
 
     return work

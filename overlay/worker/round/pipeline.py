@@ -25,12 +25,13 @@ from overlay.match import Addressed, Addressing, Audience, Masks, Selection
 from overlay.match.record_slice import keep
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId
+from overlay.subject.dictionary import REASONS
 
 from .deliveries import Deliveries, Passed, Plan
 from .indexing import Indexing
 from .pending_estimate import PendingEstimate, View
 from .sequencing import Sequencing, cut, find_log_position
-from .task import Corruption, Gathering, Progress, RoundResult, Task
+from .task import Corruption, Gathering, Progress, RoundResult, SliceRead, Task
 
 Ints = npt.NDArray[np.int64]
 
@@ -180,8 +181,8 @@ class Pipeline:
         gathered.decoded[task.stream] += len(piece.records)
         if task.indexed:
             gathered.indexed[task.stream] += len(piece.records)
-        for reason, count in piece.count_unaddressed().items():
-            gathered.unaddressed[task.stream, reason] += count
+        if len(piece.records):
+            gathered.reads.append(_describe_read(task, piece))
 
     def _screen(self, task: Task) -> _Screen:
         """Return the subject matcher and filters for exactly the task's readers, made at the first
@@ -199,6 +200,18 @@ class Pipeline:
                 self._deliveries.plan(task.readers),
             )
         return self._screens[key]
+
+
+def _describe_read(task: Task, piece: Addressed) -> SliceRead:
+    """Return what was read in a slice that has records."""
+    offsets, lost = piece.records.offset, np.flatnonzero(piece.codes < 0)
+    example = None
+    if lost.size:
+        row = int(lost[0])
+        example = int(offsets[row]), REASONS[-1 - int(piece.codes[row])].value
+    partition = task.stream, task.source
+    end = piece.records.next_offset
+    return SliceRead(partition, int(offsets[0]), end, len(offsets), piece.count_unaddressed(), example)
 
 
 def _stay(task: Task, done: Sequence[Progress]) -> Progress | None:

@@ -14,7 +14,7 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.match import Tally, Values
 from overlay.output.batch_builder import OutputBatch, OutputTopic
 from overlay.scan import Malformed
-from overlay.state.shard_state import ConsumerId
+from overlay.state.shard_state import ConsumerId, StreamPartition
 from overlay.subject import Pattern
 
 from .indexing import Sealed
@@ -101,6 +101,22 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class SliceRead:
+    """What was read of a partition in one slice: offsets from `first` to below `end`.
+
+    `records`: how many there were. `unaddressed`: those without a subject in the stream, by reason.
+    `example`: offset and reason of one of these; None if there is none.
+    """
+
+    partition: StreamPartition
+    first: int
+    end: int
+    records: int
+    unaddressed: Mapping[str, int] = field(default_factory=dict)
+    example: tuple[int, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """What is to be counted in the metrics once a round or step is committed."""
 
@@ -116,6 +132,8 @@ class Counts:
     """Records by stream."""
     indexed: Mapping[str, int] = field(default_factory=dict)
     """Records that went into chunks, by stream."""
+    reads: Sequence[SliceRead] = ()
+    """What was read, slice by slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +153,6 @@ class RoundResult:
     sequences: Mapping[ConsumerId, int] = field(default_factory=dict)
     """The last consumer sequence of each consumer that was given something."""
     counts: Counts = field(default_factory=Counts)
-    unaddressed: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Records that have no subject of the stream, by stream and reason."""
     unsequenced: Mapping[str, int] = field(default_factory=dict)
     """Records by stream that consumers with machines wanted and cannot be offered, since no ledger
     knows their sequences."""
@@ -171,7 +187,7 @@ class Gathering:
         self.oldest: dict[ConsumerId, int] = {}
         self.decoded: Counter[str] = Counter()
         self.indexed: Counter[str] = Counter()
-        self.unaddressed: Counter[tuple[str, str]] = Counter()
+        self.reads: list[SliceRead] = []
         self.unsequenced: Counter[str] = Counter()
         self.corruptions: list[Corruption] = []
         self.results: Counter[tuple[ConsumerId, str]] = Counter()
@@ -194,7 +210,9 @@ class Gathering:
     ) -> RoundResult:
         """Return the result of the round: what was gathered, and these values, as RoundResult
         describes them."""
-        counts = Counts(self.delivered, self.dead_letters, self.newest, self.oldest, self.decoded, self.indexed)
+        counts = Counts(
+            self.delivered, self.dead_letters, self.newest, self.oldest, self.decoded, self.indexed, self.reads
+        )
         return RoundResult(
             self.progress,
             self.batches,
@@ -202,7 +220,6 @@ class Gathering:
             self.beyond,
             self.sequences,
             counts,
-            self.unaddressed,
             self.unsequenced,
             self.corruptions,
             self.results,
