@@ -1,7 +1,7 @@
 """`start`: how long a command takes that a person waits for, in ms, from its start to its end.
 
 Each side is a program of its own, started anew for each figure, as a shell would. What it says is checked. A figure is the
-median of a few starts (REPEATS), and that of a case the median of the rounds. Everybody asks about 2,000 flights in one
+median of a few starts (REPEATS), and that of a case the median of the rounds. All sides ask about 2,000 flights in one
 topic, or one stream of NATS with the same messages, and about one pull consumer of it; service and brokers run already.
 
 | case | overlay | kcat | nats | confluent |
