@@ -204,8 +204,9 @@ def _wait_for_line(process: subprocess.Popen[str], began: float) -> tuple[float,
     assert process.stdout is not None and process.stderr is not None
     line = process.stdout.readline()
     took = (time.perf_counter() - began) * 1_000
+    fault = "" if line else process.stderr.read()
     process.terminate()
-    return took, line, "" if line else process.stderr.read()
+    return took, line, fault
 
 
 _WAITS: Mapping[bool, Callable[[subprocess.Popen[str], float], tuple[float, str, str]]] = {
