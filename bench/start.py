@@ -1,7 +1,7 @@
 """`start`: how long a command takes that a person waits for, in ms, from its start to its end.
 
 Each side is a program of its own, started anew for each figure, as a shell would. What it says is checked. A figure is the
-median of a few starts (REPEATS), and that of a case the median of the rounds. Everybody asks about 2,000 flights in one
+median of a few starts (REPEATS), and that of a case the median of the rounds. All sides ask about 2,000 flights in one
 topic, or one stream of NATS with the same messages, and about one pull consumer of it; service and brokers run already.
 
 | case | overlay | kcat | nats | confluent |
@@ -184,29 +184,32 @@ def time_command(command: Command) -> float:
     began = time.perf_counter()
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(command.words, text=True, stdin=nothing, stdout=pipe, stderr=pipe) as process:
-        took, said = _WAITS[command.to_first_line](process, began)
-    if command.expected not in said:
-        raise WrongAnswer(f"{' '.join(command.words)} did not say {command.expected!r}: {said[-500:]}")
+        took, said, fault = _WAITS[command.to_first_line](process, began)
+    if fault or command.expected not in said:
+        raise WrongAnswer(f"{' '.join(command.words)} did not say {command.expected!r}: {(fault or said)[-500:]}")
     return took
 
 
-def _wait_for_end(process: subprocess.Popen[str], began: float) -> tuple[float, str]:
-    """Return ms until the program has ended, and what it has printed."""
+def _wait_for_end(process: subprocess.Popen[str], began: float) -> tuple[float, str, str]:
+    """Return ms until the program has ended, what it has printed, and why it failed."""
     out, errors = process.communicate(timeout=DEADLINE_S)
     took = (time.perf_counter() - began) * 1_000
-    return took, out if process.returncode == 0 else f"exit code {process.returncode}: {errors}"
+    return took, out, f"exit code {process.returncode}: {errors}" if process.returncode else ""
 
 
-def _wait_for_line(process: subprocess.Popen[str], began: float) -> tuple[float, str]:
-    """Return ms until the program's first line, and this line; end the program then."""
+def _wait_for_line(process: subprocess.Popen[str], began: float) -> tuple[float, str, str]:
+    """Return ms until the program's first line, this line, and why there is none; end the program
+    then.
+    """
     assert process.stdout is not None and process.stderr is not None
     line = process.stdout.readline()
     took = (time.perf_counter() - began) * 1_000
+    fault = "" if line else process.stderr.read()
     process.terminate()
-    return took, line or process.stderr.read()
+    return took, line, fault
 
 
-_WAITS: Mapping[bool, Callable[[subprocess.Popen[str], float], tuple[float, str]]] = {
+_WAITS: Mapping[bool, Callable[[subprocess.Popen[str], float], tuple[float, str, str]]] = {
     False: _wait_for_end,
     True: _wait_for_line,
 }

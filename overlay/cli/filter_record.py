@@ -40,15 +40,21 @@ def find_record(
     OverlayError.
     """
     from overlay.config.load import SERVICE_FILE
+    from overlay.errors import FilterSyntaxError
     from overlay.filter import compile_sql
     from overlay.view.one_record import fetch_record, parse_place, read_line
+
+    from .read import word_for_topic
 
     line = what if is_line(what) else ""
     topic = str(json.loads(line)["topic"]) if line else parse_place(what).topic
     # a line says all that is needed, so that no folder has to be there
     loaded = open_folder(folder) if not line or name is not None or (folder / SERVICE_FILE).exists() else None
     stream = choose_stream(loaded, topic, name, declared, folder)
-    compiled = compile_sql(sql, stream.properties)
+    try:
+        compiled = compile_sql(sql, stream.properties)
+    except FilterSyntaxError as error:
+        raise (error if loaded is not None and stream.name in loaded.streams else word_for_topic(error)) from None
     if line:
         return compiled, read_line(compiled, stream, line)
     assert loaded is not None

@@ -190,10 +190,10 @@ def _ask(
     except BadQuestion as error:
         raise click.UsageError(str(error)) from None
     except FilterSyntaxError as error:
-        raise (_word_for_topic(error) if topic else error) from None
+        raise (word_for_topic(error) if topic else error) from None
 
 
-def _word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
+def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
     """Return the error with a hint for a topic, whose fields --property declares and no file."""
     name, found, kind = error.hint.partition(_IN_FILE)[2].partition(": ")
     if not found:

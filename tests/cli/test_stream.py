@@ -42,7 +42,7 @@ def test_a_stream_with_and_without_its_service(trips: Trips, running_service: St
     check_counts(trips, service)
 
     assert service.stop() == 0
-    trips.produce(1_997)
+    trips.produce(2_000)
     stored = trips.run_json("stream", "info", "TRIPS")["stream"]
     assert (stored["state"], stored["behind"], stored["rate"]) == ("waiting", 2_000, None)
     listed = trips.run("stream", "ls").splitlines()
@@ -59,6 +59,7 @@ def check_counts(trips: Trips, service: RunningService) -> None:
     assert producer.flush(30) == 0
     wait_until(lambda: get_stream(service)["decoded"] == 43, DEADLINE_S, "the records are read")
     trips.add_consumer("oslo")
+    wait_until(lambda: "oslo" in [c["name"] for c in service.get_json("/consumers")], DEADLINE_S, "oslo is taken up")
     await_delivered(service, "oslo", 20)
     found = trips.run_json("stream", "info", "TRIPS")["stream"]
     assert (found["decoded"], found["unaddressed"], found["unaddressed_at"]) == (
