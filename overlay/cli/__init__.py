@@ -36,6 +36,9 @@ COMMANDS = {
     "validate": CommandEntry(
         "overlay.cli.validate:validate", "Check a config folder, and with --kafka what it needs of Kafka."
     ),
+    "doctor": CommandEntry(
+        "overlay.cli.doctor:doctor", "Look at everything that the service depends on, and say what to do."
+    ),
     "run": CommandEntry("overlay.cli.run:run", "Run the service of a config folder."),
     "fleet": CommandEntry("overlay.cli.fleet:fleet", "Show all workers of a service at one place."),
     "workers": CommandEntry("overlay.cli.workers:workers", "List the workers of a service."),
