@@ -40,6 +40,7 @@ COMMANDS = {
         "overlay.cli.doctor:doctor", "Look at everything that the service depends on, and say what to do."
     ),
     "run": CommandEntry("overlay.cli.run:run", "Run the service of a config folder."),
+    "apply": CommandEntry("overlay.cli.apply:apply", "Give a running service the consumers of a folder."),
     "fleet": CommandEntry("overlay.cli.fleet:fleet", "Show all workers of a service at one place."),
     "workers": CommandEntry("overlay.cli.workers:workers", "List the workers of a service."),
     "shards": CommandEntry("overlay.cli.workers:shards", "List the shards of a service, and which worker has each."),

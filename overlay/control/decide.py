@@ -82,8 +82,8 @@ def describe(registry: Registry, host: Host, id: ConsumerId, now: int) -> Body:
     """Return the ConsumerInfo of a consumer in the registry, as the fields of a response. `now`: ns
     since 1970. Raises KeyError for a consumer that is not to be served.
     """
-    config = registry.effective().consumers[id]
-    return describe_consumer(config, registry.find_created(id), host.report_consumer(id), host.find_info(id), now)
+    definition = Definition(registry.effective().consumers[id], registry.find_created(id), registry.find_origin(id))
+    return describe_consumer(definition, host.report_consumer(id), host.find_info(id), now)
 
 
 def delete(definition: Definition) -> Record:

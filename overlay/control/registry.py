@@ -226,6 +226,10 @@ class Registry:
         known = self.definitions.get(id)
         return known.created if known else 0
 
+    def find_origin(self, id: ConsumerId) -> Origin:
+        """Return where a consumer that is to be served comes from: a file takes precedence over a request."""
+        return Origin.FILE if id in self.files.consumers else Origin.REQUEST
+
     def _is_deleted(self, id: ConsumerId) -> bool:
         return id in self.definitions and self.definitions[id].is_deleted
 

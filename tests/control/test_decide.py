@@ -162,7 +162,7 @@ def test_info(registry: Registry) -> None:
     assert plain is not None
     assert plain["type"] == "io.nats.jetstream.api.v1.consumer_info_response"
     assert plain["delivered"] == plain["ack_floor"] == {"consumer_seq": 8, "stream_seq": 20}
-    assert plain["overlay"] == {"state": "running", "positions": {"s-0": 20}}
+    assert plain["overlay"] == {"origin": "request", "state": "running", "positions": {"s-0": 20}}
     assert "num_pending" not in plain and "push_bound" not in plain
 
     worker.infos["S", "c"] = INFO
@@ -185,6 +185,7 @@ def test_info(registry: Registry) -> None:
     )
     assert [found[name] for name in names] == [4, 1, 0, 12, True, True, 5]
     assert found["overlay"] == {
+        "origin": "request",
         "state": "running",
         "positions": {"s-0": 20},
         "num_pending_is": "at least",
@@ -196,7 +197,10 @@ def test_info(registry: Registry) -> None:
 def test_lists(registry: Registry) -> None:
     found = ask(registry, "consumer.list", stream="S").response
     assert found is not None and isinstance(found["consumers"], list)
-    assert [info["name"] for info in found["consumers"]] == ["c", "file"]
+    assert [(info["name"], info["overlay"]["origin"]) for info in found["consumers"]] == [
+        ("c", "request"),
+        ("file", "file"),
+    ]
     assert (found["total"], found["offset"]) == (2, 0)
     rest = ask(registry, "consumer.list", offset=1).response
     assert rest is not None and [info["name"] for info in rest["consumers"]] == ["file"]  # type: ignore[attr-defined]

@@ -87,6 +87,9 @@ class ConsumerInfo:
     paused: bool
     state: str
     reason: str
+    origin: str
+    """`file` if a file of the workers defines it, `request` if it was made by request; "" if a service of an older
+    version does not say."""
     raw: Mapping[str, Any] = field(repr=False)
 
 
@@ -328,6 +331,7 @@ def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
         paused=bool(answer.get("paused")),
         state=own.get("state", ""),
         reason=own.get("reason", ""),
+        origin=own.get("origin", ""),
         raw=answer,
     )
 
