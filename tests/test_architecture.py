@@ -35,7 +35,7 @@ PURE_FILES = (
     ),
     "output/record.py",
     "state/shard_state.py",
-    *(f"fleet/{name}.py" for name in ("changes", "findings", "live", "memory", "picture", "status")),
+    *(f"fleet/{name}.py" for name in ("changes", "drain", "findings", "live", "memory", "picture", "status")),
 )
 FORBIDDEN = {
     "asyncio",

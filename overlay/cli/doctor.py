@@ -108,14 +108,14 @@ async def _ask(loaded: Loaded) -> tuple[list[BrokerFacts], tuple[Look, int | Non
     """Return what the brokers say of themselves, and what workers have published with the clocks' difference in ms, or why
     that cannot be read. Raises CredentialsRefused, SourceUnavailable.
     """
-    from overlay.fleet.read import look_once, measure_clock
+    from overlay.fleet.read import FleetReader
     from overlay.kafka.admin import connect
 
     async with connect(loaded.service.kafka) as (admin, client):
         brokers = await admin.describe_brokers()
+        reader = FleetReader(admin, client, loaded)
         try:
-            found = await look_once(admin, client, loaded)
-            return brokers, (found, await measure_clock(admin, client, loaded.service.topics.prefix, found.end))
+            return brokers, (await reader.look(), await reader.measure_clock())
         except OverlayError as error:  # no such topic yet, or it may not be read
             return brokers, error
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,16 +44,19 @@ def expect(loaded: Loaded) -> Expected:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the topic held at one moment. `end`: the offset behind the last status."""
+    """What workers told at one moment. `refused`: how many records of the topic were passed over, by reason."""
 
-    memory: Memory
     picture: Picture
-    end: int
+    refused: Mapping[Refusal, int]
 
     @property
     def findings(self) -> list[Finding]:
         """Everything that looks wrong at that moment, and so says it since then."""
         return [replace(finding, since=self.picture.now) for finding in survey(self.picture)]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the same as `/fleet` has it."""
+        return describe(self.picture, self.findings, self.refused)
 
 
 async def read_fleet(loaded: Loaded) -> dict[str, Any]:
@@ -59,54 +64,80 @@ async def read_fleet(loaded: Loaded) -> dict[str, Any]:
 
     Raises OverlayError if there is no such topic, SourceUnavailable.
     """
+    async with open_reader(loaded) as reader:
+        return (await reader.look()).describe()
+
+
+@asynccontextmanager
+async def open_reader(loaded: Loaded) -> AsyncIterator[FleetReader]:
+    """Open a reader of the workers' statuses for a block. Raises SourceUnavailable."""
     async with connect(loaded.service.kafka) as (admin, client):
-        found = await look_once(admin, client, loaded)
-    return describe(found.picture, found.findings, found.memory.refused)
+        yield FleetReader(admin, client, loaded)
 
 
-async def look_once(admin: Admin, client: AIOKafkaClient, loaded: Loaded) -> Look:
-    """Read the statuses of the last SPAN_MS, by this machine's clock. Raises OverlayError if there is no such topic, or
-    if it may not be read, SourceUnavailable.
-    """
-    prefix, memory = loaded.service.topics.prefix, Memory()
-    source = fleet_topic(prefix), 0
-    newest = now = now_ms()
-    if source[0] not in await admin.find_topics([source[0]], with_config=False):
-        raise OverlayError(f"topic {source[0]} is not there: no worker with fleet.publish has run. Start the service")
-    start, end = (await admin.find_bounds([source]))[source]
-    since = (await admin.find_offsets([source], OffsetSpec.for_timestamp(now - SPAN_MS)))[source]
-    async for row in _read(client, source, max(start, since) if since >= 0 else end, end):
-        if isinstance(row, StoredRecord):
-            memory.take(row.key, row.value, row.timestamp, now, prefix)
-            # if this machine's clock is behind, the newest status tells Kafka's time better
-            newest = max(newest, row.timestamp)
-        else:
-            memory.refuse(Refusal.MALFORMED)
-    return Look(memory, look(memory, newest, expect(loaded)), end)
+class FleetReader:
+    """A reader of the fleet's topic: first the statuses of the last SPAN_MS, then what has come since."""
 
+    def __init__(self, admin: Admin, client: AIOKafkaClient, loaded: Loaded) -> None:
+        self._admin, self._client = admin, client
+        self._prefix, self._expected = loaded.service.topics.prefix, expect(loaded)
+        self._source = fleet_topic(self._prefix), 0
+        self._memory = Memory()
+        self._newest = 0
+        """The latest of Kafka's times on the statuses, ms since 1970."""
+        self._end = -1
+        """The offset behind the last status that was read; -1 before the first look."""
 
-async def measure_clock(admin: Admin, client: AIOKafkaClient, prefix: str, end: int) -> int | None:
-    """Wait for the next status behind the offset `end`, for CLOCK_S at most. Return by how many ms this machine's clock is
-    ahead of the broker's that took it, as far as PAUSE_S and the way to the broker allow; None if no status came.
+    async def look(self) -> Look:
+        """Read what has come, and return what the workers tell now, by this machine's clock. Raises OverlayError if there
+        is no such topic, or if it may not be read, SourceUnavailable.
+        """
+        now = now_ms()
+        start, end = await self._find_span(now)
+        async for row in self._read(start, end):
+            if isinstance(row, StoredRecord):
+                self._memory.take(row.key, row.value, row.timestamp, now, self._prefix)
+                self._newest = max(self._newest, row.timestamp)
+            else:
+                self._memory.refuse(Refusal.MALFORMED)
+        self._end = end
+        # if this machine's clock is behind, the newest status tells Kafka's time better
+        now = max(now, self._newest)
+        self._memory.forget(now)
+        picture = look(self._memory, now, self._expected)
+        return Look(picture, Counter(self._memory.refused))
 
-    Raises SourceUnavailable.
-    """
-    source = fleet_topic(prefix), 0
-    until = monotonic() + CLOCK_S
-    while monotonic() < until:
-        grown = (await admin.find_bounds([source]))[source][1]
-        seen = now_ms()
-        if grown > end:
-            times = [row.timestamp async for row in _read(client, source, end, grown) if isinstance(row, StoredRecord)]
-            return seen - times[-1] if times else None
-        await asyncio.sleep(PAUSE_S)
-    return None
+    async def _find_span(self, now: int) -> tuple[int, int]:
+        """Return the offsets to read: from the end of the last look, or from SPAN_MS before `now`, up to the present end."""
+        if self._end < 0 and self._source[0] not in await self._admin.find_topics([self._source[0]], with_config=False):
+            raise OverlayError(
+                f"topic {self._source[0]} is not there: no worker with fleet.publish has run. Start the service"
+            )
+        start, end = (await self._admin.find_bounds([self._source]))[self._source]
+        if self._end >= 0:
+            return min(max(start, self._end), end), end
+        since = OffsetSpec.for_timestamp(now - SPAN_MS)
+        first = (await self._admin.find_offsets([self._source], since))[self._source]
+        return (max(start, first) if first >= 0 else end), end
 
+    async def measure_clock(self) -> int | None:
+        """Wait for the next status after a look, for CLOCK_S at most. Return by how many ms this machine's clock is ahead
+        of that of the broker that took it, as far as PAUSE_S and the way to the broker allow; None if no status came.
 
-async def _read(
-    client: AIOKafkaClient, source: tuple[str, int], start: int, end: int
-) -> AsyncIterator[StoredRecord | Malformed]:
-    reader = PlainReader(most_bytes=MOST_BATCH_BYTES)
-    async for fetched in read_span(client, *source, start, end, plain=True):
-        for row in reader.read(fetched, fetched.position, end):
-            yield row
+        Raises SourceUnavailable.
+        """
+        until = monotonic() + CLOCK_S
+        while monotonic() < until:
+            end = (await self._admin.find_bounds([self._source]))[self._source][1]
+            seen = now_ms()
+            if end > self._end:
+                times = [row.timestamp async for row in self._read(self._end, end) if isinstance(row, StoredRecord)]
+                return seen - times[-1] if times else None
+            await asyncio.sleep(PAUSE_S)
+        return None
+
+    async def _read(self, start: int, end: int) -> AsyncIterator[StoredRecord | Malformed]:
+        reader = PlainReader(most_bytes=MOST_BATCH_BYTES)
+        async for fetched in read_span(self._client, *self._source, start, end, plain=True):
+            for row in reader.read(fetched, fetched.position, end):
+                yield row

@@ -13,7 +13,7 @@ from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.consumer.table import Phase
 from overlay.consumer.window import Pair
 from overlay.control.decide import Decision, decide
-from overlay.control.records import Definition, Origin, read_definition, write_definition
+from overlay.control.records import Definition, Origin, read_definition, write_definition, write_drain
 from overlay.control.registry import Registry
 from tests.control.registries import NOW, Worker, make_config, make_files, make_request, read_error, take
 
@@ -228,6 +228,37 @@ def test_pulls(registry: Registry) -> None:
         10012,
         "consumer is push based",
     )
+
+
+def ask_about_worker(registry: Registry, op: str, **body: Any) -> Decision:
+    return decide(registry, Worker(), make_request(op, **body), NOW)
+
+
+def test_a_worker_is_drained_and_no_more(registry: Registry) -> None:
+    decision = ask_about_worker(registry, "worker.drain", worker="east-1:8222", boot="b1")
+    assert decision.records == (write_drain("east-1:8222", "b1"),)
+    assert decision.response is not None and decision.response["drained"] is True
+    take(registry, *decision.records)
+    assert ask_about_worker(registry, "worker.drain", worker="east-1:8222", boot="b1").records == (), (
+        "it is written down already"
+    )
+    assert ask_about_worker(registry, "worker.drain", worker="east-1:8222", boot="b2").records, (
+        "another start of the process"
+    )
+    undone = ask_about_worker(registry, "worker.undrain", worker="east-1:8222")
+    assert [(record.key, record.value) for record in undone.records] == [(b"worker east-1:8222", None)]
+    assert undone.response is not None and undone.response["drained"] is False
+    take(registry, *undone.records)
+    assert ask_about_worker(registry, "worker.undrain", worker="east-1:8222").records == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"worker": "a"}, {"worker": "a b", "boot": "b"}, {"worker": 3, "boot": "b"}, {"worker": "a", "boot": ""}],
+)
+def test_workers_that_cannot_be_named(registry: Registry, body: dict[str, object]) -> None:
+    decision = ask_about_worker(registry, "worker.drain", **body)
+    assert read_error(decision)[:2] == (400, 10025) and decision.records == ()
 
 
 def test_nonsense(registry: Registry) -> None:

@@ -200,6 +200,17 @@ class Control:
         """End a consumer's pause."""
         self._ask(Op.RESUME, stream=stream, consumer=name)
 
+    def drain(self, worker: str, boot: str) -> None:
+        """Have a worker give its shards to the others, and take none until `undrain` or its next start. Returns once
+        that is written down; the group then deals the shards out. `worker`, `boot`: as its status has them
+        (docs/fleet.md). Raises Refused, NoAnswer.
+        """
+        self._ask(Op.DRAIN, worker=worker, boot=boot)
+
+    def undrain(self, worker: str) -> None:
+        """Let a worker have shards again. Raises Refused, NoAnswer."""
+        self._ask(Op.UNDRAIN, worker=worker)
+
     def streams(self) -> list[dict[str, Any]]:
         """Return JetStream's stream info of each stream, as the service reports it, sorted by name."""
         found: list[dict[str, Any]] = self._ask(Op.STREAM_LIST)["streams"]
