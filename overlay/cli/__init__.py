@@ -45,6 +45,7 @@ COMMANDS = {
     "workers": CommandEntry("overlay.cli.workers:workers", "List the workers of a service."),
     "shards": CommandEntry("overlay.cli.workers:shards", "List the shards of a service, and which worker has each."),
     "drain": CommandEntry("overlay.cli.drain:drain", "Have a worker give its shards to the other workers."),
+    "top": CommandEntry("overlay.cli.top:top", "Show workers and consumers, live in the terminal."),
     "read": CommandEntry("overlay.cli.read:read", "Print the records of a stream or a topic that pass a filter."),
     "filter": CommandEntry("overlay.cli.filter:filter_group", "Check a filter expression, or try it on a message."),
     "explain": CommandEntry("overlay.cli.explain:explain", "Say what a filter skips of the log, and why."),
