@@ -147,11 +147,11 @@ def examine_machine(loaded: Loaded) -> Iterator[Diagnosis]:
 def find_kernels() -> KernelFacts:
     """Return where this installation keeps compiled kernels."""
     from overlay.inspect.health.machine import KernelFacts
-    from overlay.kernel_cache import find_folder
-    from overlay.scan.kernel import walk
+
+    from . import run
 
     try:
-        found = find_folder(walk)
+        found = run.find_kernels()
     except RuntimeError as error:
         return KernelFacts(failure=str(error))
     return KernelFacts(str(found.path), found.is_writable, found.is_filled)
