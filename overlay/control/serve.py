@@ -94,6 +94,9 @@ class Host(rules.Host, Protocol):
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
         to the worker's shards."""
 
+    def drain(self, *, drained: bool) -> None:
+        """Give the worker's shards to other workers, or have the group give it some again."""
+
 
 @dataclass(slots=True)
 class RequestServer:
@@ -106,6 +109,8 @@ class RequestServer:
     registry: Registry
     name: str
     """The worker's name, for audits."""
+    worker: tuple[str, str] = "", ""
+    """The worker's name in the fleet, and what tells the starts of its process apart."""
     metrics: Metrics = field(default_factory=Metrics)
     host: Host = field(init=False)
     _tail: Tail = field(init=False)
@@ -145,6 +150,12 @@ class RequestServer:
     def prefix(self) -> str:
         """The prefix of the overlay's own topics."""
         return self.registry.prefix
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether this start of the worker is to have no shards."""
+        name, boot = self.worker
+        return bool(name) and self.registry.drained.get(name) == boot
 
     def _count_refused(self, reason: str, count: int) -> None:
         self.metrics.replies_refused.labels(reason).inc(count)
@@ -252,6 +263,7 @@ class RequestServer:
             deleted = self.registry.find_deleted()
             await self.host.take_up(self.registry.effective(), deleted)
             self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
+        self.host.drain(drained=self.is_drained)
         self._taken_up = self._tail.seen
         await self._keep_registry()
         if self._tail.seen >= self._hold:

@@ -123,6 +123,10 @@ class ShardManager:
         known for the next seconds."""
         return await self.membership.is_owner(shard)
 
+    def drain(self, *, drained: bool) -> None:
+        """Have the group give our shards to other workers, or give us some again. Returns at once."""
+        self.membership.drain(drained=drained)
+
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
         to shards of ours.

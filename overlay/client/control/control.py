@@ -87,6 +87,9 @@ class ConsumerInfo:
     paused: bool
     state: str
     reason: str
+    origin: str
+    """`file` if a file of the workers defines it, `request` if it was made by request; "" if a service of an older
+    version does not say."""
     raw: Mapping[str, Any] = field(repr=False)
 
 
@@ -204,6 +207,17 @@ class Control:
     def resume(self, stream: str, name: str) -> None:
         """End a consumer's pause."""
         self._ask(Op.RESUME, stream=stream, consumer=name)
+
+    def drain(self, worker: str, boot: str) -> None:
+        """Have a worker give its shards to the others, and take none until `undrain` or its next start. Returns once
+        that is written down; the group then deals the shards out. `worker`, `boot`: as its status has them
+        (docs/fleet.md). Raises Refused, NoAnswer.
+        """
+        self._ask(Op.DRAIN, worker=worker, boot=boot)
+
+    def undrain(self, worker: str) -> None:
+        """Let a worker have shards again. Raises Refused, NoAnswer."""
+        self._ask(Op.UNDRAIN, worker=worker)
 
     def streams(self) -> list[dict[str, Any]]:
         """Return JetStream's stream info of each stream, as the service reports it, sorted by name."""
@@ -356,6 +370,7 @@ def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
         paused=bool(answer.get("paused")),
         state=own.get("state", ""),
         reason=own.get("reason", ""),
+        origin=own.get("origin", ""),
         raw=answer,
     )
 
