@@ -21,7 +21,6 @@ from tests.support.source import REPOSITORY, list_imported, list_modules, parse
 
 DOCUMENTED = {
     "overlay.client.client.Client.ordered": "docs/client.md",
-    "overlay.client.client.Client.pull": "docs/client.md",
     "overlay.client.client.Client.read_async": "docs/reading.md",
     "overlay.client.control.control.Control.in_progress": "docs/client.md",
     "overlay.client.read.reading.Reading.to_table": "docs/reading.md",
@@ -29,7 +28,6 @@ DOCUMENTED = {
     "overlay.client.subscribe.message.AsyncMessage.in_progress": "docs/client.md",
     "overlay.client.subscribe.message.Message.ack_sync": "docs/client.md",
     "overlay.client.subscribe.message.Message.in_progress": "docs/client.md",
-    "overlay.client.subscribe.pulling.PullConsumer.fetch": "docs/client.md",
     "overlay.client.subscribe.pulling.PullConsumer.fetch_async": "docs/client.md",
     "overlay.faust.message.AgentMessage.content": "docs/faust.md",
     "overlay.faust.topic.agent_topic": "docs/faust.md",
