@@ -198,6 +198,7 @@ def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
     name, found, kind = error.hint.partition(_IN_FILE)[2].partition(": ")
     if not found:
         return error
+    name = name.strip('"')  # as YAML wants names like `n`
     hint = f"say --property {name}:{kind}, or for a JSON field --property {name}:{kind}=value:{name}"
     names = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
     return type(error)(error.message.replace("the stream does", "--property does"), hint=hint, **names)

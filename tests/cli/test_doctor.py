@@ -14,8 +14,9 @@ from overlay.config import load
 from overlay.kafka.own_topics import acks_topic, state_topic
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.service import StartService
+from tests.support.waiting import wait_until
 
-from .trips import Trips
+from .trips import DEADLINE_S, Trips
 
 pytestmark = pytest.mark.usefixtures("quiet_logs")
 
@@ -56,8 +57,11 @@ def test_before_the_first_start(trips: Trips) -> None:
 
 def test_beside_a_running_service(trips: Trips, running_service: StartService) -> None:
     running_service(trips.folder)
+    command = ["doctor", "--config", str(trips.folder)]
+    is_told = "1 worker, 1 shard, all served"
+    wait_until(lambda: is_told in CliRunner().invoke(overlay, command).output, DEADLINE_S, "its status names its shard")
     found = examine(trips)
-    assert pick(found, "workers") == [("ok", "1 worker, 1 shard, all served")]
+    assert pick(found, "workers") == [("ok", is_told)]
     assert pick(found, "clock") == [("ok", "this machine's clock is within 2 s of Kafka's")]
     assert [severity for severity, _ in pick(found, "retention")] == ["ok"], "topics as the service creates them"
     assert [severity for severity, _ in pick(found, "kernels")] == ["ok"]

@@ -84,7 +84,7 @@ class Trips:
     def run(self, *words: str, code: int = 0) -> str:
         """`overlay WORDS --config FOLDER`, within this process; what it printed, with the error if there is one."""
         done = CliRunner().invoke(overlay, [*words, "--config", str(self.folder)])
-        said = done.output + str(done.exception or "")
+        said = done.output + ("" if isinstance(done.exception, SystemExit) else str(done.exception or ""))
         assert done.exit_code == code, f"{words} ended with {done.exit_code}\n{said}"
         return said
 
