@@ -78,7 +78,7 @@ def open_pipeline() -> Work:
     def work() -> Answer:
         digest = Digest()
         for outcome in run_rounds(readers):
-            for (_, name), outgoing in outcome.batches:
+            for ((_, name),), outgoing in outcome.batches:
                 digest.add(f"output {name}", outgoing.partition, outgoing.batch.build())
             digest.add("index", *_build(outcome.index))
             digest.add("ledger", *_build(outcome.ledger))
