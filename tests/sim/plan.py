@@ -365,8 +365,8 @@ def _let_bury(chance: random.Random, consumer: Consumer) -> Consumer:
 
 
 def _share_output(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
-    """Have all consumers without acks write to the output of the first of them. Those whose files say nothing else that
-    differs have their deliveries in the same batches."""
+    """Have all consumers without acks write to the output of the first of them. If their files differ in nothing else but the
+    filters, their deliveries are in the same batches."""
     plain = [each for each in consumers if not each.acks and not each.is_pulled]
     shared = {key: plain[0].config[key] for key in ("deliver_subject", "output")} if plain else {}
     return tuple(replace(each, config={**each.config, **shared}) if each in plain else each for each in consumers)
