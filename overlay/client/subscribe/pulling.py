@@ -215,7 +215,7 @@ class PullConsumer:
                 self._waiting = self._ask(left)
             except (NoAnswer, SourceUnavailable) as error:
                 log.info("waiting for messages", consumer="/".join(self._config.id), reason=str(error))
-                time.sleep(min(RETRY_S, left))
+                time.sleep(min(RETRY_S, left))  # no event tells that a service is there again
         return self._waiting.pop(0)
 
     def _ask(self, wait_s: float) -> list[KafkaRecord]:

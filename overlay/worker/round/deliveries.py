@@ -97,20 +97,19 @@ class _Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """The readers of a task that write to one output topic: their numbers in the task, and their
-    recipients."""
+    """The readers of a task that write to one output topic: their recipients, each at a place."""
 
     output: _Output
-    numbers: tuple[int, ...]
     recipients: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Where the deliveries of a task's readers go. `picky`: the numbers of readers that may not get
-    all that matches, for their first stream sequence or their dead letters."""
+    """Where the deliveries of a task's readers go: by reader number, its lane and its place there.
+    `picky`: the numbers of readers that may not get all that matches, for their first stream
+    sequence or their dead letters."""
 
-    lanes: tuple[Lane, ...]
+    places: Mapping[int, tuple[Lane, int]]
     picky: tuple[int, ...]
 
 
@@ -135,31 +134,27 @@ class Deliveries:
         self._sequences, self._sequencing = sequences, sequencing
         self._builder = BatchBuilder()
         self._outputs: dict[OutputTopic, _Output] = {}
+        self._filled: dict[OutputTopic, _Output] = {}
+        """Those that have deliveries of this round."""
 
     def plan(self, readers: Sequence[Reader]) -> Plan:
         """Return where the deliveries of a task's readers go. Those with machines, and those of pull
         consumers, have none here."""
-        lanes: dict[OutputTopic, list[int]] = {}
+        by_output: dict[OutputTopic, list[int]] = {}
         for number, reader in enumerate(readers):
             if reader.output_topic is not None and not reader.has_machine:
-                lanes.setdefault(reader.output_topic, []).append(number)
+                by_output.setdefault(reader.output_topic, []).append(number)
+        places: dict[int, tuple[Lane, int]] = {}
+        for output_topic, numbers in by_output.items():
+            own = [readers[number] for number in numbers]
+            lane = Lane(self._enlist(output_topic, own), np.array([each.recipient for each in own], np.int64))
+            places |= {number: (lane, place) for place, number in enumerate(numbers)}
         picky = [
             number
-            for numbers in lanes.values()
-            for number in numbers
+            for number in places
             if readers[number].first_sequence or readers[number].dead_letter_topic is not None
         ]
-        return Plan(
-            tuple(
-                Lane(
-                    self._enlist(output_topic, [readers[number] for number in numbers]),
-                    tuple(numbers),
-                    np.array([readers[number].recipient for number in numbers], np.int64),
-                )
-                for output_topic, numbers in lanes.items()
-            ),
-            tuple(picky),
-        )
+        return Plan(places, tuple(picky))
 
     def _enlist(self, output_topic: OutputTopic, readers: Iterable[Reader]) -> _Output:
         output = self._outputs.setdefault(output_topic, _Output(output_topic))
@@ -175,16 +170,21 @@ class Deliveries:
         for number in plan.picky:
             if number in passed.rows:
                 passed.rows[number] = self._admit(task, piece, number, passed.rows[number], now, gathered)
-        for lane in plan.lanes:
-            there = [at for at, number in enumerate(lane.numbers) if number in passed.rows]
-            if there:
-                self._write(task, piece, lane, there, passed, now)
+        # only what is wanted costs anything, however many readers there are
+        there: dict[Lane, list[int]] = {}
+        for number in passed.rows:
+            if number in plan.places:
+                there.setdefault(plan.places[number][0], []).append(number)
+        for lane, numbers in there.items():
+            self._filled[lane.output.output_topic] = lane.output
+            self._write(task, piece, lane, numbers, plan, passed, now)
 
     def flush(self, gathered: Gathering) -> None:
         """Close all batches, and add them to `gathered`, each with the consumers whose deliveries it
         may hold; for a record that is too large for its topic, that is one consumer. Adds the counts
         of the round as well."""
-        owners = {topic: output.close_round(gathered) for topic, output in self._outputs.items()}
+        owners = {topic: output.close_round(gathered) for topic, output in self._filled.items()}
+        self._filled.clear()
         for output_topic, outgoing in self._builder.flush():
             is_oversized = outgoing.oversized_offset >= 0
             owner = self._outputs[output_topic].consumers[outgoing.recipient]
@@ -211,17 +211,17 @@ class Deliveries:
         gathered.dead_letters[reader.id] += refused.size
         return np.delete(rows, refused)
 
-    def _write(self, task: Task, piece: Addressed, lane: Lane, there: Sequence[int], passed: Passed, now: int) -> None:
+    def _write(
+        self, task: Task, piece: Addressed, lane: Lane, numbers: Sequence[int], plan: Plan, passed: Passed, now: int
+    ) -> None:
         """Write the deliveries of the readers of a lane that have some, one reader after the other,
-        each one's in the order of the log. `there`: their places in the lane. `now`: ms since
-        1970."""
-        numbers = [lane.numbers[at] for at in there]
+        each one's in the order of the log. `numbers`: of these readers. `now`: ms since 1970."""
         lists = [passed.rows[number] for number in numbers]
         counts = np.fromiter(map(len, lists), np.int64, len(lists))
         if not (total := int(counts.sum())):
             return
         rows = lists[0] if len(lists) == 1 else np.concatenate(lists)
-        recipients = lane.recipients[there]
+        recipients = lane.recipients[[plan.places[number][1] for number in numbers]]
         ends = np.cumsum(counts)
         # of each row, its place among those of its reader
         places = np.arange(total) - np.repeat(ends - counts, counts)
