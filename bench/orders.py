@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench.errors import WrongAnswer
-from bench.peers.confluent_push import open_producer
+from bench.outputs import Row, fill_topic
 
 STREAM = "ORDERS"
 DEADLINE_S = 60.0
-
-Row = tuple[bytes, list[tuple[str, bytes]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +51,7 @@ class Orders:
         """Make the topic and fill it. Raises WrongAnswer when Kafka does not take all."""
         client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
         client.create_topics([NewTopic(self.topic, num_partitions=1)])[self.topic].result(DEADLINE_S)
-        producer = open_producer(self.bootstrap, transactional=False, idempotent=True, linger_ms=50)
-        for number, (value, headers) in enumerate(self.list_rows(), start=1):
-            while True:
-                try:
-                    producer.produce(self.topic, value, headers=headers, partition=0)
-                    break
-                except BufferError:
-                    producer.poll(0.05)
-            if number % 65_536 == 0:
-                progress(number)
-        if left := producer.flush(DEADLINE_S):
-            raise WrongAnswer(f"{self.topic}: {left} of {self.records} records were not taken. See the broker's log")
+        fill_topic(self.bootstrap, self.topic, self.list_rows(), progress)
 
 
 def name_customer(number: int) -> str:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.errors import WrongAnswer
 from bench.orders import STREAM, Orders, name_customer
-from bench.service import write_files
+from bench.service import wait_for, write_files
 from bench.sides import Tally
 from overlay.config import load
 from overlay.worker.service import Service
 
-DEADLINE_S = 600.0
 LOOK_S = 0.02
+"""Seconds between two looks: each adds up the counts of all consumers."""
 
 
 class OneEach:
@@ -77,19 +76,9 @@ async def _deliver(service: Service, orders: Orders) -> Tally:
     running = asyncio.create_task(service.run(stop))
     delivered = service.rates.delivered
     try:
-        began = await _wait(lambda: bool(service.sessions), service, running)
-        ended = await _wait(lambda: delivered.total() >= orders.records, service, running)
+        began = await wait_for(lambda: bool(service.sessions), service, running)
+        ended = await wait_for(lambda: delivered.total() >= orders.records, service, running, look_s=LOOK_S)
     finally:
         stop.set()
         await running
     return Tally(orders.records, delivered.total(), ended - began)
-
-
-async def _wait(holds: Callable[[], bool], service: Service, running: asyncio.Task[None]) -> float:
-    """When the condition came to hold, seconds by the clock of the figures. Raises WrongAnswer when it does not."""
-    deadline = time.perf_counter() + DEADLINE_S
-    while not holds():
-        if running.done() or time.perf_counter() > deadline:
-            raise WrongAnswer(f"the overlay's service ended or stood still: {service.report()['reasons']}")
-        await asyncio.sleep(LOOK_S)
-    return time.perf_counter()
