@@ -36,7 +36,12 @@ class Metrics:
         self.shards = gauge("shards", "Shards that there are, owned by any worker or none; 0 until Kafka has told")
         self.bytes_fetched = counter("bytes_fetched", "Bytes of record batches fetched from source topics")
         self.records_fetched = counter("records_fetched", "Records in the batches fetched, by stream", "stream")
-        self.records_decoded = counter("records_decoded", "Records decoded and given a subject, by stream", "stream")
+        self.records_decoded = counter(
+            "records_decoded", "Records decoded and given a subject for the first time, by stream", "stream"
+        )
+        self.records_read_again = counter(
+            "records_read_again", "Records read once more, for consumers that catch up or after an error", "stream"
+        )
         self.records_unaddressed = counter(
             "records_unaddressed", "Records left out because they have no subject in the stream", "stream", "reason"
         )

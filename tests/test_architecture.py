@@ -19,6 +19,7 @@ SPARK = REPOSITORY / "spark"
 PURE_PACKAGES = (
     *("scan", "subject", "filter", "match", "consumer"),
     *(f"index/{room}" for room in ("ledger", "pending", "skip")),
+    "inspect/health",
     *(f"worker/{room}" for room in ("cursors", "round")),
 )
 IN_DISPATCH = {"ack_topics.py", "interest.py", "refetch.py", "reply_sender.py", "reply_topics.py"}
@@ -34,7 +35,7 @@ PURE_FILES = (
     ),
     "output/record.py",
     "state/shard_state.py",
-    *(f"fleet/{name}.py" for name in ("changes", "findings", "live", "memory", "picture", "status")),
+    *(f"fleet/{name}.py" for name in ("changes", "drain", "findings", "live", "memory", "picture", "status")),
 )
 FORBIDDEN = {
     "asyncio",

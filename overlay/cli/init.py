@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .folder import SETTINGS_HELP
+from .folder import INIT_FOLDER, SETTINGS_HELP
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +29,7 @@ FROM_ENVIRONMENT = "env:"
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("overlay-config"),
+    default=Path(INIT_FOLDER),
     show_default=True,
     help="The config folder to write.",
 )

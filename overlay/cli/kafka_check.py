@@ -7,28 +7,37 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
+    from overlay.inspect.answers import ClusterAnswers
+    from overlay.inspect.needs import Need
     from overlay.inspect.verdict import Finding
 
 _STYLES = {"ok": "green", "will be created": "cyan", "cannot be asked": "yellow", "missing": "bold red"}
 
 
-def check_kafka(loaded: Loaded, role: str = "") -> tuple[Finding, ...]:
-    """Ask Kafka about everything that the folder needs, without creating anything. `role`: what a
-    user of that role needs instead (inspect/principals.py).
+def ask_about_needs(loaded: Loaded, role: str = "") -> tuple[tuple[Need, ...], ClusterAnswers]:
+    """Return everything that the folder needs of Kafka, and Kafka's answers about it. Nothing is created.
+    `role`: what a user of that role needs instead (inspect/principals.py).
 
     Raises CredentialsRefused or SourceUnavailable if Kafka cannot be asked.
     """
     from overlay.inspect.cluster import ask_kafka
     from overlay.inspect.needs import ResourceKind, find_needs, plan_topic
     from overlay.inspect.principals import Role, find_role_needs
-    from overlay.inspect.verdict import judge_all
 
     needs = find_role_needs(loaded, Role(role)) if role else find_needs(loaded)
     made = [need for need in needs if "Create" in need.operations]
     plans = {need.name: plan for need in made if (plan := plan_topic(need, loaded.service))}
     topics = {need.name for need in needs if need.kind.is_topic}
     groups = [need.name for need in needs if need.kind is ResourceKind.GROUP]
-    return judge_all(needs, ask_kafka(loaded.service.kafka, topics, plans, groups), loaded.service)
+    return needs, ask_kafka(loaded.service.kafka, topics, plans, groups)
+
+
+def check_kafka(loaded: Loaded, role: str = "") -> tuple[Finding, ...]:
+    """Ask Kafka about everything that the folder needs, without creating anything. Raises as `ask_about_needs`."""
+    from overlay.inspect.verdict import judge_all
+
+    needs, answers = ask_about_needs(loaded, role)
+    return judge_all(needs, answers, loaded.service)
 
 
 def report_kafka(loaded: Loaded, as_json: bool, role: str = "") -> tuple[dict[str, object], bool]:

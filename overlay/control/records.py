@@ -4,6 +4,7 @@ The topic is compacted, and a key says what a record is about:
 
     consumer STREAM NAME    how a consumer is defined, until it is deleted
     pause STREAM NAME       until when it is paused; null means not paused, whatever its definition says
+    worker NAME             that a worker is drained, and in which of its starts
     request ID              a request, until it has been answered
 
 A definition says where it comes from. A requested one is only here. The definition of a file is
@@ -50,6 +51,7 @@ class Subject(enum.StrEnum):
 
     CONSUMER = "consumer"
     PAUSE = "pause"
+    WORKER = "worker"
     REQUEST = "request"
 
 
@@ -111,8 +113,8 @@ class Unreadable(ValueError):
 
 
 def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
-    """Return what kind of record a key is for, and the names in it: stream and consumer, or the id
-    of the request. Raises Unreadable.
+    """Return what kind of record a key is for, and the names in it: stream and consumer, the name of a
+    worker, or the id of a request. Raises Unreadable.
     """
     if key is not None and len(key) > MAX_KEY:
         raise Unreadable(f"a key of {len(key)} bytes; the control topic's have at most {MAX_KEY}", Misfit.KEY)
@@ -121,15 +123,14 @@ def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
         subject = Subject(word)
     except ValueError as error:
         raise Unreadable(f"not a key of the control topic: {key!r}", Misfit.KEY) from error
-    if len(names) != (1 if subject is Subject.REQUEST else 2) or not all(names):
+    if len(names) != (1 if subject in (Subject.REQUEST, Subject.WORKER) else 2) or not all(names):
         raise Unreadable(f"not a key of the control topic: {key!r}", Misfit.KEY)
     return subject, tuple(names)
 
 
 def make_key(subject: Subject, *names: str) -> bytes:
-    """Return the key of a record of the control topic: the word of `subject` (consumer, pause or
-    request) and `names`, joined by spaces. `names`: stream and consumer, or the id of a request.
-    They are not checked.
+    """Return the key of a record of the control topic: the word of `subject` and `names`, joined by
+    spaces. `names`: as `split_key` returns them; they are not checked.
     """
     return " ".join((subject, *names)).encode()
 
@@ -186,6 +187,19 @@ def read_pause(value: bytes) -> Pause:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"a pause that cannot be read: {value[:80]!r}") from error
+
+
+def write_drain(worker: str, boot: str) -> Record:
+    """Return the record that a worker is drained. `boot`: of the start of its process that is meant."""
+    return Record(make_key(Subject.WORKER, worker), write_json({"v": VERSION, "drained": boot}))
+
+
+def read_drain(value: bytes) -> str:
+    """Return which start of a worker is drained. Raises Unreadable."""
+    boot = read_json(value).get("drained")
+    if not isinstance(boot, str) or not boot:
+        raise Unreadable(f"a drained worker without its start: {value[:80]!r}")
+    return boot
 
 
 def write_config(config: ConsumerConfig) -> dict[str, object]:

@@ -36,11 +36,13 @@ from .records import (
     Subject,
     Unreadable,
     read_definition,
+    read_drain,
     read_pause,
     split_key,
 )
 from .requests import Request, RequestRefusal, parse_request, refuse, refuse_violation
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -53,6 +55,8 @@ class Registry:
     files: Loaded
     definitions: dict[ConsumerId, Definition] = field(default_factory=dict)
     pauses: dict[ConsumerId, Pause] = field(default_factory=dict)
+    drained: dict[str, str] = field(default_factory=dict)
+    """Workers that are drained, by name, and which of their starts is meant."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer by id, in their order."""
     lapsed: set[ConsumerId] = field(default_factory=set)
@@ -90,6 +94,9 @@ class Registry:
                     self.requests[id] = parse_request(
                         id, value, find_header, timestamp, make_rule(self.files.service.topics)
                     )
+                return subject
+            if subject is Subject.WORKER:
+                _put(self.drained, names[0], None if value is None else read_drain(value))
                 return subject
             # a definition or a pause, or the tombstone of one
             consumer = names[0], names[1]
@@ -135,6 +142,7 @@ class Registry:
         self._effective = None
         self.definitions.clear()
         self.pauses.clear()
+        self.drained.clear()
         self.requests.clear()
 
     def lapse(self, id: ConsumerId) -> None:
@@ -228,6 +236,10 @@ class Registry:
         known = self.definitions.get(id)
         return known.created if known else 0
 
+    def find_origin(self, id: ConsumerId) -> Origin:
+        """Return where a consumer that is to be served comes from: a file takes precedence over a request."""
+        return Origin.FILE if id in self.files.consumers else Origin.REQUEST
+
     def _is_deleted(self, id: ConsumerId) -> bool:
         return id in self.definitions and self.definitions[id].is_deleted
 
@@ -297,7 +309,7 @@ def refuse_field(path: Path, message: str) -> RequestRefusal:
     return RequestRefusal(ERRORS[10012], f"{show_path(path)} {message}")
 
 
-def _put(entries: dict[ConsumerId, T], id: ConsumerId, entry: T | None) -> None:
+def _put(entries: dict[K, T], id: K, entry: T | None) -> None:
     """Set an entry, or remove it if `entry` is None."""
     if entry is None:
         entries.pop(id, None)

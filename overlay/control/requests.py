@@ -47,6 +47,8 @@ class Op(enum.Enum):
     PAUSE = "consumer.pause", "consumer_pause_response", "CONSUMER.PAUSE"
     RESUME = "consumer.resume", "consumer_pause_response", "CONSUMER.PAUSE"
     NEXT = "consumer.next", "consumer_next_response", "CONSUMER.MSG.NEXT"
+    DRAIN = "worker.drain", "worker_drain_response", "WORKER.DRAIN"
+    UNDRAIN = "worker.undrain", "worker_drain_response", "WORKER.UNDRAIN"
     STREAM_INFO = "stream.info", "stream_info_response", "STREAM.INFO"
     STREAM_LIST = "stream.list", "stream_list_response", "STREAM.LIST"
 
@@ -63,7 +65,7 @@ class Op(enum.Enum):
     @property
     def changes(self) -> bool:
         """Whether the request may change something, and so is audited."""
-        return self in (Op.CREATE, Op.UPDATE, Op.DELETE, Op.PAUSE, Op.RESUME)
+        return self in (Op.CREATE, Op.UPDATE, Op.DELETE, Op.PAUSE, Op.RESUME, Op.DRAIN, Op.UNDRAIN)
 
 
 _OPS = {op.word: op for op in Op}
@@ -166,7 +168,7 @@ def _find_fault(op: Op | None, stream: object, consumer: object, body: Mapping[s
         return f"op: found {body.get('op')!r}, known are {', '.join(_OPS)}"
     if not isinstance(stream, str) or not isinstance(consumer, str):
         return "stream and consumer are texts"
-    if not stream and op not in (Op.LIST, Op.STREAM_LIST):
+    if not stream and op not in (Op.LIST, Op.STREAM_LIST, Op.DRAIN, Op.UNDRAIN):
         return "stream: is missing"
     return "consumer: is missing" if op in _NAMED and not consumer else ""
 

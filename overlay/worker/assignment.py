@@ -30,6 +30,7 @@ from overlay.state.leases import find_held, may_be_a_jobs
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
 
+from .round.deliveries import share_outputs
 from .round.task import Reader
 
 log = get_logger(__name__)
@@ -207,6 +208,7 @@ async def enlist(
             assignment.stalled[config.id] = str(error)
             assignment.machines.pop(config.id, None)
             log.error("consumer stalled", stream=config.stream, consumer=config.id[1], reason=str(error))
+    assignment.readers.update(share_outputs(assignment.readers))
     delta.consumers.update(_pin_absent(state, assignment))
 
 

@@ -143,6 +143,7 @@ class Series:
         for metric in (
             metrics.records_fetched,
             metrics.records_decoded,
+            metrics.records_read_again,
             metrics.records_lost,
             metrics.chunks_sealed,
             metrics.acks_lost,

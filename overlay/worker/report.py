@@ -13,7 +13,9 @@ from overlay.config import Loaded
 from overlay.config.consumer import Engine
 from overlay.control.responses import describe_acks
 from overlay.state.shard_state import ConsumerId
+from overlay.units import format_time
 
+from .commit.first_reads import FirstReads, ReadCounts
 from .cursors.cursor import find_tail
 from .lag import Lags, find_places
 from .round.task import Counts
@@ -34,7 +36,8 @@ class Rates:
     """Counts since the service started, and rates a second over the last ten seconds."""
 
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
-    decoded: Counter[str] = field(default_factory=Counter)
+    reads: FirstReads = field(default_factory=FirstReads)
+    """What was read of each stream."""
     newest: dict[ConsumerId, int] = field(default_factory=dict)
     """The source timestamp of the last record delivered to each consumer, ms since 1970."""
     began: int = field(default_factory=now_ms)
@@ -46,7 +49,6 @@ class Rates:
     def note(self, counts: Counts, now: int) -> None:
         """Count the result of a committed round. `now`: ms since 1970."""
         self.delivered.update(counts.delivered)
-        self.decoded.update(counts.decoded)
         self.newest.update(counts.newest)
         self._recall(now)
         if not self._recent or now - self._recent[-1][0] >= SLOT_MS:
@@ -153,6 +155,9 @@ def report_consumer(
             found["acks"] = describe_acks(info)
         if consumer in session.assignment.readers:
             found |= _count_pending(session, consumer)
+    if found["state"] in ("running", "catching up") and (config.pause_until or 0) > now_ns():
+        assert config.pause_until is not None
+        found |= {"state": "paused", "reason": f"until {format_time(config.pause_until)}"}
     lag = lags.find(consumer, now)
     if not is_elsewhere and config.engine is not Engine.SPARK:
         found["lag_records"] = lag.records
@@ -218,13 +223,17 @@ def report_stream(
     """Return what /streams says of one stream."""
     stream = loaded.streams[name]
     readers = {consumer for consumer in loaded.served if consumer[0] == name}
+    reads = rates.reads.streams.get(name, ReadCounts())
     found: dict[str, Any] = {
         "name": name,
         "topics": list(stream.topic_names),
         "subjects": list(stream.subjects),
         "state": "elsewhere" if readers and readers <= set(elsewhere) else "idle",
         "reason": "",
-        "decoded": rates.decoded[name],
+        "decoded": reads.first,
+        "read_again": reads.again,
+        "unaddressed": dict(reads.unaddressed),
+        "unaddressed_at": reads.example,
         "rate": rates.of_stream(name, now_ms()),
         "consumers": sorted(consumer for stream, consumer in loaded.consumers if stream == name),
         "partitions": {},

@@ -172,7 +172,8 @@ class Service:
         service, request_server = self.loaded.service, self._request_server
         prefix = service.topics.prefix
         registry = Registry(self.loaded) if request_server is None else request_server.registry
-        membership = Membership(service.kafka, prefix, state_topic(prefix))
+        is_drained = request_server is not None and request_server.is_drained
+        membership = Membership(service.kafka, prefix, state_topic(prefix), drained=is_drained)
         if not await unless(stop, membership.start()):
             return
         async with asyncio.TaskGroup() as group:
@@ -209,6 +210,11 @@ class Service:
 
             await membership.run(stop, take, shard_manager.release)
 
+    @property
+    def worker(self) -> str:
+        """The worker's name in the fleet."""
+        return name_worker(self.loaded.service, socket.gethostname(), self.port)
+
     def _watch(self, admin: Admin, shard_manager: ShardManager, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         """Start, until `stop`, what looks at the consumers from outside: for their lag, and for the
         fleet."""
@@ -222,7 +228,7 @@ class Service:
         """Return what publishes the status of this worker for the fleet."""
         service = self.loaded.service
         topics = service.topics
-        worker = name_worker(service, socket.gethostname(), self.port)
+        worker = self.worker
         source = StatusSource(lambda: self.identity, shard_manager, worker, self._start)
         return Publisher(service.kafka, admin, topics.prefix, topics.replication, worker, self.metrics, source.collect)
 
@@ -261,7 +267,12 @@ class Service:
         name = f"{self.identity.prefix}@{socket.gethostname()}"
         # set before it is open, so that `reload` reaches it meanwhile
         request_server = self._request_server = RequestServer(
-            self.loaded.service.kafka, admin, Registry(self.loaded), name, self.metrics
+            self.loaded.service.kafka,
+            admin,
+            Registry(self.loaded),
+            name,
+            worker=(self.worker, self._start.boot),
+            metrics=self.metrics,
         )
         try:
             await request_server.open()

@@ -128,6 +128,10 @@ class ShardManager:
         known for the next seconds."""
         return await self.membership.is_owner(shard)
 
+    def drain(self, *, drained: bool) -> None:
+        """Have the group give our shards to other workers, or give us some again. Returns at once."""
+        self.membership.drain(drained=drained)
+
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
         to shards of ours.
@@ -364,4 +368,10 @@ class ShardManager:
                 self.metrics.delivery_latency_seconds.labels(*kept).observe(max(0, now - oldest) / 1000)
         for consumer, records in counts.dead_letters.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
+        for read in counts.reads:
+            stream, added = read.partition[0], self.rates.reads.take(read)
+            self.metrics.records_decoded.labels(stream).inc(added.first)
+            self.metrics.records_read_again.labels(stream).inc(added.again)
+            for reason, unaddressed in added.unaddressed.items():
+                self.metrics.records_unaddressed.labels(stream, reason).inc(unaddressed)
         self.rates.note(counts, now)

@@ -124,6 +124,7 @@ class StatusSource:
             shard_count=manager.count,
             trouble=clean(manager.trouble),
             leaving=is_last,
+            drained=manager.membership.drained,
             served=self._served,
             shards=tuple(shards),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from overlay.config import ConsumerConfig
 from overlay.config.identity import Identity
 from overlay.view.facts import ConsumerFacts, OverlayFacts, PartitionFacts, ServiceFacts, StreamFacts
 from overlay.view.look import combine, compare, explain_stranger
@@ -31,6 +32,9 @@ def test_the_service_knows_better_and_the_state_fills_the_gaps() -> None:
             ("C", "fresh"): ConsumerFacts("C", "fresh", state="new"),
         },
     )
+    config = ConsumerConfig(stream="A", durable_name="fine")
+    by_file = {**stored.consumers, ("A", "fine"): replace(stored.consumers["A", "fine"], config=config)}
+    assert combine(running, replace(stored, consumers=by_file), MINE).consumers["A", "fine"].config is config
     found = combine(running, stored, MINE)
     assert found.streams["A"].partitions["t-0"].position == 8
     assert found.streams["B"].partitions == PARTS
