@@ -46,7 +46,7 @@ from .brokertime import Age
 from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
 from .journal import Journal
-from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
+from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
 from .registry import Registry
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .tail import Tail
@@ -99,6 +99,9 @@ class Host(rules.Host, Protocol):
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
         to the worker's shards."""
 
+    def drain(self, *, drained: bool) -> None:
+        """Give the worker's shards to other workers, or have the group give it some again."""
+
 
 @dataclass(slots=True)
 class RequestServer:
@@ -111,6 +114,8 @@ class RequestServer:
     registry: Registry
     name: str
     """The worker's name, for audits."""
+    worker: tuple[str, str] = "", ""
+    """The worker's name in the fleet, and what tells the starts of its process apart."""
     metrics: Metrics = field(default_factory=Metrics)
     host: Host = field(init=False)
     _tail: Tail = field(init=False)
@@ -147,12 +152,21 @@ class RequestServer:
 
     def __post_init__(self) -> None:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
-        self._tail = Tail(self.kafka, self.admin, self.registry, self.metrics.control_records_unreadable.inc)
+        self._tail = Tail(self.kafka, self.admin, self.registry, self._count_passed_over)
 
     @property
     def prefix(self) -> str:
         """The prefix of the overlay's own topics."""
         return self.registry.prefix
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether this start of the worker is to have no shards."""
+        name, boot = self.worker
+        return bool(name) and self.registry.drained.get(name) == boot
+
+    def _count_passed_over(self, misfit: Misfit, count: int) -> None:
+        self.metrics.control_records_unreadable.labels(misfit.value).inc(count)
 
     def _count_refused(self, reason: str, count: int) -> None:
         self.metrics.replies_refused.labels(reason).inc(count)
@@ -261,6 +275,7 @@ class RequestServer:
             deleted = self.registry.find_deleted()
             await self.host.take_up(self.registry.effective(), deleted)
             self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
+        self.host.drain(drained=self.is_drained)
         self._taken_up = self._tail.seen
         await self._keep_registry()
         if self._tail.seen >= self._hold:
@@ -359,7 +374,8 @@ class RequestServer:
             written = [await self._complete(definition) for definition in mine]
             records = [write_definition(definition) for definition in written]
             await self._write(mine[0].id, records, decided=True)
-            self._unwritten = [definition for definition in self._unwritten if definition not in mine]
+            done = {definition.id for definition in mine}
+            self._unwritten = [definition for definition in self._unwritten if definition.id not in done]
 
     async def _complete(self, definition: Definition) -> Definition:
         """Return a file's definition. If the consumer is new and begins at the end of its stream,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -39,7 +40,7 @@ from overlay.scan.decode import NO_STOP
 from overlay.waits import is_set_within
 
 from .brokertime import BrokerTime
-from .records import ConsumerId, Definition, Origin, Subject
+from .records import ConsumerId, Definition, Misfit, Origin, Subject
 from .registry import Registry
 
 log = get_logger(__name__)
@@ -61,8 +62,8 @@ suspended."""
 HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT)
 
 
-def _ignore(_: int) -> None:
-    pass
+def _ignore(misfit: Misfit, count: int) -> None:
+    """Do nothing with records that were passed over."""
 
 
 @dataclass(slots=True)
@@ -74,8 +75,8 @@ class Tail:
     kafka: Properties
     admin: Admin
     registry: Registry
-    on_passed_over: Callable[[int], None] = _ignore
-    """Called with the number of records and batches that could not be read."""
+    on_passed_over: Callable[[Misfit, int], None] = _ignore
+    """Called with a reason, and the number of records and batches that could not be read for it."""
     plain: bool = False
     """Whether to read without kernels, as commands do (kafka/records.py)."""
     seen: int = 0
@@ -278,15 +279,15 @@ class Tail:
         """
         subjects: set[Subject] = set()
         reached = fetched.next_offset
-        passed_over: list[tuple[int, str]] = []
+        passed_over: list[tuple[int, str, Misfit]] = []
         for count, found in enumerate(self._rows.read(fetched, fetched.position)):
             if isinstance(found, Malformed):
-                passed_over.append((found.base_offset, found.fault.text))
+                passed_over.append((found.base_offset, found.fault.text, Misfit.BATCH))
                 reached = max(reached, found.next_offset)
             elif (subject := self._take_row(found)) is not None:
                 subjects.add(subject)
             else:
-                passed_over.append((found.offset, self.registry.fault))
+                passed_over.append((found.offset, self.registry.fault, self.registry.misfit))
             if count % TURN == TURN - 1:
                 await asyncio.sleep(0)
         if reached > fetched.next_offset:
@@ -300,14 +301,15 @@ class Tail:
         self.brokers.note(row.timestamp, monotonic())
         return self.registry.take(row.key, row.value, row.headers.get, row.timestamp)
 
-    def _tell(self, passed_over: list[tuple[int, str]]) -> None:
+    def _tell(self, passed_over: list[tuple[int, str, Misfit]]) -> None:
         """Count the records that could not be read (offset and reason of each), and log only the
         first: any client may write many of them.
         """
         if not passed_over:
             return
-        self.on_passed_over(len(passed_over))
-        offset, reason = passed_over[0]
+        for misfit, count in Counter(misfit for *_, misfit in passed_over).items():
+            self.on_passed_over(misfit, count)
+        offset, reason, _ = passed_over[0]
         log.warning(
             "control records passed over", first=f"{self.topic}-0@{offset}", reason=reason[:200], count=len(passed_over)
         )

@@ -253,8 +253,12 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
         wire["heard"] = [[*source, offset] for source, offset in state.heard.items()]
     if state.replay_until is not None:
         wire["replay_until"] = state.replay_until
-    texts = {"policy": state.policy, "job": state.job, "claim": state.claim, "recall": state.recall}
-    return wire | {key: text for key, text in texts.items() if text}
+    if state.policy:
+        wire["policy"] = state.policy
+    if state.job or state.claim or state.recall:
+        texts = {"job": state.job, "claim": state.claim, "recall": state.recall}
+        wire |= {key: text for key, text in texts.items() if text}
+    return wire
 
 
 class StateRecord(NamedTuple):

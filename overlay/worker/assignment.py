@@ -30,6 +30,7 @@ from overlay.state.leases import find_held, may_be_a_jobs
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
 
+from .round.deliveries import share_outputs
 from .round.task import Reader
 
 log = get_logger(__name__)
@@ -207,6 +208,7 @@ async def enlist(
             assignment.stalled[config.id] = str(error)
             assignment.machines.pop(config.id, None)
             log.error("consumer stalled", stream=config.stream, consumer=config.id[1], reason=str(error))
+    assignment.readers.update(share_outputs(assignment.readers))
     delta.consumers.update(_pin_absent(state, assignment))
 
 
@@ -302,7 +304,7 @@ async def _enlist(
         end = await find_replay_end(admin, sources.partitions, assignment.starts, ledger)
         delta.consumers[config.id] = replace(known, replay_until=end)
     output = assignment.outputs.get(config.deliver_subject)
-    dead_letters = assignment.outputs.get(config.dead_letter_topic)
+    dead_letters = assignment.outputs[config.dead_letter_topic] if config.dead_letter_topic else None
     output_topic = make_output_topic(output, config) if output else None
     accepts = compile_filter(config.filter, assignment.streams[config.stream])
     begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE

@@ -153,7 +153,7 @@ class Judge:
     def find_missing(self, consumer: Consumer) -> set[bytes]:
         """Return the values that have not been delivered, nor given up since the output could not take them."""
         since = self._run.resets[-1] if self._run.resets else 0.0
-        delivered = {one.value or b"" for one in self._archive.read(consumer.output) if one.timestamp >= since}
+        delivered = {each.value for each in self._read_deliveries(consumer) if each.record.timestamp >= since}
         return self.find_wanted(consumer) - delivered - self._find_given_up(consumer) - self._find_undecided(consumer)
 
     def _judge_begun_anew(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
@@ -171,7 +171,7 @@ class Judge:
 
     def _find_undecided(self, consumer: Consumer) -> set[bytes]:
         """Return the values of deliveries that an output lost, when it was deleted, before their transaction had ended."""
-        return {record.value or b"" for record in self._archive.undecided[consumer.output]}
+        return {each.value for each in self._read_undecided(consumer)}
 
     def _count_rewinds(self, consumer: Consumer) -> int:
         """Return how often the state of a consumer's shard has lost its end."""
@@ -217,10 +217,10 @@ class Judge:
                 self._check_acks(consumer, deliveries)
 
     def _read_deliveries(self, consumer: Consumer) -> list[Delivery]:
-        return _find_deliveries(self._archive.read(consumer.output))
+        return _find_deliveries(self._archive.read(consumer.output), consumer)
 
     def _read_undecided(self, consumer: Consumer) -> list[Delivery]:
-        return _find_deliveries(self._archive.undecided[consumer.output])
+        return _find_deliveries(self._archive.undecided[consumer.output], consumer)
 
     def _blame(self, consumer: Consumer, what: str, which: Collection[object]) -> None:
         if which:
@@ -453,7 +453,8 @@ class Judge:
             last[each.token.sequence] = each
         again += [(sequence, last[sequence]) for sequence in letters if sequence in last]
         # what an output has lost may not have been read, and its deadline begins all the same
-        lost = _find_deliveries([*self._archive.lost[consumer.output], *self._archive.undecided[consumer.output]])
+        out, archive = consumer.output, self._archive
+        lost = _find_deliveries([*archive.lost[out], *archive.undecided[out]], consumer)
         unsure = {each.token.sequence for each in lost}
         for sequence, before in again:
             if sequence in unsure:
@@ -485,12 +486,14 @@ def _find_covered(acked: Sequence[int], delivered: Sequence[int]) -> Sequence[in
     return delivered[: bisect_left(delivered, max(acked, default=0))]
 
 
-def _find_deliveries(records: Iterable[Found]) -> list[Delivery]:
-    return [
+def _find_deliveries(records: Iterable[Found], consumer: Consumer) -> list[Delivery]:
+    """Return the deliveries of a consumer among the records of its output, which may have those of others as well."""
+    found = (
         Delivery(record, parse_token(token))
         for record in records
         if (token := record.header("Nats-Reply-To")) is not None
-    ]
+    )
+    return [each for each in found if each.token.consumer == consumer.name]
 
 
 def _find_doubled(names: dict[int, bytes]) -> set[bytes]:

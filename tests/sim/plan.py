@@ -104,6 +104,8 @@ class Deed(Enum):
 _EXPLICIT_DEEDS = tuple(deed for deed in Deed if deed is not Deed.BEYOND)
 _ALL_DEEDS = (Deed.ACK, Deed.TWICE, Deed.LATE, Deed.SYNC, Deed.SILENCE)
 """What readers of consumers with `ack_policy: all` do."""
+SHARING = 0.3
+"""Share of histories in which consumers without acks share an output topic."""
 LOST_ANSWERS = 0.03
 """Share of answers that get lost in histories where that happens most: enough for one batch to lose several."""
 
@@ -237,6 +239,7 @@ class Plan:
         losses = random.Random(f"losses of {seed}")
         further = random.Random(f"further losses of {seed}")
         own = random.Random(f"losses of the service's own topics of {seed}")
+        sharing = random.Random(f"shared outputs of {seed}")
 
         def rate(most: float) -> float:
             return 0.0 if chance.random() < 0.25 else chance.random() * most
@@ -267,6 +270,8 @@ class Plan:
         own_kinds = _list_kinds(own_mishaps)
         if change_rates[Kind.TIGHTEN]:
             consumers = tuple(_let_bury(changes, consumer) for consumer in consumers)
+        if sharing.random() < SHARING:
+            consumers = _share_output(consumers)
         return cls(
             brokers=brokers,
             partitions=chance.choice((1, 1, 2, 3)),
@@ -418,6 +423,14 @@ def _let_bury(chance: random.Random, consumer: Consumer) -> Consumer:
         return consumer
     letters = consumer.letters or f"dead-{consumer.name}"
     return replace(consumer, config={**consumer.config, "dead_letter": letters, "on_undeliverable": "dead_letter"})
+
+
+def _share_output(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
+    """Have all consumers without acks write to the output of the first of them. If their files differ in nothing else but the
+    filters, their deliveries are in the same batches."""
+    plain = [each for each in consumers if not each.acks and not each.is_pulled]
+    shared = {key: plain[0].config[key] for key in ("deliver_subject", "output")} if plain else {}
+    return tuple(replace(each, config={**each.config, **shared}) if each in plain else each for each in consumers)
 
 
 def _draw_orders(chance: random.Random) -> tuple[Order, ...]:

@@ -65,8 +65,8 @@ class CommitUnit:
     """What is committed together: a round of the pipeline, or a step of the dispatcher."""
 
     delta: Delta
-    batches: Sequence[tuple[ConsumerId, OutputBatch]] = ()
-    """Output batches, each with its consumer."""
+    batches: Sequence[tuple[tuple[ConsumerId, ...], OutputBatch]] = ()
+    """Output batches, each with its consumers."""
     ledger: Sequence[OutputBatch] = ()
     """Ledger entries, as batches for the index topics."""
     index: Sequence[OutputBatch] = ()
@@ -88,10 +88,10 @@ class CommitUnit:
     are written."""
 
     @property
-    def owned(self) -> list[tuple[ConsumerId, OutputBatch]]:
-        """The unit's output batches that are written in a transaction, each with its consumer.
+    def owned(self) -> list[tuple[tuple[ConsumerId, ...], OutputBatch]]:
+        """The unit's output batches that are written in a transaction, each with its consumers.
         Batches of at-least-once consumers are left out."""
-        return [(consumer, outgoing) for consumer, outgoing in self.batches if outgoing.batch.is_transactional]
+        return [(consumers, outgoing) for consumers, outgoing in self.batches if outgoing.batch.is_transactional]
 
     @property
     def transactional(self) -> list[OutputBatch]:
