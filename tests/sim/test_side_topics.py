@@ -12,7 +12,6 @@ from .scenes import await_values, until
 from .world import World
 from .writing import write
 
-
 CONSUMER = {
     "stream": "S", "durable_name": "c", "deliver_subject": "out", "ack_policy": "explicit", "ack_wait": "1s", "max_deliver": 1,
     "interest": "always", "dead_letter": "dead",
