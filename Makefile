@@ -43,10 +43,10 @@ test: $(STAMP) ## lint, then every test but the long ones
 	@echo "pytest"
 	@$(RUN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(ARGS)
 
-test-long: $(STAMP) ## every test, with many more rounds: fuzzing, kill -9, kernels that check every index
+test-long: $(STAMP) ## every test, with other examples each time and many more rounds: fuzzing, kill -9, checked kernels
 	@$(MAKE) --no-print-directory -j 2 lint kernels
 	@echo "pytest, long"
-	@OVERLAY_FUZZ=100000 OVERLAY_KILLS=30 OVERLAY_SCRIPTS=1000 OVERLAY_FILTER_PAIRS=20000 OVERLAY_PLANS=2000 OVERLAY_COMINGS=40 OVERLAY_STRESS_S=600 OVERLAY_STORM_S=240 OVERLAY_SIM_SEEDS=20000 $(RUN)/python -m pytest --timeout 3000 $(ARGS)
+	@OVERLAY_EXAMPLES=new OVERLAY_FUZZ=100000 OVERLAY_KILLS=30 OVERLAY_SCRIPTS=1000 OVERLAY_FILTER_PAIRS=20000 OVERLAY_PLANS=2000 OVERLAY_COMINGS=40 OVERLAY_STRESS_S=600 OVERLAY_STORM_S=240 OVERLAY_SIM_SEEDS=20000 $(RUN)/python -m pytest --timeout 3000 $(ARGS)
 	@$(if $(strip $(ARGS)),,$(MAKE) --no-print-directory test-bounds)
 
 test-bounds: $(STAMP) ## the tests of kernels, and chaos, with kernels that check every index

@@ -12,8 +12,9 @@ from types import MappingProxyType
 import click
 from confluent_kafka import KafkaException
 
-from bench import ack, push, scan, skip, spark, sql
+from bench import ack, consumers, push, scan, skip, spark, sql
 from bench import dataset as data
+from bench import start as starts
 from bench.dataset import CODECS, SELECTIVITIES, Dataset
 from bench.figures import Case
 from bench.machine import describe_machine
@@ -33,7 +34,9 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
         "sql": sql.measure,
         "skip": skip.measure,
         "ack": ack.measure,
+        "consumers": consumers.measure,
         "spark": spark.measure,
+        "start": starts.measure,
     }
 )
 
@@ -46,7 +49,7 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
     "--scale",
     type=click.FloatRange(min=0.01),
     help="Repeat the 336,776 flights this often (spark: three times as often); skip: three million records so often;"
-    " ack: 100,000. [default: 3]",
+    " ack: 100,000; consumers: 200,000. [default: 3]",
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each case. [default: 3]")
 @click.option("--only", multiple=True, metavar="PEER", help="Run this peer; may be given several times.")
@@ -54,7 +57,12 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
 @click.option(
     "--selectivity", multiple=True, type=click.Choice(list(SELECTIVITIES)), help="scan, push: run these cases only."
 )
-@click.option("--case", multiple=True, metavar="CASE", help="skip, spark: run this case; may be given several times.")
+@click.option(
+    "--case",
+    multiple=True,
+    metavar="CASE",
+    help="skip, spark, consumers, start: run this case; may be given several times.",
+)
 def main(
     name: str,
     as_json: bool,
@@ -86,7 +94,9 @@ def main(
     except (OverlayError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
     if strangers := settings.cases - {case.name for case in cases}:
-        raise click.UsageError(f"{name} has no case {' '.join(sorted(strangers))}: of skip and spark one can be chosen")
+        raise click.UsageError(
+            f"{name} has no case {' '.join(sorted(strangers))}: of skip, spark, consumers and start one can be chosen"
+        )
     if as_json:
         print(json.dumps(report(name, settings, cases)))
     else:

@@ -6,12 +6,9 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bench.errors import WrongAnswer
-from bench.outputs import make_topic
-from bench.peers.confluent_push import open_producer
+from bench.outputs import fill_topic, make_topic
 
 SIZE = 200
-DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +28,7 @@ class Messages:
 
     def publish(self, records: int, progress: Callable[[int], None]) -> MessageTopic:
         topic = make_topic(self.bootstrap, "messages")
-        producer = open_producer(self.bootstrap, transactional=False, idempotent=True)
-        for number, value in enumerate(list_values(records), start=1):
-            while True:
-                try:
-                    producer.produce(topic, value, partition=0)
-                    break
-                except BufferError:
-                    producer.poll(0.05)
-            if number % 65_536 == 0:
-                progress(number)
-        if left := producer.flush(DEADLINE_S):
-            raise WrongAnswer(f"{topic}: {left} of {records} records were not taken. See the broker's log")
+        fill_topic(self.bootstrap, topic, ((value, []) for value in list_values(records)), progress)
         return MessageTopic(self.bootstrap, topic, records)
 
 

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from bench.errors import WrongAnswer
-from bench.service import CONSUMER, STREAM, write_config
+from bench.service import CONSUMER, STREAM, wait_for, write_config
 from bench.sides import Tally, Work
 from overlay.config import load
 from overlay.worker.service import Service
-
-DEADLINE_S = 300.0
-LOOK_S = 0.002
 
 
 class OverlayPush:
@@ -45,20 +40,10 @@ async def _push(service: Service, work: Work, expected: int) -> Tally:
     stop = asyncio.Event()
     running = asyncio.create_task(service.run(stop))
     try:
-        began = await _wait(lambda: bool(service.sessions), service, running)
+        began = await wait_for(lambda: bool(service.sessions), service, running)
         delivered = service.rates.delivered
-        ended = await _wait(lambda: delivered[STREAM, CONSUMER] >= expected, service, running)
+        ended = await wait_for(lambda: delivered[STREAM, CONSUMER] >= expected, service, running)
     finally:
         stop.set()
         await running
     return Tally(work.records, delivered[STREAM, CONSUMER], ended - began)
-
-
-async def _wait(holds: Callable[[], bool], service: Service, running: asyncio.Task[None]) -> float:
-    """When the condition came to hold, seconds by the clock of the figures. Raises WrongAnswer when it does not."""
-    deadline = time.perf_counter() + DEADLINE_S
-    while not holds():
-        if running.done() or time.perf_counter() > deadline:
-            raise WrongAnswer(f"the overlay's service ended or stood still: {service.report()['reasons']}")
-        await asyncio.sleep(LOOK_S)
-    return time.perf_counter()

@@ -1,18 +1,23 @@
-"""Output topics: made before a run, read back by an independent client, and deleted after it. Not part of any time."""
+"""Topics of a run: made and filled before it, read back by an independent client, deleted after it. Not part of any time."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable, Iterable
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.errors import WrongAnswer
+from bench.peers.confluent_push import open_producer
 
 _DEADLINE_S = 60.0
 _SILENCE_S = 10.0
+
+Row = tuple[bytes, list[tuple[str, bytes]]]
+"""The value and the headers of a record."""
 
 
 def make_topic(bootstrap: str, prefix: str, partitions: int = 1) -> str:
@@ -23,6 +28,22 @@ def make_topic(bootstrap: str, prefix: str, partitions: int = 1) -> str:
     config = {"message.timestamp.type": "LogAppendTime"}
     client.create_topics([NewTopic(name, num_partitions=partitions, config=config)])[name].result(_DEADLINE_S)
     return name
+
+
+def fill_topic(bootstrap: str, topic: str, rows: Iterable[Row], progress: Callable[[int], None]) -> None:
+    """Write these records to partition 0. Raises WrongAnswer when Kafka does not take all."""
+    producer = open_producer(bootstrap, transactional=False, idempotent=True)
+    for number, (value, headers) in enumerate(rows, start=1):
+        while True:
+            try:
+                producer.produce(topic, value, headers=headers, partition=0)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if number % 65_536 == 0:
+            progress(number)
+    if left := producer.flush(_DEADLINE_S):
+        raise WrongAnswer(f"{topic}: {left} records were not taken. See the broker's log")
 
 
 def delete_topic(bootstrap: str, name: str) -> None:

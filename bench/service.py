@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.errors import PeerUnavailable
+from bench.errors import PeerUnavailable, WrongAnswer
 from bench.sides import STREAM_SUBJECTS, TEMPLATE, Work
 from overlay.local.ports import find_free
 from overlay.waits import comes_true
+from overlay.worker.service import Service
 
 HOST = "127.0.0.1"
 STREAM = "FLIGHTS"
 CONSUMER = "bench"
 READY_S = 90.0
 STOP_S = 30.0
+DEADLINE_S = 300.0
+LOOK_S = 0.002
 
 
 def write_config(folder: Path, work: Work, out_topic: str, delivery: str) -> str:
@@ -72,6 +77,20 @@ def write_files(folder: Path, bootstrap: str, files: Mapping[str, object]) -> st
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content, indent=1))
     return f"http://{HOST}:{port}"
+
+
+async def wait_for(
+    holds: Callable[[], bool], service: Service, running: asyncio.Task[None], *, look_s: float = LOOK_S
+) -> float:
+    """Wait for a service in this process. Return when the condition came to hold, seconds by the clock of the figures.
+    Raises WrongAnswer when it does not. `look_s`: seconds between two looks.
+    """
+    deadline = time.perf_counter() + DEADLINE_S
+    while not holds():
+        if running.done() or time.perf_counter() > deadline:
+            raise WrongAnswer(f"the overlay's service ended or stood still: {service.report_readiness()['reasons']}")
+        await asyncio.sleep(look_s)
+    return time.perf_counter()
 
 
 @contextmanager

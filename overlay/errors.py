@@ -96,6 +96,12 @@ class SourceUnavailable(OverlayError):
     """
 
 
+class StateCut(SourceUnavailable):
+    """The state partition of a shard has lost records that its owner had written. The owner aborts,
+    and begins again from what is left.
+    """
+
+
 class SourceChanged(OverlayError):
     """The log is not the one that the state was written for (deleted, created anew, truncated, or
     with more partitions than can be read), or may not be read any more. The operator has to act.

@@ -11,14 +11,16 @@ wrong. A function is compiled again if its stamp (kernels.py) has changed, or wh
 checked (NUMBA_BOUNDSCHECK). Names with an underscore are numba's, whose minor version is pinned;
 tests/test_kernels.py checks what is assumed about them.
 
-Only kernels.py imports this module, when the first kernel is called.
+Only kernels.py imports this module, when the first kernel is called, and `overlay doctor`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import FunctionType
@@ -60,6 +62,25 @@ class Cache(FunctionCache):  # type: ignore[misc]
             # be mixed
             (self._numbas._source_stamp, self._find_stamp(self._function), bool(nb.config.BOUNDSCHECK)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFolder:
+    """The folder with the machine code of a function. `is_filled`: whether it has current code."""
+
+    path: Path
+    is_writable: bool
+    is_filled: bool
+
+
+def find_folder(kernel: Any) -> CacheFolder:
+    """Return where the machine code of a kernel (kernels.py) is kept. Raises RuntimeError if numba finds no
+    folder for it.
+    """
+    cache = kernel.dispatcher._cache
+    path = Path(cache.cache_path)
+    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+    return CacheFolder(path, os.access(nearest, os.W_OK), bool(cache._cache_file._load_index()))
 
 
 class Files(IndexDataCacheFile):  # type: ignore[misc]

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from overlay import __version__
 
@@ -21,7 +23,7 @@ class Metrics:
     def __init__(self) -> None:
         """Make all metrics. Long because it is the list of them, one statement each."""
         self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
+        self._others: list[Collector] = [ProcessCollector(registry=registry)]
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, namespace="overlay", registry=registry)
@@ -29,9 +31,17 @@ class Metrics:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(name, text, labels, namespace="overlay", registry=registry)
 
+        self.ready = gauge("ready", "1 while every shard that this worker owns is served")
+        self.shards_owned = gauge("shards_owned", "Shards that the group of workers has assigned to this worker")
+        self.shards = gauge("shards", "Shards that there are, owned by any worker or none; 0 until Kafka has told")
         self.bytes_fetched = counter("bytes_fetched", "Bytes of record batches fetched from source topics")
         self.records_fetched = counter("records_fetched", "Records in the batches fetched, by stream", "stream")
-        self.records_decoded = counter("records_decoded", "Records decoded and given a subject, by stream", "stream")
+        self.records_decoded = counter(
+            "records_decoded", "Records decoded and given a subject for the first time, by stream", "stream"
+        )
+        self.records_read_again = counter(
+            "records_read_again", "Records read once more, for consumers that catch up or after an error", "stream"
+        )
         self.records_unaddressed = counter(
             "records_unaddressed", "Records left out because they have no subject in the stream", "stream", "reason"
         )
@@ -68,7 +78,7 @@ class Metrics:
         )
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
         self.control_records_unreadable = counter(
-            "control_records_unreadable", "Records and batches of the control topic that were passed over"
+            "control_records_unreadable", "Records and batches of the control topic that were passed over", "reason"
         )
         self.replies_refused = counter(
             "replies_refused",
@@ -81,13 +91,13 @@ class Metrics:
         )
         self.consumer_lag_records = gauge(
             "consumer_lag_records",
-            "Offsets between a consumer's position and the end of its topics",
+            "Offsets between the first record that a consumer has not been given and the end of its topics",
             "stream",
             "consumer",
         )
         self.consumer_lag_seconds = gauge(
             "consumer_lag_seconds",
-            "Age of the last record delivered while there is more to read, else 0",
+            "Age of the oldest record that a consumer has not been given, at most the time since it had all",
             "stream",
             "consumer",
         )
@@ -121,6 +131,11 @@ class Metrics:
             "delivery_latency_seconds", "Age of the oldest record of a consumer's share of a round, at its commit",
             ("stream", "consumer"), namespace="overlay", registry=registry, buckets=_LATENCY_BUCKETS,
         )  # fmt: skip
-        Info("build", "Versions", namespace="overlay", registry=registry).info(
-            {"version": __version__, "python": platform.python_version()}
-        )
+        build = Info("build", "Versions", namespace="overlay", registry=registry)
+        build.info({"version": __version__, "python": platform.python_version()})
+        self._others.append(build)
+
+    def list_collectors(self) -> Iterator[Collector]:
+        """Yield every metric, and the collector of what the system knows of the process."""
+        yield from self._others
+        yield from (metric for metric in vars(self).values() if isinstance(metric, Counter | Gauge | Histogram))

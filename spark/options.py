@@ -105,6 +105,10 @@ _NAMES = (
 )  # fmt: skip
 
 
+_ALIASES = {"subject": "subjects", "value": "values", "match_unfiltered": "matchUnfiltered"}
+"""Other spellings, as the command line and Python have them."""
+
+
 def read_options(options: Mapping[str, str]) -> Ask:
     """Return the options in parsed and checked form. Reads the config folder if one is given, but
     does not ask Kafka.
@@ -145,14 +149,16 @@ class _Given:
     """Options by their proper names, whatever case was used. `kafka`: the librdkafka properties."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        known = {name.lower(): name for name in _NAMES}
+        known = {name.lower(): name for name in _NAMES} | _ALIASES
         self.text: dict[str, str] = {}
         self.kafka: dict[str, str] = {}
         for name, value in options.items():
             if name.lower().startswith(KAFKA):
                 self.kafka[name[len(KAFKA) :].lower()] = value
-            elif name.lower() in known:
-                self.text[known[name.lower()]] = value
+            elif (proper := known.get(name.lower())) is not None:
+                if proper in self.text:
+                    raise BadQuestion(f"{proper} is given twice, once as {name!r}. Leave one of them out")
+                self.text[proper] = value
             else:
                 raise BadQuestion(
                     f"there is no option {name!r}.{suggest(name, _NAMES)} Options are {', '.join(_NAMES)}"

@@ -19,6 +19,7 @@ SPARK = REPOSITORY / "spark"
 PURE_PACKAGES = (
     *("scan", "subject", "filter", "match", "consumer"),
     *(f"index/{room}" for room in ("ledger", "pending", "skip")),
+    "inspect/health",
     *(f"worker/{room}" for room in ("cursors", "round")),
 )
 IN_DISPATCH = {"ack_topics.py", "interest.py", "refetch.py", "reply_sender.py", "reply_topics.py"}
@@ -34,7 +35,7 @@ PURE_FILES = (
     ),
     "output/record.py",
     "state/shard_state.py",
-    *(f"fleet/{name}.py" for name in ("changes", "findings", "live", "memory", "picture", "status")),
+    *(f"fleet/{name}.py" for name in ("changes", "drain", "findings", "live", "memory", "picture", "status")),
 )
 FORBIDDEN = {
     "asyncio",
@@ -339,7 +340,7 @@ def test_the_dispatcher_alone_touches_machines() -> None:
 
 def test_no_data_waits_for_the_default_threads() -> None:
     """The event loop's default threads are few, and one may be taken for seconds. What is done there may wait: a look at files
-    or at whether Kafka is there. Work on records has a thread of its own."""
+    or at whether Kafka is there, a page for operators. Work on records has a thread of its own."""
     using = {
         shorten(path)
         for package in ("worker", "control", "dispatch", "state", "output", "kafka")
@@ -347,7 +348,8 @@ def test_no_data_waits_for_the_default_threads() -> None:
         for name in ("to_thread", "finish_in_thread", "run_in_executor")
         if name in path.read_text(encoding="utf-8")
     }
-    assert using <= {"kafka/brokers.py", "worker/index_build.py", "worker/config_folder.py", "worker/service.py"}
+    waiting = {"index_build", "config_folder", "metrics_page", "service"}
+    assert using <= {"kafka/brokers.py", *(f"worker/{name}.py" for name in waiting)}
 
 
 def test_no_coroutine_joins_a_thread() -> None:

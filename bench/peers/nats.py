@@ -49,7 +49,7 @@ class NatsScan:
             self._server = Server()
         name = f"first{work.records}"  # a stream for each number of records
         if work.records not in self._copied:
-            asyncio.run(copy(self._server.url, name, _list_messages(self._dataset, work.records), work.records))
+            asyncio.run(copy(self._server.url, name, list_messages(self._dataset, work.records), work.records))
             self._copied.add(work.records)
         expected = self._dataset.count(work.pattern, work.records)
         return asyncio.run(count(self._server.url, name, work.pattern, work.records, expected))
@@ -91,7 +91,8 @@ Message = tuple[str, bytes, dict[str, str]]
 """Subject, value, headers."""
 
 
-def _list_messages(dataset: Dataset, records: int) -> Iterator[Message]:
+def list_messages(dataset: Dataset, records: int) -> Iterator[Message]:
+    """Yield the first records of the data set as messages."""
     subjects = dataset.subjects.to_pylist()
     rows = flights.records(dataset.table, records / dataset.table.num_rows)
     for number, (_, value, headers) in enumerate(rows):

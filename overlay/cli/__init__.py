@@ -36,10 +36,16 @@ COMMANDS = {
     "validate": CommandEntry(
         "overlay.cli.validate:validate", "Check a config folder, and with --kafka what it needs of Kafka."
     ),
+    "doctor": CommandEntry(
+        "overlay.cli.doctor:doctor", "Look at everything that the service depends on, and say what to do."
+    ),
     "run": CommandEntry("overlay.cli.run:run", "Run the service of a config folder."),
+    "apply": CommandEntry("overlay.cli.apply:apply", "Give a running service the consumers of a folder."),
     "fleet": CommandEntry("overlay.cli.fleet:fleet", "Show all workers of a service at one place."),
     "workers": CommandEntry("overlay.cli.workers:workers", "List the workers of a service."),
     "shards": CommandEntry("overlay.cli.workers:shards", "List the shards of a service, and which worker has each."),
+    "drain": CommandEntry("overlay.cli.drain:drain", "Have a worker give its shards to the other workers."),
+    "top": CommandEntry("overlay.cli.top:top", "Show workers and consumers, live in the terminal."),
     "read": CommandEntry("overlay.cli.read:read", "Print the records of a stream or a topic that pass a filter."),
     "filter": CommandEntry("overlay.cli.filter:filter_group", "Check a filter expression, or try it on a message."),
     "explain": CommandEntry("overlay.cli.explain:explain", "Say what a filter skips of the log, and why."),

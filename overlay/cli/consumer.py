@@ -16,6 +16,7 @@ from overlay.errors import OverlayError
 from . import consumer_change, consumer_message
 from .folder import (
     change_options,
+    config_option,
     confirm,
     look_around,
     look_options,
@@ -26,7 +27,8 @@ from .folder import (
 )
 
 if TYPE_CHECKING:
-    from overlay.config import Loaded
+    from overlay.config import ConsumerConfig, Loaded
+    from overlay.control.registry import Registry
     from overlay.view.facts import ConsumerFacts, OverlayFacts
 
 
@@ -63,7 +65,10 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
 @click.argument("name")
 @look_options
 def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
-    """Show one consumer: output, filters, positions, sequence, rate, lag."""
+    """Show one consumer: output, positions, sequence, rate, lag, and its whole config.
+
+    The config is that of its file, or the one with which it was made by `add`.
+    """
     from overlay.view.table import make_console, print_consumer
     from overlay.view.wire import describe_consumer
 
@@ -73,6 +78,59 @@ def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
         print_facts(facts, consumer=describe_consumer(found))
     else:
         print_consumer(make_console(), facts, found)
+
+
+@consumer.command()
+@click.argument("names", nargs=-1, required=True, metavar="[STREAM] NAME")
+@click.option(
+    "--out",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A new file to write to, such as DIR/consumers/NAME.yaml. Default: standard output.",
+)
+@config_option
+def export(names: tuple[str, ...], file: Path | None, folder: Path) -> None:
+    """Write a consumer's config as a consumer file, also if it was made by `add`.
+
+    STREAM may be left out if only one stream has a consumer of this name. The file has what differs
+    from the defaults. In the config folder it takes the consumer over, which goes on as it was.
+    """
+    from overlay.config.spelling import write_file
+
+    if len(names) > 2:
+        raise click.UsageError("name one consumer: [STREAM] NAME")
+    text = write_file(find_config(open_folder(folder), "/".join(names), folder))
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except OSError as error:
+        raise OverlayError(f"{file}: {error.strerror}. Name another file") from error
+    click.echo(f"written {file}")
+
+
+def find_config(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
+    """Return the config of a consumer by NAME or STREAM/NAME, from its file or from the control topic
+    without a pause by request. Blocks. Raises OverlayError if it is unknown or ambiguous.
+    """
+    import asyncio
+
+    from overlay.control.tail import read_registry
+    from overlay.kafka.admin import Admin
+
+    from .explain import find_consumer
+
+    async def look() -> Registry:
+        async with Admin(loaded.service.kafka) as admin:
+            return await read_registry(loaded.service.kafka, admin, loaded)
+
+    registry = asyncio.run(look())
+    config = find_consumer(registry.effective(), name, folder)
+    definition = registry.definitions.get(config.id)
+    return loaded.consumers[config.id] if definition is None or config.id in loaded.consumers else definition.config
 
 
 @consumer.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import click
 
 from overlay.errors import OverlayError
 
-from .folder import config_option, json_option, look_options, open_control, print_json
+from .folder import config_option, json_option, look_options, open_control, parse_object, print_json
 
 if TYPE_CHECKING:
     from overlay.client.control.control import ConsumerInfo
@@ -23,8 +24,13 @@ def fields_options(command: Any) -> Any:
     options = (
         click.option("--file", "file", type=click.File("rb"), help="A consumer file; - is standard input."),
         click.option("--output", "output", metavar="TOPIC", help="deliver_subject: the output topic."),
-        click.option("--subject", "subjects", multiple=True, metavar="PATTERN", help="A subject filter; repeatable."),
+        click.option(
+            "--subject", "--subjects", "subjects", multiple=True, metavar="PATTERN", help="A subject filter; repeatable."
+        ),
         click.option("--sql", help="filter.sql: a condition that messages have to meet."),
+        click.option("--properties", metavar="JSON", help="filter.properties: a property filter, in place of --sql."),
+        click.option("--value", "--values", "values", multiple=True, help="filter.values: a filter value; repeatable."),
+        click.option("--match-unfiltered", is_flag=True, help="With --value: messages without a filter value as well."),
         click.option("--deliver", metavar="POLICY", help="deliver_policy: all, new, last, last_per_subject."),
         click.option("--ack", metavar="POLICY", help="ack_policy: explicit, all, none."),
         click.option(
@@ -94,6 +100,7 @@ def pause(stream: str, name: str, until: str | None, span: str | None, folder: P
     """Stop a consumer's deliveries for a while. It still accepts acks."""
     from datetime import timedelta
 
+    from overlay.client.control.control import write_time
     from overlay.units import parse_duration
 
     if (until is None) == (span is None):
@@ -102,10 +109,15 @@ def pause(stream: str, name: str, until: str | None, span: str | None, folder: P
         when = until if until is not None else timedelta(microseconds=parse_duration(span) / 1000)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--for") from error
+    text = write_time(when)
     with open_control(folder) as control:
-        is_paused = control.pause(stream, name, when)
+        is_paused = control.pause(stream, name, text)
         info = control.info(stream, name)
-    _print_info(info, as_json, "paused" if is_paused else "not paused, for that time is over")
+    if as_json:
+        print_json(info.raw)
+    else:
+        what = f"paused until {text}" if is_paused else "not paused, for that time is over"
+        click.echo(f"consumer {info.stream}/{info.name} is {what}")
 
 
 @click.command()
@@ -153,9 +165,27 @@ def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     if given["subjects"]:
         flags |= {"filter_subjects": list(given["subjects"])}
         fields.pop("filter_subject", None)
-    if given["sql"] is not None:
-        flags["filter"] = {"sql": given["sql"]}
-    return overlay_fields(overlay_fields(fields, flags), read_settings(given["settings"]))
+    wanted: dict[str, Any] = {} if given["sql"] is None else {"sql": given["sql"]}
+    if given["properties"] is not None:
+        wanted["properties"] = parse_object(given["properties"])
+    if given["values"]:
+        wanted |= {"values": list(given["values"]), "match_unfiltered": given["match_unfiltered"]}
+    if wanted:
+        flags["filter"] = wanted
+    found = overlay_fields(overlay_fields(fields, flags), read_settings(given["settings"]))
+    _warn(found)
+    return found
+
+
+def _warn(fields: Mapping[str, Any]) -> None:
+    """Print on stderr what was hardly meant in the fields of a consumer."""
+    from overlay.config.document import Document
+    from overlay.config.warnings import find_warnings
+    from overlay.errors import SubjectError
+
+    with contextlib.suppress(SubjectError):  # the service refuses it, with JetStream's number
+        for warning in find_warnings(Document("the consumer", dict(fields), {}, {})):
+            click.echo(f"note: {warning.field}: {warning.message}", err=True)
 
 
 def overlay_fields(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

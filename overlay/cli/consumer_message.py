@@ -14,7 +14,6 @@ from .folder import (
     config_option,
     confirm,
     json_option,
-    look_options,
     open_control,
     open_folder,
     print_json,
@@ -33,7 +32,8 @@ _tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Messages at the most.")
 @click.option("--wait", default="5s", show_default=True, metavar="DURATION", help="How long to wait for them.")
 @click.option("--ack", "is_acked", is_flag=True, help="Ack each message that was printed.")
-@look_options
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON object on a line of its own.")
 def pull(stream: str, name: str, count: int, wait: str, is_acked: bool, folder: Path, as_json: bool) -> None:
     """Pull messages of a pull consumer and print them with their tokens.
 
@@ -163,14 +163,27 @@ def _print_pulled(message: Pulled) -> None:
 
 
 def _tell(folder: Path, tokens: tuple[str, ...], done: str, tell: Callable[[Control, str], None]) -> None:
+    """Send what `tell` sends for each token, and print `done` once it is committed.
+
+    If no service runs, all of it is written to the ack topic. Raises NoService then, at the end.
+    """
     from overlay.client.control.control import find_token
+    from overlay.client.control.inbox import NoService
 
     for token in tokens:
         find_token(token)
+    waiting: NoService | None = None
     with open_control(folder) as control:
         for token in tokens:
-            tell(control, token)
-            click.echo(f"{done} {token}")
+            try:
+                tell(control, token)
+            except NoService as error:
+                waiting = error
+                click.echo(f"written {token}")
+            else:
+                click.echo(f"{done} {token}")
+    if waiting is not None:
+        raise waiting
 
 
 def _read_seconds(text: str | None, option: str) -> float | None:

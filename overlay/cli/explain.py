@@ -31,10 +31,15 @@ STRIP_WIDTH = 64
 @click.argument("consumer", required=False, default="")
 @click.option("--stream", metavar="STREAM", default="", help="A stream, in place of a consumer.")
 @click.option(
-    "--subject", "subjects", multiple=True, metavar="PATTERN", help="With --stream: subjects; may be repeated."
+    "--subject",
+    "--subjects",
+    "subjects",
+    multiple=True,
+    metavar="PATTERN",
+    help="With --stream: subjects; may be repeated.",
 )
 @click.option("--sql", metavar="EXPRESSION", help="With --stream: a filter.")
-@click.option("--value", "values", multiple=True, help="With --stream: a filter value; may be repeated.")
+@click.option("--value", "--values", "values", multiple=True, help="With --stream: a filter value; may be repeated.")
 @click.option("--match-unfiltered", is_flag=True, help="With --value: records without a filter value as well.")
 @click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
 @click.option("--until", metavar="TIME", help="Before this time.")
@@ -63,11 +68,16 @@ def explain(
         raise click.UsageError("name a CONSUMER or a --stream" + (", not both" if stream else ""))
     if consumer and (subjects or sql is not None or values or match_unfiltered):
         raise click.UsageError("--subject, --sql and --value go with --stream; a consumer has its own")
+    from overlay.view.doubts import list_doubts
+
+    from .read_notes import tell
+
     loaded = open_folder(folder)
     config = find_consumer(loaded, consumer, folder) if consumer else None
     wanted = _ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql)
     if not config:
         wanted = replace(wanted, values=_choose_values(wanted.stream, values, match_unfiltered))
+        tell(list_doubts(wanted.stream, wanted.patterns, wanted.filter))
     wanted = replace(wanted, since=_read_moment("--since", since), until=_read_moment("--until", until))
     explanation = _explain(loaded, wanted)
     observed, matches = _analyze(loaded, explanation, config) if analyze else (None, None)

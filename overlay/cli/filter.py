@@ -44,15 +44,20 @@ def check(sql: str, name: str | None, folder: Path, as_json: bool) -> None:
     is not valid.
     """
     from overlay.view.expression import describe_filter
+    from overlay.view.never import find_never
 
     stream = _find_stream(name, folder)
-    found = describe_filter(_compile(sql, stream), stream)
+    compiled = _compile(sql, stream)
+    found = describe_filter(compiled, stream)
+    never = [str(found) for found in find_never(compiled.bound)]
     if as_json:
-        print_json(found.describe())
+        print_json(found.describe() | {"never": never})
         return
     click.echo(f"means     {found.means}")
     if found.verdict:
         click.echo(f"always    {found.verdict}")
+    for sentence in never:
+        click.echo(f"never     {sentence}")
     if found.fields:
         from overlay.view.table import make_console
 
@@ -65,30 +70,63 @@ def check(sql: str, name: str | None, folder: Path, as_json: bool) -> None:
 
 @filter_group.command()
 @click.argument("sql")
-@click.option("--message", "file", type=click.File("rb"), required=True, help="A JSON file; - is standard input.")
+@click.option(
+    "--message", "file", type=click.File("rb"), help="A JSON file, or a line of `overlay read`; - is standard input."
+)
+@click.option("--record", "place", metavar="TOPIC-PARTITION@OFFSET", help="A record in Kafka, such as orders-0@146.")
 @_stream_option
+@click.option(
+    "--property",
+    "declared",
+    multiple=True,
+    metavar="NAME:TYPE[=FIELD]",
+    help="Without a stream: a typed field of the record, such as dep_delay:double or tail:string=value:tailnum.",
+)
 @config_option
 @json_option
-def test(sql: str, file: IO[bytes], name: str | None, folder: Path, as_json: bool) -> None:
+def test(
+    sql: str,
+    file: IO[bytes] | None,
+    place: str | None,
+    name: str | None,
+    declared: tuple[str, ...],
+    folder: Path,
+    as_json: bool,
+) -> None:
     """Say whether the filter SQL is true, false or unknown for a message, and show the value of
     each part.
 
-    The message is a JSON object with the members header, properties and application_properties,
-    each of them optional. Its values keep their JSON types. With --stream, strings are parsed as
-    that stream parses them.
+    The message is a record in Kafka (--record), a line of `overlay read --format json`, or a JSON
+    object with the members header, properties and application_properties, each of them optional.
+
+    A record is read as its stream reads it: --stream, or else the stream of the config folder that
+    has its topic. If there is none, its headers are texts, and --property declares other fields.
+    The values of an object keep their JSON types; with --stream, strings are parsed as that stream
+    parses them.
     """
     from overlay.clock import now_ms
     from overlay.view.expression import read_message, show_answer, trace_filter
 
-    stream = _find_stream(name, folder)
-    compiled = _compile(sql, stream)
-    message, now = _parse_message(file), now_ms()
-    if stream is not None:
-        message = read_message(compiled, stream, message)
+    from .filter_record import find_record, is_line
+
+    if (file is None) == (place is None):
+        raise click.UsageError("Say --message FILE or --record TOPIC-PARTITION@OFFSET.")
+    text = "" if file is None else _read_text(file)
+    record = None
+    if place is not None or is_line(text):
+        compiled, record = find_record(sql, place or text, name, declared, folder)
+        message = record.message
+    else:
+        stream = _find_stream(name, folder)
+        compiled, message = _compile(sql, stream), _parse_message(text)
+        if stream is not None:
+            message = read_message(compiled, stream, message)
+    now = now_ms()
     answer = compiled.matches(message, now=now)
     parts = trace_filter(compiled, message, now)
     if as_json:
-        print_json({"answer": show_answer(answer), "parts": [part.describe() for part in parts]})
+        found = {"answer": show_answer(answer), "parts": [part.describe() for part in parts]}
+        print_json(found if record is None else {**found, "record": record.describe()})
         return
     click.echo(show_answer(answer))
     click.echo()
@@ -96,6 +134,19 @@ def test(sql: str, file: IO[bytes], name: str | None, folder: Path, as_json: boo
     width = max((len(text) for text, _ in shown), default=0)
     for text, value in shown:
         click.echo(f"{text:<{width}}  {value}")
+    if record is not None:
+        click.echo(
+            f"\n{record.place} has {'no subject: ' + record.reason if record.reason else f'subject {record.subject}'}"
+        )
+        for field, fault in record.faults.items():
+            click.echo(f"{field} could not be read: {fault}")
+
+
+def _read_text(file: IO[bytes]) -> str:
+    try:
+        return file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OverlayError(f"--message: this is no JSON: {error}") from None
 
 
 def _find_stream(name: str | None, folder: Path) -> StreamConfig | None:
@@ -113,13 +164,13 @@ def _compile(sql: str, stream: StreamConfig | None) -> Filter:
     return compile_sql(sql, None if stream is None else stream.properties)
 
 
-def _parse_message(file: IO[bytes]) -> Message:
+def _parse_message(text: str) -> Message:
     from overlay.config.relations import suggest
     from overlay.filter.nodes import Section
 
     sections = [section.value for section in Section]
     try:
-        message = json.load(file)
+        message = json.loads(text)
     except ValueError as error:
         raise OverlayError(f"--message: this is no JSON: {error}") from None
     if not isinstance(message, dict):

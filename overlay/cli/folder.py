@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from overlay.view.facts import OverlayFacts
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+SETTINGS_HELP = "A Kafka property by librdkafka's name; env:NAME as its value takes an environment variable."
+"""Of the option -X."""
+
+
+INIT_FOLDER = "overlay-config"
+"""The folder that `overlay init` writes."""
+SERVICE_FILE = "overlay.yaml"
+
+
+def find_folder() -> Path:
+    """Return the config folder of a command that names none: the current one if it is a config
+    folder, else `./overlay-config` if that is one, else the current one.
+    """
+    here = Path()
+    below = here / INIT_FOLDER
+    return below if not (here / SERVICE_FILE).exists() and (below / SERVICE_FILE).exists() else here
 
 
 def config_option(command: Command) -> Command:
@@ -26,9 +42,9 @@ def config_option(command: Command) -> Command:
         "--config",
         "folder",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        default=Path(),
+        default=find_folder,
         envvar="OVERLAY_CONFIG",
-        help="Config folder. Default: $OVERLAY_CONFIG, else the current folder.",
+        help="Config folder. Default: $OVERLAY_CONFIG, else the current folder or ./overlay-config.",
     )
     return option(command)
 
@@ -72,12 +88,14 @@ def open_folder(folder: Path) -> Loaded:
 @contextlib.contextmanager
 def open_control(folder: Path) -> Iterator[Control]:
     """Yield a client that sends requests to the service of the folder, and close it at the end.
-    Audit events name the client `overlay`.
+    Audit events name the client `overlay`. If no service runs, a request raises NoService at once.
     """
     from overlay.client.control import control as client
 
     service = open_folder(folder).service
-    control = client.Control(service.kafka, service.topics.prefix, timeout=client.TIMEOUT_S, name="overlay")
+    control = client.Control(
+        service.kafka, service.topics.prefix, timeout=client.TIMEOUT_S, name="overlay", is_patient=False
+    )
     try:
         yield control
     finally:
@@ -135,3 +153,14 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise OverlayError("nothing was changed: there is no terminal to ask at. Say --yes to do it")
     click.confirm(question, abort=True)
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Return the property filter of --properties. Raises click.UsageError if it is no JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"--properties: this is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.UsageError('--properties: write an object, such as {"application_properties": {"carrier": "AA"}}')
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .folder import INIT_FOLDER, SETTINGS_HELP
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from overlay.inspect.proposal import Proposal
 
 _ROWS = 40
+FROM_ENVIRONMENT = "env:"
+"""How the value of a setting begins that names an environment variable."""
 
 
 @click.command()
@@ -24,12 +29,12 @@ _ROWS = 40
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("overlay-config"),
+    default=Path(INIT_FOLDER),
     show_default=True,
     help="The config folder to write.",
 )
 @click.option("--sample", type=click.IntRange(2, 100_000), default=1000, show_default=True, help="Records to look at.")
-@click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka property by librdkafka's name.")
+@click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", help=SETTINGS_HELP)
 @click.option("--force", is_flag=True, help="Overwrite files that are there with another content.")
 def init(
     bootstrap: str, topics: tuple[str, ...], folder: Path, sample: int, settings: tuple[str, ...], force: bool
@@ -83,8 +88,19 @@ def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
             raise click.UsageError(f"-X {name}: write NAME=VALUE, such as -X security.protocol=SASL_SSL")
-        given[name.strip()] = value
+        given[name.strip()] = _read_value(name, value)
     return check_settings(given)
+
+
+def _read_value(name: str, value: str) -> str:
+    """Return the value of a setting. `env:NAME` is that of an environment variable: a password in an
+    argument is in the list of processes. Raises click.UsageError if the variable is not set."""
+    if not value.startswith(FROM_ENVIRONMENT):
+        return value
+    variable = value.removeprefix(FROM_ENVIRONMENT)
+    if variable not in os.environ:
+        raise click.UsageError(f"-X {name}: the environment variable {variable} is not set. Set it")
+    return os.environ[variable]
 
 
 def _show(proposal: Proposal) -> None:

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
+    from overlay.inspect.answers import ClusterAnswers
+    from overlay.inspect.needs import Need
     from overlay.inspect.verdict import Finding
 
 _STYLES = {"ok": "green", "will be created": "cyan", "cannot be asked": "yellow", "missing": "bold red"}
 
 
-def check_kafka(loaded: Loaded) -> tuple[Finding, ...]:
-    """Ask Kafka about everything that the folder needs, without creating anything.
+def ask_about_needs(loaded: Loaded, role: str = "") -> tuple[tuple[Need, ...], ClusterAnswers]:
+    """Return everything that the folder needs of Kafka, and Kafka's answers about it. Nothing is created.
+    `role`: what a user of that role needs instead (inspect/principals.py).
 
     Raises CredentialsRefused or SourceUnavailable if Kafka cannot be asked.
     """
     from overlay.inspect.cluster import ask_kafka
     from overlay.inspect.needs import ResourceKind, find_needs, plan_topic
-    from overlay.inspect.verdict import judge_all
+    from overlay.inspect.principals import Role, find_role_needs
 
-    needs = find_needs(loaded)
-    plans = {need.name: plan for need in needs if (plan := plan_topic(need, loaded.service))}
+    needs = find_role_needs(loaded, Role(role)) if role else find_needs(loaded)
+    made = [need for need in needs if "Create" in need.operations]
+    plans = {need.name: plan for need in made if (plan := plan_topic(need, loaded.service))}
     topics = {need.name for need in needs if need.kind.is_topic}
     groups = [need.name for need in needs if need.kind is ResourceKind.GROUP]
-    return judge_all(needs, ask_kafka(loaded.service.kafka, topics, plans, groups), loaded.service)
+    return needs, ask_kafka(loaded.service.kafka, topics, plans, groups)
 
 
-def report_kafka(loaded: Loaded, as_json: bool) -> tuple[dict[str, object], bool]:
-    """Return the findings as a JSON object, and whether something is missing.
+def check_kafka(loaded: Loaded, role: str = "") -> tuple[Finding, ...]:
+    """Ask Kafka about everything that the folder needs, without creating anything. Raises as `ask_about_needs`."""
+    from overlay.inspect.verdict import judge_all
+
+    needs, answers = ask_about_needs(loaded, role)
+    return judge_all(needs, answers, loaded.service)
+
+
+def report_kafka(loaded: Loaded, as_json: bool, role: str = "") -> tuple[dict[str, object], bool]:
+    """Return the findings as a JSON object, and whether something is missing. `role`: as for
+    `check_kafka`; the commands that grant what is missing come with it.
 
     Without `as_json` the findings are also printed. If Kafka cannot be asked, the object is
     `{"error": ...}` with `as_json`; without it, CredentialsRefused or SourceUnavailable is raised.
@@ -38,14 +51,40 @@ def report_kafka(loaded: Loaded, as_json: bool) -> tuple[dict[str, object], bool
     from overlay.inspect.verdict import count_missing
 
     try:
-        findings = check_kafka(loaded)
+        findings = check_kafka(loaded, role)
     except (CredentialsRefused, SourceUnavailable) as error:
         if not as_json:
             raise
         return {"error": str(error)}, True
+    commands = list_commands(findings, loaded) if role else {}
     if not as_json:
         print_findings(findings)
-    return describe_findings(findings), count_missing(findings) > 0
+        print_commands(commands)
+    return describe_findings(findings) | commands, count_missing(findings) > 0
+
+
+def list_commands(findings: Sequence[Finding], loaded: Loaded) -> dict[str, list[str]]:
+    """Return the commands that grant what is `missing`, and those for what is `unknown`, since Kafka
+    could not be asked."""
+    from overlay.inspect.principals import write_commands
+
+    kafka = loaded.service.kafka
+    return {
+        "grant_missing": list(write_commands(findings, kafka, is_certain=True)),
+        "grant_unknown": list(write_commands(findings, kafka, is_certain=False)),
+    }
+
+
+def print_commands(commands: Mapping[str, Sequence[str]]) -> None:
+    """Print the commands of `list_commands`, so that they can be copied to a shell."""
+    import click
+
+    for key, text in (
+        ("grant_missing", "# missing; an administrator of Kafka grants it with"),
+        ("grant_unknown", "# Kafka cannot be asked for these; they grant what may be granted already"),
+    ):
+        if found := commands.get(key):
+            click.echo("\n".join((text, *found)))
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import sys
@@ -15,11 +14,14 @@ import click
 
 from overlay.errors import OverlayError
 
-from .folder import config_option, open_folder
+from .folder import SETTINGS_HELP, config_option, open_folder, parse_object
+from .read_notes import AskedOf, tell_doubts, tell_missing, view_question
 
 if TYPE_CHECKING:
     from overlay.client import Client, Progress, Reading
+    from overlay.errors import FilterSyntaxError
 
+_IN_FILE = "add to the stream's file, under properties: "
 INTERRUPTED = 130
 """The exit code for a program that SIGINT ended, as shells define it."""
 
@@ -29,7 +31,7 @@ INTERRUPTED = 130
 @click.option("--topic", default="", help="A topic, in place of a stream; its name is the subject of every record.")
 @config_option
 @click.option("--bootstrap", default="", metavar="HOST:PORT", help="Some brokers, in place of those of the config.")
-@click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", help="A Kafka property by librdkafka's name.")
+@click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", help=SETTINGS_HELP)
 @click.option(
     "--property",
     "declared",
@@ -37,10 +39,24 @@ INTERRUPTED = 130
     metavar="NAME:TYPE[=FIELD]",
     help="With --topic: a typed field for --sql, such as dep_delay:double or tail:string=value:tailnum.",
 )
-@click.option("--subject", "subjects", multiple=True, metavar="PATTERN", help="Subjects with * and >; may be repeated.")
+@click.option(
+    "--subject",
+    "--subjects",
+    "subjects",
+    multiple=True,
+    metavar="PATTERN",
+    help="Subjects with * and >; may be repeated.",
+)
 @click.option("--sql", metavar="EXPRESSION", help="A filter such as \"dep_delay > 60 AND carrier = 'AA'\".")
 @click.option("--properties", metavar="JSON", help="A property filter, in place of --sql.")
-@click.option("--value", "values", multiple=True, metavar="VALUE", help="Filter values of the stream; may be repeated.")
+@click.option(
+    "--value",
+    "--values",
+    "values",
+    multiple=True,
+    metavar="VALUE",
+    help="Filter values of the stream; may be repeated.",
+)
 @click.option("--match-unfiltered", is_flag=True, help="With --value: records without a filter value as well.")
 @click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
 @click.option("--until", metavar="TIME", help="Before this time.")
@@ -83,7 +99,9 @@ def read(
 
         client = _open(topic, folder, bootstrap, settings)
         printer = open_printer("count" if counting else form, click.get_binary_stream("stdout"))
-        reading = _ask(client, stream, topic, declared, {**question, "columns": printer.columns})
+        declare = dict(parse_property(text) for text in declared) if declared else None
+        reading = _ask(client, stream, topic, declare, {**question, "columns": printer.columns})
+        asked = _note(client, stream, topic, declare, question)
         with contextlib.ExitStack() as stack:
             stack.callback(_tell, reading.progress)
             stack.enter_context(reading)
@@ -95,6 +113,27 @@ def read(
                 printer.close()
                 raise
             printer.close()
+        if asked is not None and not question["follow"] and not reading.progress.matched:
+            tell_missing(client, asked)
+
+
+def _note(
+    client: Client, stream: str, topic: str, declare: Mapping[str, Any] | None, question: Mapping[str, Any]
+) -> AskedOf | None:
+    """Print why the question can find nothing, if that is known. Return what it asks; None if it
+    names neither subjects nor a filter.
+
+    A question with --follow has no end at which it has found nothing, so a sample is looked at now.
+    """
+    if not question["subjects"] and question["sql"] is None and question["properties"] is None:
+        return None
+    properties = question["properties"]
+    parsed = {**question, "properties": None if properties is None else parse_object(properties)}
+    asked = view_question(client, stream, topic, declare, parsed)
+    tell_doubts(asked)
+    if question["follow"]:
+        tell_missing(client, asked)
+    return asked
 
 
 @contextlib.contextmanager
@@ -135,32 +174,37 @@ def _open(topic: str, folder: Path, bootstrap: str, settings: tuple[str, ...]) -
     return open_client(loaded, bootstrap=bootstrap, kafka=more)
 
 
-def _ask(client: Client, stream: str, topic: str, declared: tuple[str, ...], question: Mapping[str, Any]) -> Reading:
+def _ask(
+    client: Client, stream: str, topic: str, declare: Mapping[str, Any] | None, question: Mapping[str, Any]
+) -> Reading:
     from overlay.client import BadQuestion
+    from overlay.errors import FilterSyntaxError
 
     properties = question["properties"]
     asked: dict[str, Any] = {name: value for name, value in question.items() if value not in (None, ())}
     asked["columns"] = question["columns"]
     if properties is not None:
-        asked["properties"] = _parse_object(properties)
-    declare = dict(_parse_property(text) for text in declared) if declared else None
+        asked["properties"] = parse_object(properties)
     try:
         return client.read(stream, topic=topic, declare=declare, **asked)
     except BadQuestion as error:
         raise click.UsageError(str(error)) from None
+    except FilterSyntaxError as error:
+        raise (word_for_topic(error) if topic else error) from None
 
 
-def _parse_object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"--properties: this is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise click.UsageError('--properties: write an object, such as {"application_properties": {"carrier": "AA"}}')
-    return found
+def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
+    """Return the error with a hint for a topic, whose fields --property declares and no file."""
+    name, found, kind = error.hint.partition(_IN_FILE)[2].partition(": ")
+    if not found:
+        return error
+    name = name.strip('"')  # as YAML wants names like `n`
+    hint = f"say --property {name}:{kind}, or for a JSON field --property {name}:{kind}=value:{name}"
+    names = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
+    return type(error)(error.message.replace("the stream does", "--property does"), hint=hint, **names)
 
 
-def _parse_property(text: str) -> tuple[str, dict[str, str]]:
+def parse_property(text: str) -> tuple[str, dict[str, str]]:
     """Return the name and declaration of a `--property`, such as `tail:string=value:tailnum`.
     Raises click.UsageError if it is malformed.
     """

@@ -1,10 +1,13 @@
-"""`overlay run`: the service of a config folder."""
+"""`overlay run`: the service of a config folder, in one process or several."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,7 @@ from .folder import config_option
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
+    from overlay.kernel_cache import CacheFolder
 
 log = get_logger(__name__)
 
@@ -24,33 +28,105 @@ log = get_logger(__name__)
 @click.command()
 @config_option
 @click.option("--log-format", type=click.Choice(["auto", "human", "json"]), default="auto", show_default=True)
-def run(folder: Path, log_format: str) -> None:
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes to start.")
+@click.option("--number", type=click.IntRange(0), hidden=True, help="Which of several workers of a parent this is.")
+def run(folder: Path, log_format: str, workers: int, number: int | None) -> None:
     """Run the overlay until SIGTERM or Ctrl-C.
 
     Bad files are reported and left out; the good ones are served. Changes to stream and consumer
-    files take effect while it runs.
+    files take effect while it runs. With --workers the shards are shared by so many processes; one that ends is started again.
     """
     from overlay.config import load
 
     set_up_logs(human=None if log_format == "auto" else log_format == "human")
     loaded = load(folder)
-    for problem in loaded.problems:
+    if number is not None:
+        import structlog
+
+        from overlay.config.numbered import number_worker
+
+        structlog.contextvars.bind_contextvars(worker=number)
+        loaded = replace(loaded, service=number_worker(loaded.service, number))
+    # one of several workers leaves it to the first to tell
+    for problem in loaded.problems if not number else ():
         log.error("config problem", problem=str(problem))
+    for warning in loaded.warnings:
+        log.warning("config warning", warning=str(warning))
     if not loaded.streams:
         hint = "no stream can be served. Add one to streams/, or repair what is reported above"
         raise ConfigError(FilePosition(str(folder)), hint)
-    asyncio.run(serve(loaded, folder))
+    if workers > 1:
+        if not asyncio.run(supervise(loaded, folder, log_format, workers)):
+            raise OverlayError("not all workers have ended as they should; see their logs")
+        return
+    asyncio.run(serve(loaded, folder, is_child=number is not None))
 
 
-async def serve(loaded: Loaded, folder: Path) -> None:
-    """Run the service and follow changes in the folder, until SIGTERM or SIGINT."""
-    from overlay.worker.config_folder import watch_folder
-    from overlay.worker.service import Service
+async def supervise(loaded: Loaded, folder: Path, log_format: str, workers: int) -> bool:
+    """Run workers as child processes until SIGTERM or SIGINT. Return whether all have ended without an error then. Raises
+    OverlayError if there are not ports or names for so many.
+    """
+    from overlay.config.numbered import find_fault
+    from overlay.worker.supervisor import Supervisor
 
+    if fault := find_fault(loaded.service, workers):
+        raise OverlayError(fault)
+    if loaded.service.shards < workers:
+        log.warning("there are more workers than shards: some stand by", workers=workers, shards=loaded.service.shards)
+    command = [sys.executable, "-m", "overlay", "run", "--config", str(folder), "--log-format", log_format]
+    stop = stop_at_signals()
+    if not find_kernels().is_filled:
+        await compile_kernels(stop)
+
+    async def start(number: int) -> asyncio.subprocess.Process:
+        # the child ends when its standard input does: also when this process is killed
+        arguments = [*command, "--number", str(number)]
+        process = await asyncio.create_subprocess_exec(*arguments, stdin=asyncio.subprocess.PIPE)
+        log.info("worker started", worker=number, pid=process.pid)
+        return process
+
+    done = await Supervisor(start, workers).run(stop)
+    log.info("all workers have stopped")
+    return done
+
+
+async def compile_kernels(stop: asyncio.Event) -> None:
+    """Compile the kernels in a process of their own, or until `stop`: otherwise each of several workers would do so."""
+    from overlay.waits import unless
+
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "overlay.worker.warmup")
+    if not await unless(stop, process.wait()):
+        process.terminate()
+        await process.wait()
+
+
+def find_kernels() -> CacheFolder:
+    """Return where this installation keeps compiled kernels."""
+    from overlay.kernel_cache import find_folder
+    from overlay.scan.kernel import walk
+
+    return find_folder(walk)
+
+
+def stop_at_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def serve(loaded: Loaded, folder: Path, *, is_child: bool = False) -> None:
+    """Run the service and follow changes in the folder, until SIGTERM or SIGINT. `is_child`: also until standard input
+    ends, since the parent is gone then.
+    """
+    from overlay.worker.config_folder import watch_folder
+    from overlay.worker.service import Service
+
+    stop = stop_at_signals()
+    if is_child:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _heed, stop)
     service = Service(loaded)
     watching = asyncio.create_task(watch_folder(folder, service.reload))
     try:
@@ -60,6 +136,14 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     finally:
         watching.cancel()
     log.info("stopped")
+
+
+def _heed(stop: asyncio.Event) -> None:
+    """Set `stop` if standard input has ended."""
+    descriptor = sys.stdin.fileno()
+    if not os.read(descriptor, 4096):
+        asyncio.get_running_loop().remove_reader(descriptor)
+        stop.set()
 
 
 def list_errors(group: BaseExceptionGroup[OverlayError]) -> Iterator[OverlayError]:

@@ -11,29 +11,53 @@ import click
 
 from overlay.errors import ConfigError
 
+from .folder import find_folder
+
 if TYPE_CHECKING:
     from overlay.config import Loaded
 
+ROLES = ("service", "reader", "acker", "puller", "admin", "viewer", "scanner", "job", "init")
+"""The roles of overlay/inspect/principals.py, which loads more than a command's help needs."""
+
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
+@click.argument(
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="[DIR]",
+    default=find_folder,
+    envvar="OVERLAY_CONFIG",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 @click.option("--kafka", "ask_kafka", is_flag=True, help="Also ask Kafka for what the config needs; creates nothing.")
-def validate(folder: Path, as_json: bool, ask_kafka: bool) -> None:
+@click.option(
+    "--principal",
+    "role",
+    type=click.Choice(ROLES),
+    help="With --kafka: what a user of this role needs, with the commands that grant what is missing.",
+)
+def validate(folder: Path, as_json: bool, ask_kafka: bool, role: str | None) -> None:
     """Check the config files in DIR. Exit code 1 if there is a problem, or something is missing in
     Kafka.
+
+    Default: $OVERLAY_CONFIG, else the current folder or ./overlay-config.
     """
+    if role and not ask_kafka:
+        raise click.UsageError("--principal asks Kafka: add --kafka")
     loaded, problems = read_folder(folder)
-    answer = describe(loaded, problems)
+    warnings = list_warnings(loaded) if loaded is not None else ()
+    answer = describe(loaded, problems, warnings)
     if not as_json:
         for problem in problems:
             click.echo(str(problem))
+        for warning in warnings:
+            click.echo(f"warning: {warning}")
         click.echo(summarise(loaded, problems))
     missing = False
     if ask_kafka and loaded is not None:
         from .kafka_check import report_kafka
 
-        answer["kafka"], missing = report_kafka(loaded, as_json)
+        answer["kafka"], missing = report_kafka(loaded, as_json, role or "")
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     sys.exit(1 if problems or missing else 0)
@@ -50,6 +74,23 @@ def read_folder(folder: Path) -> tuple[Loaded | None, tuple[ConfigError, ...]]:
     return loaded, loaded.problems
 
 
+def list_warnings(loaded: Loaded) -> tuple[ConfigError, ...]:
+    """Return what was hardly meant in the files: what `load` has found, and filters that are true of
+    no record.
+    """
+    found = list(loaded.warnings)
+    filtered = [config for config in loaded.consumers.values() if config.filter.sql is not None]
+    if filtered:
+        from overlay.config.filters import compile_filter
+        from overlay.view.never import find_never
+
+        for config in filtered:
+            compiled = compile_filter(config.filter, loaded.streams[config.stream])
+            nevers = find_never(compiled.bound) if compiled is not None else []
+            found += [ConfigError(loaded.files[config.id], str(never), field="filter.sql") for never in nevers]
+    return tuple(sorted(found, key=lambda warning: warning.place))
+
+
 def summarise(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> str:
     """Return the numbers of streams and consumers that were loaded, and of problems: `3 streams, 4
     consumers, 1 problem`.
@@ -60,22 +101,27 @@ def summarise(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> str:
     return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
 
 
-def describe(loaded: Loaded | None, problems: tuple[ConfigError, ...]) -> dict[str, object]:
-    """Return the names of the streams and consumers that were loaded, and the problems, as a JSON
-    object.
+def describe(
+    loaded: Loaded | None, problems: tuple[ConfigError, ...], warnings: tuple[ConfigError, ...]
+) -> dict[str, object]:
+    """Return the names of the streams and consumers that were loaded, the problems and the warnings,
+    as a JSON object.
     """
     return {
         "streams": sorted(loaded.streams) if loaded else [],
         "consumers": [{"stream": stream, "name": name} for stream, name in sorted(loaded.consumers)] if loaded else [],
-        "problems": [
-            {
-                "file": problem.place.file,
-                "line": problem.place.line,
-                "column": problem.place.column,
-                "field": problem.field,
-                "message": problem.message,
-                "err_code": problem.code,
-            }
-            for problem in problems
-        ],
+        "problems": [describe_problem(problem) for problem in problems],
+        "warnings": [describe_problem(warning) for warning in warnings],
+    }
+
+
+def describe_problem(problem: ConfigError) -> dict[str, object]:
+    """Return a problem or a warning as a JSON object."""
+    return {
+        "file": problem.place.file,
+        "line": problem.place.line,
+        "column": problem.place.column,
+        "field": problem.field,
+        "message": problem.message,
+        "err_code": problem.code,
     }

@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .arguments import UnknownArgument
+    from .arguments import ArgumentConflict, UnknownArgument
     from .client import Client, UnknownStream, open_client
     from .control.control import ConsumerInfo, Control, FiltersDiffer
-    from .control.inbox import NoAnswer
+    from .control.inbox import NoAnswer, NoService
     from .control.refusals import Refused
     from .read.columns import SCHEMA
     from .read.question import BadQuestion, Question
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .subscribe.message import AlreadySettled, AsyncMessage, Delivered, Message, Metadata, NoAckWanted
     from .subscribe.order import BadOrder, OrderState
     from .subscribe.ordered import OrderedConsumer
+    from .subscribe.pulling import PullConsumer
     from .subscribe.subscription import Subscription
     from .subscribe.target import UnknownConsumer
     from .turns import ConcurrentIteration
@@ -34,6 +35,7 @@ __all__ = [
     "SCHEMA",
     "AckTimeout",
     "AlreadySettled",
+    "ArgumentConflict",
     "AsyncMessage",
     "AsyncReading",
     "BadOrder",
@@ -50,10 +52,12 @@ __all__ = [
     "Metadata",
     "NoAckWanted",
     "NoAnswer",
+    "NoService",
     "OnSilence",
     "OrderState",
     "OrderedConsumer",
     "Progress",
+    "PullConsumer",
     "Question",
     "Reading",
     "Refused",
@@ -67,6 +71,7 @@ __all__ = [
 _HOMES = {
     "AckTimeout": ".subscribe.ack_answers",
     "AlreadySettled": ".subscribe.message",
+    "ArgumentConflict": ".arguments",
     "AsyncMessage": ".subscribe.message",
     "AsyncReading": ".read.reading",
     "BadOrder": ".subscribe.order",
@@ -83,10 +88,12 @@ _HOMES = {
     "Metadata": ".subscribe.message",
     "NoAckWanted": ".subscribe.message",
     "NoAnswer": ".control.inbox",
+    "NoService": ".control.inbox",
     "OnSilence": ".subscribe.intake",
     "OrderState": ".subscribe.order",
     "OrderedConsumer": ".subscribe.ordered",
     "Progress": ".read.reader",
+    "PullConsumer": ".subscribe.pulling",
     "Question": ".read.question",
     "Reading": ".read.reading",
     "Refused": ".control.refusals",

@@ -7,7 +7,8 @@ Otherwise a misspelled filter would filter nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from overlay.config.consumer import ConsumerConfig
 from overlay.config.relations import suggest
@@ -19,6 +20,53 @@ CONSUMER_FIELDS = tuple(info.alias or name for name, info in ConsumerConfig.mode
 
 class UnknownArgument(OverlayError, TypeError):
     """A keyword argument that the function does not have. The caller has to correct the call."""
+
+
+ALIASES = {"subject": "subjects", "value": "values"}
+"""Other spellings of filter words."""
+FILTER_WORDS = ("subjects", "sql", "properties", "values", "match_unfiltered", *ALIASES)
+"""The words for filters, the same for readings, ordered consumers, and consumers by request."""
+
+
+class ArgumentConflict(OverlayError, TypeError):
+    """Two arguments of a call say the same thing. The caller has to leave one of them out."""
+
+
+def join_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments by their first spellings. None counts as left out for an alias. Raises
+    ArgumentConflict if both spellings are given.
+    """
+    found = {name: value for name, value in given.items() if name not in ALIASES}
+    for alias, name in ALIASES.items():
+        if given.get(alias) is not None:
+            if given.get(name) is not None:
+                raise ArgumentConflict(f"{alias} and {name} are the same argument. Leave one of them out")
+            found[name] = given[alias]
+    return found
+
+
+def spell_filters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a consumer, with filter words replaced by the fields of a consumer file:
+    filter_subjects, and filter with sql, properties, values and match_unfiltered. Raises
+    ArgumentConflict if a field is given as well.
+    """
+    joined = join_aliases(given)
+    words = {name: joined.pop(name) for name in FILTER_WORDS if name in joined}
+    words = {name: value for name, value in words.items() if value is not None}
+    if "subjects" in words:
+        if clash := [name for name in ("filter_subject", "filter_subjects") if joined.get(name)]:
+            raise ArgumentConflict(f"subjects and {clash[0]} are the same argument. Leave one of them out")
+        joined["filter_subjects"] = _list_words(words.pop("subjects"))
+    if words:
+        if joined.get("filter"):
+            raise ArgumentConflict(f"filter has {next(iter(words))} in it. Leave one of them out")
+        joined["filter"] = {name: _list_words(value) if name == "values" else value for name, value in words.items()}
+    return joined
+
+
+def _list_words(given: Any) -> Any:
+    """Return one text as a list; anything else as it is, for the service to judge."""
+    return [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else given
 
 
 def check_names(function: str, given: Iterable[str], known: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from overlay.config.service import TopicsConfig
 from overlay.errors import ConfigError, FilePosition, OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import acks_topic, reply_topic
 
-from .arguments import CONSUMER_FIELDS, check_names
+from .arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
 from .connection import Connections
 from .control.control import Control
 from .control.inbox import NoAnswer
@@ -32,8 +32,9 @@ from .subscribe.ack_answers import AckAnswers
 from .subscribe.intake import OnSilence
 from .subscribe.order import FORBIDDEN
 from .subscribe.ordered import OrderedConsumer
+from .subscribe.pulling import BATCH, PullConsumer
 from .subscribe.subscription import PREFETCH, Subscription, Where
-from .subscribe.target import UnknownConsumer, aim, find_consumer
+from .subscribe.target import UnknownConsumer, aim, check_idle, find_consumer
 
 
 class UnknownStream(OverlayError, LookupError):
@@ -127,6 +128,7 @@ class Client:
         where: Where | None = None,
         prefetch: int = PREFETCH,
         on_silence: OnSilence | str = OnSilence.FLAG,
+        idle: float | None = None,
     ) -> Subscription:
         """Return the messages of a push consumer, for `for message in ...` or `async for message in
         ...`. Receiving begins at once, in threads that `close` of the result ends.
@@ -134,7 +136,8 @@ class Client:
         `stream`: needed if several streams have a consumer of this name. `where`: a test in the
         application; messages that fail it are acked and not returned. `prefetch`: most messages
         that wait to be taken. `on_silence`: with `raise`, the iteration ends with HeartbeatsMissed
-        when nothing comes for two idle_heartbeats; with `flag`, only `is_silent` is set.
+        when nothing comes for two idle_heartbeats; with `flag`, only `is_silent` is set. `idle`:
+        seconds without a message after which a loop ends; by default it has no end.
 
         A consumer that no file describes is looked up at the service. Raises BadQuestion,
         UnknownConsumer, NoAnswer, SourceUnavailable at once; later errors of Kafka come out of the
@@ -150,6 +153,7 @@ class Client:
             reaction = OnSilence(on_silence)
         except ValueError:
             raise BadQuestion(f"on_silence is {on_silence!r}, and has to be flag or raise") from None
+        check_idle(idle)
         target = aim(self.find_consumer(consumer, stream))
         return Subscription(
             self.kafka,
@@ -159,21 +163,39 @@ class Client:
             where,
             prefetch=prefetch,
             on_silence=reaction,
+            idle=idle,
         )
+
+    def pull(self, consumer: str, *, stream: str = "", batch: int = BATCH, idle: float | None = None) -> PullConsumer:
+        """Return a pull consumer, whose messages are asked for: `fetch(500, timeout=2)`, or `for
+        message in ...`. Nothing is sent yet. Hold on to the result: it keeps its connections.
+
+        `stream`: needed if several streams have a consumer of this name. `batch`: messages that a
+        loop asks for at once. `idle`: seconds without a message after which a loop ends; by default
+        it has no end.
+
+        A consumer that no file describes is looked up at the service. Raises BadQuestion,
+        UnknownConsumer, NoAnswer, SourceUnavailable.
+        """
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise BadQuestion(f"batch is {batch!r}, and has to be a whole number, 1 or more")
+        check_idle(idle)
+        config = self.find_consumer(consumer, stream)
+        return PullConsumer(self.kafka, self.prefix, config, self._answers, batch=batch, idle=idle)
 
     def ordered(self, stream: str, **config: Any) -> OrderedConsumer:
         """Return a stream's messages in order and without a hole, for one reader (ADR-17): `for
         message in client.ordered("S")`. The call creates a consumer in the service; `close` of the
         result deletes it.
 
-        `config`: fields of a consumer file, such as filter_subjects, filter, deliver_policy,
-        opt_start_seq, idle_heartbeat. Needs a running service. Raises UnknownArgument, BadOrder,
-        Refused, NoAnswer, SourceUnavailable.
+        `config`: fields of a consumer file, such as deliver_policy, opt_start_seq, idle_heartbeat,
+        and the filters of `read`: subjects, sql, properties, values, match_unfiltered. Needs a
+        running service. Raises UnknownArgument, ArgumentConflict (a TypeError), BadOrder, Refused,
+        NoAnswer, SourceUnavailable.
         """
-        check_names("ordered", config, ("stream", *FORBIDDEN, *CONSUMER_FIELDS))
-        return OrderedConsumer(
-            self.kafka, Control(self.kafka, self.prefix), acks_topic(self.prefix, stream), stream, config
-        )
+        check_names("ordered", config, ("stream", *FORBIDDEN, *CONSUMER_FIELDS, *FILTER_WORDS))
+        control, topic = Control(self.kafka, self.prefix), acks_topic(self.prefix, stream)
+        return OrderedConsumer(self.kafka, control, topic, stream, spell_filters(config))
 
     def find_consumer(self, name: str, stream: str = "") -> ConsumerConfig:
         """Return a consumer's config by its name: from the files, else from the service.

@@ -73,12 +73,17 @@ def violate(err_code: int, field: str | Path, hint: str = "", **parts: str) -> V
 
 
 def check_consumer(
-    config: ConsumerConfig, subjects: Sequence[Pattern], profile: Profile = Profile.GATEWAY
+    config: ConsumerConfig,
+    subjects: Sequence[Pattern],
+    profile: Profile = Profile.GATEWAY,
+    *,
+    built: Sequence[Pattern] = (),
 ) -> Iterator[Violation]:
     """Yield a Violation for each rule that `config` breaks, in the server's order; none if it is
     valid.
 
-    `config`: with its defaults filled in. `subjects`: the subjects of its stream.
+    `config`: with its defaults filled in. `subjects`: the subjects of its stream. `built`: patterns
+    of all subjects that the stream's rule can build; empty if that is not to be checked.
     """
     yield from _check_names(config)
     yield from _check_numbers(config)
@@ -89,7 +94,7 @@ def check_consumer(
     else:
         yield from _check_pull(config, profile)
     yield from _check_direct(config)
-    yield from _check_filters(config, subjects, profile)
+    yield from _check_filters(config, subjects, profile, built)
     yield from _check_start(config)
     yield from _check_rest(config)
     yield from _check_priority(config)
@@ -194,7 +199,9 @@ def _check_direct(config: ConsumerConfig) -> Iterator[Violation]:
         yield violate(10091, "direct")
 
 
-def _check_filters(config: ConsumerConfig, subjects: Sequence[Pattern], profile: Profile) -> Iterator[Violation]:
+def _check_filters(
+    config: ConsumerConfig, subjects: Sequence[Pattern], profile: Profile, built: Sequence[Pattern]
+) -> Iterator[Violation]:
     if config.filter_subject and config.filter_subjects:
         yield violate(10136, "filter_subjects", "put the one filter into the list and leave filter_subject out")
         return
@@ -208,7 +215,7 @@ def _check_filters(config: ConsumerConfig, subjects: Sequence[Pattern], profile:
             filters.append((path, pattern))
     yield from _check_overlap(filters)
     if profile is Profile.FILE:
-        yield from _check_fit(filters, subjects)
+        yield from _check_fit(filters, subjects, built)
 
 
 def _name_filters(config: ConsumerConfig) -> Iterator[tuple[Path, str]]:
@@ -230,11 +237,15 @@ def _check_overlap(filters: Sequence[tuple[Path, Pattern]]) -> Iterator[Violatio
         yield violate(10138, path, f"{inner.text!r} lies within {outer.text!r}; keep the wider one")
 
 
-def _check_fit(filters: Sequence[tuple[Path, Pattern]], subjects: Sequence[Pattern]) -> Iterator[Violation]:
+def _check_fit(
+    filters: Sequence[tuple[Path, Pattern]], subjects: Sequence[Pattern], built: Sequence[Pattern]
+) -> Iterator[Violation]:
     for path, pattern in filters:
-        if not any(intersects(pattern, own) for own in subjects):
-            own_subjects = ", ".join(str(own) for own in subjects)
-            yield violate(10093, path, f"{pattern.text!r} can match nothing: the stream's subjects are {own_subjects}")
+        for words, patterns in (("subjects are", subjects), ("subject rule builds", built)):
+            if patterns and not any(intersects(pattern, own) for own in patterns):
+                listed = ", ".join(map(str, patterns))
+                yield violate(10093, path, f"{pattern.text!r} can match nothing: the stream's {words} {listed}")
+                break
 
 
 def _check_start(config: ConsumerConfig) -> Iterator[Violation]:

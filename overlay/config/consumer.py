@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from overlay.units import Duration, Time
 
@@ -94,6 +94,18 @@ class Engine(StrEnum):
     SPARK = "spark"
 
 
+def _list(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+OneOrMore = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_list),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+"""A text, or several."""
+
+
 class FilterConfig(Model):
     """Which messages of the matching subjects are delivered."""
 
@@ -101,8 +113,8 @@ class FilterConfig(Model):
     """A SQL condition over headers and properties, such as `dep_delay > 60`. Not together with `properties`."""
     properties: dict[str, object] | None = None
     """Property filters by section, instead of `sql`."""
-    values: tuple[str, ...] = ()
-    """Filter values of the stream's `filter_value`; a message must have one of them."""
+    values: OneOrMore = ()
+    """Filter values of the stream's `filter_value`, one or a list; a message must have one of them."""
     match_unfiltered: bool = False
     """Also deliver messages that have no filter value."""
 

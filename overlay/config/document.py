@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
+from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.composer import MaxDepthExceededError
+from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.scanner import Scanner, ScannerError
 
 from overlay.errors import ConfigError, FilePosition
 
@@ -24,6 +27,8 @@ Path = tuple[str | int, ...]
 _TAG = "tag:yaml.org,2002:"
 _MAX_NODES = 100_000
 _MAX_DIGITS = 100
+_MAX_DEPTH = 20
+"""Most levels of nesting. The scanner's work for each token grows with the depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def parse_document(name: str, text: str) -> Document:
     try:
         return _parse(name, text)
     except RecursionError:
-        raise ConfigError(FilePosition(name), "is nested too deeply. Write it with fewer levels") from None
+        raise _refuse_depth(name, None) from None
 
 
 def _parse(name: str, text: str) -> Document:
@@ -91,14 +96,38 @@ def _parse(name: str, text: str) -> Document:
 
 
 def _compose(name: str, text: str) -> Node | None:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.max_depth = _MAX_DEPTH
+    yaml.Scanner = _Scanner
     try:
-        return YAML(typ="safe", pure=True).compose(text)  # type: ignore[no-any-return]
+        return yaml.compose(text)  # type: ignore[no-any-return]
+    except (MaxDepthExceededError, _TooDeep) as error:
+        raise _refuse_depth(name, error.problem_mark) from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = FilePosition(name, mark.line + 1, mark.column + 1) if mark else FilePosition(name)
         raise ConfigError(place, _explain(error)) from error
     except YAMLError as error:
         raise ConfigError(FilePosition(name), f"is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _refuse_depth(name: str, mark: StringMark | None) -> ConfigError:
+    place = FilePosition(name, mark.line + 1, mark.column + 1) if mark else FilePosition(name)
+    return ConfigError(place, f"is nested too deeply. Write it with fewer than {_MAX_DEPTH} levels")
+
+
+class _TooDeep(ScannerError):
+    """Brackets that are nested too deeply."""
+
+
+class _Scanner(Scanner):
+    """ruamel's scanner with a limit for nested brackets. It looks for the end of each before the
+    composer sees the first one, which takes seconds for a thousand of them."""
+
+    def fetch_flow_collection_start(self, *args: Any, **options: Any) -> None:
+        if len(self.flow_context) >= _MAX_DEPTH:
+            raise _TooDeep(None, None, "nested too deeply", self.reader.get_mark())
+        super().fetch_flow_collection_start(*args, **options)
 
 
 def _explain(error: MarkedYAMLError) -> str:

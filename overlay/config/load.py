@@ -34,6 +34,7 @@ from .problems import validate
 from .relations import check_stream, suggest
 from .service import ServiceConfig
 from .stream import StreamConfig
+from .warnings import find_warnings
 
 SERVICE_FILE = "overlay.yaml"
 ConsumerId = tuple[str, str]
@@ -46,7 +47,8 @@ class Loaded:
 
     `problems` are in the order of the files. `files` says where each object was read; its keys are
     `""` for the service, a stream's name, and a consumer's id. `ends`: where the streams' logs
-    ended at the creation of a consumer, for the consumers whose ends were recorded.
+    ended at the creation of a consumer, for the consumers whose ends were recorded. `warnings`:
+    what was hardly meant, and is served as it is.
     """
 
     service: ServiceConfig
@@ -55,6 +57,7 @@ class Loaded:
     problems: tuple[ConfigError, ...]
     files: dict[str | ConsumerId, FilePosition]
     ends: dict[ConsumerId, LogEnds] = field(default_factory=dict)
+    warnings: tuple[ConfigError, ...] = ()
 
     @property
     def served(self) -> dict[ConsumerId, ConsumerConfig]:
@@ -78,7 +81,8 @@ def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> L
         loading.load_consumer(file)
     loading.drop_cycles()
     problems = tuple(sorted(loading.problems, key=lambda problem: problem.place))
-    return Loaded(service, loading.streams, loading.consumers, problems, loading.files)
+    warnings = tuple(sorted(loading.warnings, key=lambda warning: warning.place))
+    return Loaded(service, loading.streams, loading.consumers, problems, loading.files, warnings=warnings)
 
 
 def sign(folder: FilePath) -> Signature:
@@ -140,6 +144,7 @@ class _Loading:
     streams: dict[str, StreamConfig] = field(default_factory=dict)
     consumers: dict[ConsumerId, ConsumerConfig] = field(default_factory=dict)
     problems: list[ConfigError] = field(default_factory=list)
+    warnings: list[ConfigError] = field(default_factory=list)
     documents: dict[ConsumerId, Document] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     """File by name of the streams that were left out because of problems."""
@@ -166,6 +171,7 @@ class _Loading:
             for path, message in found:
                 self._refuse(document, path, message)
             return
+        self.warnings.extend(find_warnings(document))
         self.streams[stream.name] = stream
         self.files[stream.name] = FilePosition(str(file))
 
@@ -181,6 +187,7 @@ class _Loading:
         config = fill_defaults(written)
         if self._refuse_violations(document, config) or self._refuse_own(document, written):
             return
+        self.warnings.extend(find_warnings(document))
         self.consumers[config.id] = config
         self.files[config.id] = FilePosition(str(file))
         self.documents[config.id] = document
@@ -230,7 +237,9 @@ class _Loading:
         return f"there is no stream {name!r}.{near} Streams are {', '.join(known)} (JetStream {ERRORS[10059].label})"
 
     def _refuse_violations(self, document: Document, config: ConsumerConfig) -> bool:
-        violations = [*check_consumer(config, self.streams[config.stream].patterns, Profile.FILE)]
+        stream = self.streams[config.stream]
+        built = stream.subject.rule.patterns()
+        violations = [*check_consumer(config, stream.patterns, Profile.FILE, built=built)]
         for found in violations:
             self._refuse(document, found.path, word_violation(found), code=found.error.err_code)
         return bool(violations)
@@ -280,6 +289,8 @@ def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]
         yield ("on_undeliverable",), "is dead_letter, but there is no `dead_letter` topic. Name one"
     if config.dead_letter and config.dead_letter == config.deliver_subject:
         yield ("dead_letter",), "is the output topic itself. Choose another name"
+    if config.deliver_group and not config.is_push:
+        yield ("deliver_group",), "names the readers of an output, which a pull consumer has none of. Leave it out"
     if config.ack_policy is AckPolicy.FLOW_CONTROL and config.output.partitions > 1:
         hint = "A flow control request is answered by the reader of one partition, and acks all that came before it"
         yield ("output", "partitions"), f"is {config.output.partitions} with ack_policy flow_control. {hint}: write 1"

@@ -183,6 +183,13 @@ class HttpConfig(Model):
         return split_address(self.listen)
 
 
+class MetricsConfig(Model):
+    """What /metrics tells."""
+
+    latency_by: Literal["stream", "consumer"] = "stream"
+    """What the histogram of delivery latencies is kept for: each stream, or each consumer, with 17 series each."""
+
+
 WorkerName = Annotated[
     str, AfterValidator(_check_worker), Field(json_schema_extra={"pattern": r"^[a-zA-Z0-9._:-]{0,100}$"})
 ]
@@ -212,6 +219,8 @@ class ServiceConfig(Model):
     """Where the overlay keeps its own topics, and how it creates topics."""
     http: HttpConfig = HttpConfig()
     """The HTTP server for metrics and health."""
+    metrics: MetricsConfig = MetricsConfig()
+    """What /metrics tells."""
     fleet: FleetConfig = FleetConfig()
     """The view of all workers: `overlay fleet run`, and what this worker tells for it."""
     shards: Annotated[int, Field(ge=1, le=1024)] = 1

@@ -12,13 +12,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from overlay.config import LogEnds
+from overlay.config.service import WORKER_NAME
 from overlay.consumer.effects import Advisory
 from overlay.consumer.info import ConsumerInfo
 from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.output.record import Record
 
 from .changes import find_missing, judge_create, judge_delete, judge_pause
-from .records import ConsumerId, Definition, Origin, write_definition, write_pause
+from .records import (
+    ConsumerId,
+    Definition,
+    Origin,
+    Subject,
+    make_key,
+    write_definition,
+    write_drain,
+    write_pause,
+)
 from .registry import Registry
 from .requests import Op, Request, RequestRefusal, refuse, respond, respond_refused
 from .responses import describe_consumer, describe_pause, describe_stream, read_pull
@@ -26,6 +36,8 @@ from .responses import describe_consumer, describe_pause, describe_stream, read_
 LIMIT = 256
 """Most consumers in one answer, as in nats-server; a client passes `offset` to get more."""
 
+MOST_BOOT = 100
+"""Most characters of what tells the starts of a worker apart."""
 Body = dict[str, object]
 
 
@@ -82,8 +94,8 @@ def describe(registry: Registry, host: Host, id: ConsumerId, now: int) -> Body:
     """Return the ConsumerInfo of a consumer in the registry, as the fields of a response. `now`: ns
     since 1970. Raises KeyError for a consumer that is not to be served.
     """
-    config = registry.effective().consumers[id]
-    return describe_consumer(config, registry.find_created(id), host.report_consumer(id), host.find_info(id), now)
+    definition = Definition(registry.effective().consumers[id], registry.find_created(id), registry.find_origin(id))
+    return describe_consumer(definition, host.report_consumer(id), host.find_info(id), now)
 
 
 def delete(definition: Definition) -> Record:
@@ -166,6 +178,20 @@ def _stream(registry: Registry, host: Host, request: Request, now: int) -> Decis
     return Decision(respond(request, {"total": len(shown), "offset": 0, "limit": len(shown), "streams": shown}))
 
 
+def _drain(registry: Registry, host: Host, request: Request, now: int) -> Decision:
+    """Decide and answer a request about a worker. The worker acts when it reads the record."""
+    worker, boot = request.body.get("worker"), request.body.get("boot")
+    if not isinstance(worker, str) or not WORKER_NAME.fullmatch(worker):
+        return _refuse(request, refuse(10025, err=f"worker: found {worker!r}, wants a worker's name"))
+    if request.op is Op.UNDRAIN:
+        records = (Record(make_key(Subject.WORKER, worker), None),) if worker in registry.drained else ()
+        return Decision(respond(request, {"worker": worker, "drained": False}), records)
+    if not isinstance(boot, str) or not 0 < len(boot) <= MOST_BOOT:
+        return _refuse(request, refuse(10025, err=f"boot: found {boot!r}, wants that of the worker's status"))
+    records = () if registry.drained.get(worker) == boot else (write_drain(worker, boot),)
+    return Decision(respond(request, {"worker": worker, "drained": True}), records)
+
+
 def _refuse(request: Request, refusal: RequestRefusal) -> Decision:
     return Decision(respond_refused(request, refusal))
 
@@ -177,6 +203,8 @@ _RULES: dict[Op, Callable[[Registry, Host, Request, int], Decision]] = {
     Op.INFO: _info,
     Op.LIST: _list,
     Op.NEXT: _next,
+    Op.DRAIN: _drain,
+    Op.UNDRAIN: _drain,
     Op.STREAM_INFO: _stream,
     Op.STREAM_LIST: _stream,
 }

@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 
 from overlay.clock import now_ms
 from overlay.errors import SourceUnavailable
-from overlay.kafka.connection import expect_brokers, for_aiokafka
+from overlay.kafka.connection import for_aiokafka, mend_client
 from overlay.kafka.own_topics import control_topic, journal_id
 from overlay.kafka.properties import Properties
 from overlay.output.entry import Entry, press_entries
@@ -79,7 +79,7 @@ async def strike(kafka: Properties, prefix: str, id: ConsumerId) -> None:
     """
     topic = control_topic(prefix)
     producer = AIOKafkaProducer(**for_aiokafka(kafka), acks="all", request_timeout_ms=10_000)
-    expect_brokers(producer.client)
+    mend_client(producer.client)
     try:
         async with asyncio.timeout(DEADLINE_S):
             await producer.start()

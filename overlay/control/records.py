@@ -4,6 +4,7 @@ The topic is compacted, and a key says what a record is about:
 
     consumer STREAM NAME    how a consumer is defined, until it is deleted
     pause STREAM NAME       until when it is paused; null means not paused, whatever its definition says
+    worker NAME             that a worker is drained, and in which of its starts
     request ID              a request, until it has been answered
 
 A definition says where it comes from. A requested one is only here. The definition of a file is
@@ -37,6 +38,8 @@ VERSION = 1
 MAX_KEY = 1_000
 """Most bytes of a key. It holds two names of at most 255 characters, or the id of a request, which
 its answer and its tombstone repeat."""
+MAX_VALUE = 1 << 20
+"""Most bytes of a value. A parsed value takes up to 25 times its size in memory."""
 DEEPEST = 50
 """Most levels of nesting in a value. Configs have six at most, and they are walked by recursion."""
 
@@ -48,6 +51,7 @@ class Subject(enum.StrEnum):
 
     CONSUMER = "consumer"
     PAUSE = "pause"
+    WORKER = "worker"
     REQUEST = "request"
 
 
@@ -87,30 +91,46 @@ class Pause:
     until: int | None
 
 
+class Misfit(enum.StrEnum):
+    """Why a record of the control topic is passed over; the `reason` label of
+    `overlay_control_records_unreadable_total`."""
+
+    KEY = "key"
+    SIZE = "size"
+    JSON = "json"
+    DEPTH = "depth"
+    VERSION = "version"
+    FORM = "form"
+    BATCH = "batch"  # a whole batch, which cannot be decoded
+
+
 class Unreadable(ValueError):
-    """A record that this version cannot make sense of."""
+    """A record that this version cannot make sense of. `misfit`: why."""
+
+    def __init__(self, message: str, misfit: Misfit = Misfit.FORM) -> None:
+        super().__init__(message)
+        self.misfit = misfit
 
 
 def split_key(key: bytes | None) -> tuple[Subject, tuple[str, ...]]:
-    """Return what kind of record a key is for, and the names in it: stream and consumer, or the id
-    of the request. Raises Unreadable.
+    """Return what kind of record a key is for, and the names in it: stream and consumer, the name of a
+    worker, or the id of a request. Raises Unreadable.
     """
     if key is not None and len(key) > MAX_KEY:
-        raise Unreadable(f"a key of {len(key)} bytes; the control topic's have at most {MAX_KEY}")
+        raise Unreadable(f"a key of {len(key)} bytes; the control topic's have at most {MAX_KEY}", Misfit.KEY)
     try:
         word, *names = (key or b"").decode().split(" ")
         subject = Subject(word)
     except ValueError as error:
-        raise Unreadable(f"not a key of the control topic: {key!r}") from error
-    if len(names) != (1 if subject is Subject.REQUEST else 2) or not all(names):
-        raise Unreadable(f"not a key of the control topic: {key!r}")
+        raise Unreadable(f"not a key of the control topic: {key!r}", Misfit.KEY) from error
+    if len(names) != (1 if subject in (Subject.REQUEST, Subject.WORKER) else 2) or not all(names):
+        raise Unreadable(f"not a key of the control topic: {key!r}", Misfit.KEY)
     return subject, tuple(names)
 
 
 def make_key(subject: Subject, *names: str) -> bytes:
-    """Return the key of a record of the control topic: the word of `subject` (consumer, pause or
-    request) and `names`, joined by spaces. `names`: stream and consumer, or the id of a request.
-    They are not checked.
+    """Return the key of a record of the control topic: the word of `subject` and `names`, joined by
+    spaces. `names`: as `split_key` returns them; they are not checked.
     """
     return " ".join((subject, *names)).encode()
 
@@ -141,7 +161,7 @@ def read_definition(id: ConsumerId, value: bytes) -> Definition:
         found = Definition(
             config, created, origin, bool(body.get("deleted")), None if ends is None else _read_ends(ends)
         )
-    except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError, ConfigError) as error:
         raise Unreadable(f"the definition of {'/'.join(id)} cannot be read: {error}") from error
     if found.id != id:
         raise Unreadable(f"the definition of {'/'.join(id)} is one of {'/'.join(found.id)}")
@@ -163,8 +183,23 @@ def read_pause(value: bytes) -> Pause:
     try:
         until = read_json(value)["pause_until"]
         return Pause(None if until is None else parse_time(until))
+    except Unreadable:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"a pause that cannot be read: {value[:80]!r}") from error
+
+
+def write_drain(worker: str, boot: str) -> Record:
+    """Return the record that a worker is drained. `boot`: of the start of its process that is meant."""
+    return Record(make_key(Subject.WORKER, worker), write_json({"v": VERSION, "drained": boot}))
+
+
+def read_drain(value: bytes) -> str:
+    """Return which start of a worker is drained. Raises Unreadable."""
+    boot = read_json(value).get("drained")
+    if not isinstance(boot, str) or not boot:
+        raise Unreadable(f"a drained worker without its start: {value[:80]!r}")
+    return boot
 
 
 def write_config(config: ConsumerConfig) -> dict[str, object]:
@@ -202,21 +237,23 @@ def write_json(body: Mapping[str, object]) -> bytes:
 
 
 def read_json(value: bytes) -> dict[str, Any]:
-    """Return the JSON object in a value. Raises Unreadable if it is none, is nested too deeply, or
-    has another version in `v`.
+    """Return the JSON object in a value. Raises Unreadable if it is none, is too large, is nested
+    too deeply, or has another version in `v`.
     """
+    if len(value) > MAX_VALUE:
+        raise Unreadable(f"has {len(value)} bytes; the control topic's values have at most {MAX_VALUE}", Misfit.SIZE)
     try:
         body = json.loads(value)
         # an escape can produce half of a surrogate pair, which cannot be hashed, sent or printed
         json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"is not JSON: {error}") from error
+        raise Unreadable(f"is not JSON: {error}", Misfit.JSON) from error
     if not isinstance(body, dict):
-        raise Unreadable("is not a JSON object")
+        raise Unreadable("is not a JSON object", Misfit.JSON)
     if _measure(body) > DEEPEST:
-        raise Unreadable(f"is nested more than {DEEPEST} levels deep")
+        raise Unreadable(f"is nested more than {DEEPEST} levels deep", Misfit.DEPTH)
     if body.get("v", VERSION) != VERSION:
-        raise Unreadable(f"is of version {body['v']}; this overlay reads version {VERSION}")
+        raise Unreadable(f"is of version {body['v']}; this overlay reads version {VERSION}", Misfit.VERSION)
     return body
 
 

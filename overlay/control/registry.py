@@ -30,16 +30,19 @@ from overlay.kafka.own_topics import control_topic
 from .records import (
     ConsumerId,
     Definition,
+    Misfit,
     Origin,
     Pause,
     Subject,
     Unreadable,
     read_definition,
+    read_drain,
     read_pause,
     split_key,
 )
 from .requests import Request, RequestRefusal, parse_request, refuse, refuse_violation
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -52,6 +55,8 @@ class Registry:
     files: Loaded
     definitions: dict[ConsumerId, Definition] = field(default_factory=dict)
     pauses: dict[ConsumerId, Pause] = field(default_factory=dict)
+    drained: dict[str, str] = field(default_factory=dict)
+    """Workers that are drained, by name, and which of their starts is meant."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer by id, in their order."""
     lapsed: set[ConsumerId] = field(default_factory=set)
@@ -61,6 +66,7 @@ class Registry:
     foreign: int = 0
     """Number of records that were skipped."""
     fault: str = ""
+    misfit: Misfit = Misfit.FORM
     """Why the last of them was skipped."""
     _effective: Loaded | None = None
 
@@ -89,6 +95,9 @@ class Registry:
                         id, value, find_header, timestamp, make_rule(self.files.service.topics)
                     )
                 return subject
+            if subject is Subject.WORKER:
+                _put(self.drained, names[0], None if value is None else read_drain(value))
+                return subject
             # a definition or a pause, or the tombstone of one
             consumer = names[0], names[1]
             self._effective = None
@@ -97,17 +106,17 @@ class Registry:
             else:
                 _put(self.definitions, consumer, None if value is None else read_definition(consumer, value))
         except Unreadable as error:
-            self._pass_over(str(error))
+            self._pass_over(str(error), error.misfit)
             return None
         except Exception as error:  # noqa: BLE001 - every worker reads the record at every start, and would fail
-            self._pass_over(f"{type(error).__name__}: {error}")
+            self._pass_over(f"{type(error).__name__}: {error}", Misfit.FORM)
             return None
         return subject
 
-    def _pass_over(self, reason: str) -> None:
-        """Count a record that is skipped, and keep the reason in `fault`."""
+    def _pass_over(self, reason: str, misfit: Misfit) -> None:
+        """Count a record that is skipped, and keep the reason in `fault` and `misfit`."""
         self.foreign += 1
-        self.fault = reason
+        self.fault, self.misfit = reason, misfit
 
     def reload(self, files: Loaded) -> None:
         """Replace the configs of the files. A consumer whose file cannot be read any more keeps its
@@ -133,6 +142,7 @@ class Registry:
         self._effective = None
         self.definitions.clear()
         self.pauses.clear()
+        self.drained.clear()
         self.requests.clear()
 
     def lapse(self, id: ConsumerId) -> None:
@@ -226,6 +236,10 @@ class Registry:
         known = self.definitions.get(id)
         return known.created if known else 0
 
+    def find_origin(self, id: ConsumerId) -> Origin:
+        """Return where a consumer that is to be served comes from: a file takes precedence over a request."""
+        return Origin.FILE if id in self.files.consumers else Origin.REQUEST
+
     def _is_deleted(self, id: ConsumerId) -> bool:
         return id in self.definitions and self.definitions[id].is_deleted
 
@@ -269,7 +283,7 @@ def find_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
     stream = loaded.streams.get(config.stream)
     if stream is None:
         return refuse(10059, f"there is no stream {config.stream!r} in {loaded.files[''].file}'s folder")
-    for violation in check_consumer(config, stream.patterns, Profile.FILE):
+    for violation in check_consumer(config, stream.patterns, Profile.FILE, built=stream.subject.rule.patterns()):
         return refuse_violation(violation)
     for path, message in (*check_own(config, loaded.service.topics.prefix), *check_filter(config.filter, stream)):
         return refuse_field(path, message)
@@ -295,7 +309,7 @@ def refuse_field(path: Path, message: str) -> RequestRefusal:
     return RequestRefusal(ERRORS[10012], f"{show_path(path)} {message}")
 
 
-def _put(entries: dict[ConsumerId, T], id: ConsumerId, entry: T | None) -> None:
+def _put(entries: dict[K, T], id: K, entry: T | None) -> None:
     """Set an entry, or remove it if `entry` is None."""
     if entry is None:
         entries.pop(id, None)

@@ -23,10 +23,13 @@ from overlay.kafka.header_names import CLIENT
 from overlay.kafka.own_topics import reply_topic
 from overlay.units import parse_duration
 
-from .records import ConsumerId, Unreadable, read_json
+from .records import MAX_VALUE, ConsumerId, Unreadable, read_json
 
 TIMEOUT = 10_000_000_000
 """Default time for which a request may be answered, in ns: 10 s."""
+
+MAX_CLIENT = 1_000
+"""Most bytes of a client's name; the rest of a longer one is cut off."""
 
 _TYPE = "io.nats.jetstream.api.v1"
 CONSUMER_NOT_FOUND = ApiError(10014, 404, "consumer not found")
@@ -44,6 +47,8 @@ class Op(enum.Enum):
     PAUSE = "consumer.pause", "consumer_pause_response", "CONSUMER.PAUSE"
     RESUME = "consumer.resume", "consumer_pause_response", "CONSUMER.PAUSE"
     NEXT = "consumer.next", "consumer_next_response", "CONSUMER.MSG.NEXT"
+    DRAIN = "worker.drain", "worker_drain_response", "WORKER.DRAIN"
+    UNDRAIN = "worker.undrain", "worker_drain_response", "WORKER.UNDRAIN"
     STREAM_INFO = "stream.info", "stream_info_response", "STREAM.INFO"
     STREAM_LIST = "stream.list", "stream_list_response", "STREAM.LIST"
 
@@ -60,7 +65,7 @@ class Op(enum.Enum):
     @property
     def changes(self) -> bool:
         """Whether the request may change something, and so is audited."""
-        return self in (Op.CREATE, Op.UPDATE, Op.DELETE, Op.PAUSE, Op.RESUME)
+        return self in (Op.CREATE, Op.UPDATE, Op.DELETE, Op.PAUSE, Op.RESUME, Op.DRAIN, Op.UNDRAIN)
 
 
 _OPS = {op.word: op for op in Op}
@@ -134,7 +139,8 @@ def parse_request(
     reply topic.
     """
     reply = read_address(find_header, rule, id.encode()) or str(Address(reply_topic(rule.prefix), id.encode()))
-    client, text = (find_header(CLIENT) or b"").decode(errors="replace"), value.decode(errors="replace")
+    client = (find_header(CLIENT) or b"")[:MAX_CLIENT].decode(errors="replace")
+    text = value[:MAX_VALUE].decode(errors="replace")
     sent = timestamp * 1_000_000
     try:
         body = read_json(value)
@@ -162,7 +168,7 @@ def _find_fault(op: Op | None, stream: object, consumer: object, body: Mapping[s
         return f"op: found {body.get('op')!r}, known are {', '.join(_OPS)}"
     if not isinstance(stream, str) or not isinstance(consumer, str):
         return "stream and consumer are texts"
-    if not stream and op not in (Op.LIST, Op.STREAM_LIST):
+    if not stream and op not in (Op.LIST, Op.STREAM_LIST, Op.DRAIN, Op.UNDRAIN):
         return "stream: is missing"
     return "consumer: is missing" if op in _NAMED and not consumer else ""
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from overlay.config import ConsumerConfig, StreamConfig
+from overlay.config import StreamConfig
 from overlay.consumer.info import ConsumerInfo
 from overlay.consumer.pulls import PullRequest, StatusText, parse_pull
 from overlay.consumer.window import Pair
 from overlay.units import format_time, parse_duration
 
-from .records import Pause, write_config, write_json
+from .records import Definition, Pause, write_config, write_json
 
 OWN = ("state", "reason", "positions", "lag_records", "lag_seconds", "rate", "num_pending_is")
 """Fields of a report that go under `overlay`."""
@@ -25,20 +25,20 @@ _PULL = ("batch", "no_wait", "max_bytes", "group", "min_pending", "min_ack_pendi
 
 
 def describe_consumer(
-    config: ConsumerConfig, created: int, report: Mapping[str, Any], info: ConsumerInfo | None, now: int
+    definition: Definition, report: Mapping[str, Any], info: ConsumerInfo | None, now: int
 ) -> dict[str, object]:
     """Return the fields of a ConsumerInfo; the overlay's own are under `overlay`.
 
-    `created`, `now`: ns since 1970. `report`: what the service's HTTP endpoint /consumers says of
-    the consumer. `info`: what its machine says, None without a machine.
+    `definition`: how the consumer is served. `report`: what the service's HTTP endpoint /consumers says of the consumer.
+    `info`: what its machine says, None without a machine. `now`: ns since 1970.
     """
-    stream, name = config.id
-    own = {key: report[key] for key in OWN if key in report}
+    stream, name = definition.id
+    own = {"origin": definition.origin.value, **{key: report[key] for key in OWN if key in report}}
     return {
         "stream_name": stream,
         "name": name,
-        "created": format_time(created),
-        "config": write_config(config),
+        "created": format_time(definition.created),
+        "config": write_config(definition.config),
         **(_describe_plain(report) if info is None else _describe_machine(info)),
         **{key: report[key] for key in ("num_pending",) if key in report},
         "ts": format_time(now),

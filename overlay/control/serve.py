@@ -46,7 +46,7 @@ from .brokertime import Age
 from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
 from .journal import Journal
-from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
+from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
 from .registry import Registry
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .tail import Tail
@@ -61,6 +61,9 @@ LOOK_S = 0.02
 RECENT_S = 4.0
 """Seconds for which shards that were assigned to us wait until the control topic is read to its
 end. The group hears nothing of us meanwhile: less than its session timeout."""
+HELD_S = 30.0
+"""Seconds for which an open transaction may keep the control topic from being read on, before it is taken for one that
+has lost its marker. A journal gives its transactions up after 20 s."""
 REST_S = (0.5, 30.0)
 """Shortest and longest pause in seconds after an error; it doubles with each error in a row."""
 DELETED = "it was deleted meanwhile"
@@ -69,7 +72,9 @@ OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
 
 
 class Host(rules.Host, Protocol):
-    """The worker that runs the request server."""
+    """The worker that runs the request server. `owned`: the shards that the group assigns to it."""
+
+    owned: frozenset[int]
 
     def find_shard(self, about: ConsumerId) -> int | None:
         """Return the shard of a consumer, None if this worker does not own it.
@@ -94,6 +99,9 @@ class Host(rules.Host, Protocol):
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
         to the worker's shards."""
 
+    def drain(self, *, drained: bool) -> None:
+        """Give the worker's shards to other workers, or have the group give it some again."""
+
 
 @dataclass(slots=True)
 class RequestServer:
@@ -106,6 +114,8 @@ class RequestServer:
     registry: Registry
     name: str
     """The worker's name, for audits."""
+    worker: tuple[str, str] = "", ""
+    """The worker's name in the fleet, and what tells the starts of its process apart."""
     metrics: Metrics = field(default_factory=Metrics)
     host: Host = field(init=False)
     _tail: Tail = field(init=False)
@@ -117,6 +127,9 @@ class RequestServer:
     """Set when the worker is to end."""
     _hold: int = 0
     """The offset that must have been read before anything more is decided."""
+    _held: tuple[int, float] = (-1, 0.0)
+    """The open transaction behind which the topic is not read on, as its offset, and since when, monotonic seconds;
+    -1 if there is none."""
     _beginnings: int = 0
     """Those of the tail that we have taken note of."""
     _answering: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -139,12 +152,21 @@ class RequestServer:
 
     def __post_init__(self) -> None:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
-        self._tail = Tail(self.kafka, self.admin, self.registry, self.metrics.control_records_unreadable.inc)
+        self._tail = Tail(self.kafka, self.admin, self.registry, self._count_passed_over)
 
     @property
     def prefix(self) -> str:
         """The prefix of the overlay's own topics."""
         return self.registry.prefix
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether this start of the worker is to have no shards."""
+        name, boot = self.worker
+        return bool(name) and self.registry.drained.get(name) == boot
+
+    def _count_passed_over(self, misfit: Misfit, count: int) -> None:
+        self.metrics.control_records_unreadable.labels(misfit.value).inc(count)
 
     def _count_refused(self, reason: str, count: int) -> None:
         self.metrics.replies_refused.labels(reason).inc(count)
@@ -239,6 +261,7 @@ class RequestServer:
             return
         if self._tail.beginnings != self._beginnings:
             await self._begin_again()
+        await self._end_held_up()
         # changed files, and changed definitions and pauses, are served before requests are decided
         if self._reloaded is not None:
             self.registry.reload(self._reloaded)
@@ -252,6 +275,7 @@ class RequestServer:
             deleted = self.registry.find_deleted()
             await self.host.take_up(self.registry.effective(), deleted)
             self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
+        self.host.drain(drained=self.is_drained)
         self._taken_up = self._tail.seen
         await self._keep_registry()
         if self._tail.seen >= self._hold:
@@ -279,6 +303,34 @@ class RequestServer:
         self._unwritten = None
         self._hold = await self._tail.find_end()
         self._beginnings = self._tail.beginnings
+
+    async def _end_held_up(self) -> None:
+        """End what journals of our shards have left open in the topic, if it could not be read on for
+        HELD_S.
+
+        Kafka may lose the marker of a journal's transaction (output/lost_markers.py). Its own journal
+        then waits to read it back, and no worker reads a request behind it, so none has a reason to
+        open a journal, which would end it. All workers do this, each for its own shards. Raises
+        Fenced if a shard is not ours.
+        """
+        now, held_at = monotonic(), self._tail.held_at
+        if held_at < 0 or held_at != self._held[0]:
+            self._held = held_at, now
+        if held_at < 0 or now - self._held[1] < HELD_S:
+            return
+        self._held = held_at, now
+        log.warning(
+            "an open transaction holds up the control topic: our shards end theirs",
+            first=f"{self._tail.topic}-0@{held_at}",
+        )
+        await self._drop_journals()
+        for shard in sorted(self.host.owned):
+            try:
+                async with self._writing:
+                    await self._open_journal(shard)
+            except SourceUnavailable as error:
+                log.warning("it may hold up the control topic longer", shard=shard, reason=str(error))
+        await self._drop_journals()
 
     def _tell_problems(self) -> None:
         """Log the problems of the topic's definitions that were not there at the last call.
@@ -322,7 +374,8 @@ class RequestServer:
             written = [await self._complete(definition) for definition in mine]
             records = [write_definition(definition) for definition in written]
             await self._write(mine[0].id, records, decided=True)
-            self._unwritten = [definition for definition in self._unwritten if definition not in mine]
+            done = {definition.id for definition in mine}
+            self._unwritten = [definition for definition in self._unwritten if definition.id not in done]
 
     async def _complete(self, definition: Definition) -> Definition:
         """Return a file's definition. If the consumer is new and begins at the end of its stream,

@@ -9,13 +9,15 @@ The topic is compacted, and a tombstone stays for `delete.retention.ms` only. So
 have no holes. A worker that was suspended for longer finds that offsets are missing after its
 position, and cannot tell whether a deletion was among them. It reads the whole topic again. Below
 the end that the topic had when such a reading began, holes are harmless, as long as the reading
-takes less time than tombstones stay.
+takes less time than tombstones stay. An unclean election may leave nothing below that end: such a
+reading has a stop, so that it does not wait for records.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -34,10 +36,11 @@ from overlay.kafka.properties import Properties
 from overlay.kafka.records import PlainReader, RowReader, StoredRecord
 from overlay.logs import get_logger
 from overlay.scan import Malformed
+from overlay.scan.decode import NO_STOP
 from overlay.waits import is_set_within
 
 from .brokertime import BrokerTime
-from .records import ConsumerId, Definition, Origin, Subject
+from .records import ConsumerId, Definition, Misfit, Origin, Subject
 from .registry import Registry
 
 log = get_logger(__name__)
@@ -59,8 +62,8 @@ suspended."""
 HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT)
 
 
-def _ignore(_: int) -> None:
-    pass
+def _ignore(misfit: Misfit, count: int) -> None:
+    """Do nothing with records that were passed over."""
 
 
 @dataclass(slots=True)
@@ -72,8 +75,8 @@ class Tail:
     kafka: Properties
     admin: Admin
     registry: Registry
-    on_passed_over: Callable[[int], None] = _ignore
-    """Called with the number of records and batches that could not be read."""
+    on_passed_over: Callable[[Misfit, int], None] = _ignore
+    """Called with a reason, and the number of records and batches that could not be read for it."""
     plain: bool = False
     """Whether to read without kernels, as commands do (kafka/records.py)."""
     seen: int = 0
@@ -108,6 +111,14 @@ class Tail:
         return control_topic(self.registry.prefix)
 
     @property
+    def held_at(self) -> int:
+        """The offset of the first record of an open transaction, to which the topic was read; -1 if
+        there is none.
+        """
+        fetch = self._partition_fetch
+        return -1 if fetch is None or not self.seen == fetch.stable_end < fetch.end else fetch.stable_end
+
+    @property
     def is_behind(self) -> bool:
         """Whether the topic is being read from its start, so that the registry is incomplete."""
         return self._again_to >= 0
@@ -122,7 +133,8 @@ class Tail:
                 self._fetcher = Fetcher(self._client, plain=self.plain)
                 self._began_at = now_ms()
                 self.seen, self._again_to = await self._find_bounds()
-                self._partition_fetch = await self._fetcher.open(self.topic, 0, self.seen)
+                self._partition_fetch = await self._fetcher.open(self.topic, 0, self.seen, self._again_to)
+                self._partition_fetch.is_compacted = True
                 while self.seen < self._again_to:
                     await self._read_on()
                 await self._end_beginning()
@@ -160,6 +172,8 @@ class Tail:
             await self._read_anew("it took so long to read the control topic that deletions may be gone from it")
             return False
         self._again_to = -1
+        assert self._partition_fetch is not None
+        self._partition_fetch.go_on(NO_STOP)
         self._tell_missing()
         return True
 
@@ -188,8 +202,7 @@ class Tail:
             case Changed():
                 start, end = await self._find_bounds()
                 self._begin_again(end)
-                self.seen = start
-                self._partition_fetch.seek(start)
+                self._go_to(start)
             case Lost():
                 start, end = await self._find_bounds()
                 # the log ended below the position, and may have grown past it since
@@ -197,8 +210,7 @@ class Tail:
                     self._begin_again(end)
                 # otherwise compaction or retention has moved the log's start; the records it
                 # deleted are no longer valid
-                self.seen = start
-                self._partition_fetch.seek(start)
+                self._go_to(start)
         return set()
 
     def _begin_again(self, end: int) -> None:
@@ -215,12 +227,17 @@ class Tail:
         was deleted. `reason`: for the log.
         """
         log.warning("the control topic is read anew", topic=self.topic, reason=reason, read_before=self.seen)
-        assert self._partition_fetch is not None
         start, end = await self._find_bounds()
         self._is_same = self._is_same or not self.is_behind
         self._clear(end)
+        self._go_to(start)
+
+    def _go_to(self, start: int) -> None:
+        """Continue at the topic's start, up to the end of a reading of the whole topic, if there is one."""
+        assert self._partition_fetch is not None
         self.seen = start
         self._partition_fetch.seek(start)
+        self._partition_fetch.go_on(self._again_to if self.is_behind else NO_STOP)
 
     def _clear(self, end: int) -> None:
         """Clear the registry, and note that the topic is now read from its start up to `end`, where
@@ -262,15 +279,15 @@ class Tail:
         """
         subjects: set[Subject] = set()
         reached = fetched.next_offset
-        passed_over: list[tuple[int, str]] = []
+        passed_over: list[tuple[int, str, Misfit]] = []
         for count, found in enumerate(self._rows.read(fetched, fetched.position)):
             if isinstance(found, Malformed):
-                passed_over.append((found.base_offset, found.fault.text))
+                passed_over.append((found.base_offset, found.fault.text, Misfit.BATCH))
                 reached = max(reached, found.next_offset)
             elif (subject := self._take_row(found)) is not None:
                 subjects.add(subject)
             else:
-                passed_over.append((found.offset, self.registry.fault))
+                passed_over.append((found.offset, self.registry.fault, self.registry.misfit))
             if count % TURN == TURN - 1:
                 await asyncio.sleep(0)
         if reached > fetched.next_offset:
@@ -284,14 +301,15 @@ class Tail:
         self.brokers.note(row.timestamp, monotonic())
         return self.registry.take(row.key, row.value, row.headers.get, row.timestamp)
 
-    def _tell(self, passed_over: list[tuple[int, str]]) -> None:
+    def _tell(self, passed_over: list[tuple[int, str, Misfit]]) -> None:
         """Count the records that could not be read (offset and reason of each), and log only the
         first: any client may write many of them.
         """
         if not passed_over:
             return
-        self.on_passed_over(len(passed_over))
-        offset, reason = passed_over[0]
+        for misfit, count in Counter(misfit for *_, misfit in passed_over).items():
+            self.on_passed_over(misfit, count)
+        offset, reason, _ = passed_over[0]
         log.warning(
             "control records passed over", first=f"{self.topic}-0@{offset}", reason=reason[:200], count=len(passed_over)
         )

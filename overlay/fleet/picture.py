@@ -13,6 +13,7 @@ from .memory import ConsumerRow, WorkerRow
 from .status import Refusal
 
 SILENT = "silent"
+DRAINED = "drained"
 NOT_SERVED = "not served"
 
 
@@ -38,7 +39,7 @@ def describe_workers(picture: Picture) -> list[dict[str, Any]]:
 
 def _describe_worker(picture: Picture, row: WorkerRow) -> dict[str, Any]:
     is_live = row.worker in picture.live
-    state = SILENT if not is_live else "waiting" if row.trouble else "running"
+    state = SILENT if not is_live else DRAINED if row.drained else "waiting" if row.trouble else "running"
     return {
         "worker": row.worker,
         "state": state,

@@ -17,7 +17,7 @@ from aiokafka.errors import KafkaError
 
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin, new_topic
-from overlay.kafka.connection import BOOTSTRAP_S, expect_brokers, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
 from overlay.kafka.own_topics import FLEET_CONFIG, fleet_topic
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
@@ -102,7 +102,7 @@ class Publisher:
         if self._producer is None:
             await ensure_topic(self.admin, fleet_topic(self.prefix), FLEET_CONFIG, self.replication)
             producer = AIOKafkaProducer(**for_aiokafka(self.kafka), acks=1, request_timeout_ms=int(WRITE_S * 1000))
-            expect_brokers(producer.client)
+            mend_client(producer.client)
             self._producer = producer
             await finish_within(producer.start(), BOOTSTRAP_S)
         for value in values:

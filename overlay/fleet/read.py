@@ -1,29 +1,40 @@
-"""Reads the fleet's topic once: `overlay workers` and `overlay shards`, which need no fleet process."""
+"""Reads the fleet's topic once: `overlay workers`, `overlay shards` and `overlay doctor`, which need no fleet process."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
-from overlay.clock import now_ms
+from aiokafka.client import AIOKafkaClient
+
+from overlay.clock import monotonic, now_ms
 from overlay.config import Loaded
 from overlay.config.identity import identify
 from overlay.errors import OverlayError
-from overlay.kafka.admin import connect
+from overlay.kafka.admin import Admin, connect
 from overlay.kafka.own_topics import fleet_topic
 from overlay.kafka.range_reader import read_span
 from overlay.kafka.records import PlainReader, StoredRecord
 from overlay.kafka.topics import OffsetSpec
+from overlay.scan import Malformed
 
-from .findings import Expected, look, survey
+from .findings import Expected, Finding, Picture, look, survey
 from .memory import Memory
 from .picture import describe
-from .status import Refusal
+from .status import EVERY_MS, Refusal
 
 SPAN_MS = 600_000
 """How far back statuses are read, in ms: a worker that stopped before is not shown."""
 MOST_BATCH_BYTES = 16 << 20
 """Most bytes to which one batch may decompress."""
+CLOCK_S = EVERY_MS / 1000 + 2
+"""Seconds to wait for a status by which clocks are compared: one comes from each worker every EVERY_MS."""
+PAUSE_S = 0.1
+"""Seconds between two looks for it."""
 
 
 def expect(loaded: Loaded) -> Expected:
@@ -31,30 +42,102 @@ def expect(loaded: Loaded) -> Expected:
     return Expected(loaded.service.shards, identify(loaded).digest, frozenset(loaded.served))
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What workers told at one moment. `refused`: how many records of the topic were passed over, by reason."""
+
+    picture: Picture
+    refused: Mapping[Refusal, int]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything that looks wrong at that moment, and so says it since then."""
+        return [replace(finding, since=self.picture.now) for finding in survey(self.picture)]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the same as `/fleet` has it."""
+        return describe(self.picture, self.findings, self.refused)
+
+
 async def read_fleet(loaded: Loaded) -> dict[str, Any]:
-    """Return the picture that the statuses of the last SPAN_MS give, as `/fleet` has it, by this machine's clock. Its
-    findings are everything that looks wrong at this moment, and so say it since now.
+    """Return the picture that the statuses of the last SPAN_MS give, as `/fleet` has it, by this machine's clock.
 
     Raises OverlayError if there is no such topic, SourceUnavailable.
     """
-    prefix, memory = loaded.service.topics.prefix, Memory()
-    source = fleet_topic(prefix), 0
-    newest = now = now_ms()
+    async with open_reader(loaded) as reader:
+        return (await reader.look()).describe()
+
+
+@asynccontextmanager
+async def open_reader(loaded: Loaded) -> AsyncIterator[FleetReader]:
+    """Open a reader of the workers' statuses for a block. Raises SourceUnavailable."""
     async with connect(loaded.service.kafka) as (admin, client):
-        if source[0] not in await admin.find_topics([source[0]], with_config=False):
+        yield FleetReader(admin, client, loaded)
+
+
+class FleetReader:
+    """A reader of the fleet's topic: first the statuses of the last SPAN_MS, then what has come since."""
+
+    def __init__(self, admin: Admin, client: AIOKafkaClient, loaded: Loaded) -> None:
+        self._admin, self._client = admin, client
+        self._prefix, self._expected = loaded.service.topics.prefix, expect(loaded)
+        self._source = fleet_topic(self._prefix), 0
+        self._memory = Memory()
+        self._newest = 0
+        """The latest of Kafka's times on the statuses, ms since 1970."""
+        self._end = -1
+        """The offset behind the last status that was read; -1 before the first look."""
+
+    async def look(self) -> Look:
+        """Read what has come, and return what the workers tell now, by this machine's clock. Raises OverlayError if there
+        is no such topic, or if it may not be read, SourceUnavailable.
+        """
+        now = now_ms()
+        start, end = await self._find_span(now)
+        async for row in self._read(start, end):
+            if isinstance(row, StoredRecord):
+                self._memory.take(row.key, row.value, row.timestamp, now, self._prefix)
+                self._newest = max(self._newest, row.timestamp)
+            else:
+                self._memory.refuse(Refusal.MALFORMED)
+        self._end = end
+        # if this machine's clock is behind, the newest status tells Kafka's time better
+        now = max(now, self._newest)
+        self._memory.forget(now)
+        picture = look(self._memory, now, self._expected)
+        return Look(picture, Counter(self._memory.refused))
+
+    async def _find_span(self, now: int) -> tuple[int, int]:
+        """Return the offsets to read: from the end of the last look, or from SPAN_MS before `now`, up to the present end."""
+        if self._end < 0 and self._source[0] not in await self._admin.find_topics([self._source[0]], with_config=False):
             raise OverlayError(
-                f"topic {source[0]} is not there: no worker with fleet.publish has run. Start the service"
+                f"topic {self._source[0]} is not there: no worker with fleet.publish has run. Start the service"
             )
-        start, end = (await admin.find_bounds([source]))[source]
-        since = (await admin.find_offsets([source], OffsetSpec.for_timestamp(now - SPAN_MS)))[source]
-        rows = PlainReader(most_bytes=MOST_BATCH_BYTES)
-        async for fetched in read_span(client, *source, max(start, since) if since >= 0 else end, end, plain=True):
-            for row in rows.read(fetched, fetched.position, end):
-                if isinstance(row, StoredRecord):
-                    memory.take(row.key, row.value, row.timestamp, now, prefix)
-                    # if this machine's clock is behind, the newest status tells Kafka's time better
-                    newest = max(newest, row.timestamp)
-                else:
-                    memory.refuse(Refusal.MALFORMED)
-    picture = look(memory, newest, expect(loaded))
-    return describe(picture, [replace(finding, since=newest) for finding in survey(picture)], memory.refused)
+        start, end = (await self._admin.find_bounds([self._source]))[self._source]
+        if self._end >= 0:
+            return min(max(start, self._end), end), end
+        since = OffsetSpec.for_timestamp(now - SPAN_MS)
+        first = (await self._admin.find_offsets([self._source], since))[self._source]
+        return (max(start, first) if first >= 0 else end), end
+
+    async def measure_clock(self) -> int | None:
+        """Wait for the next status after a look, for CLOCK_S at most. Return by how many ms this machine's clock is ahead
+        of that of the broker that took it, as far as PAUSE_S and the way to the broker allow; None if no status came.
+
+        Raises SourceUnavailable.
+        """
+        until = monotonic() + CLOCK_S
+        while monotonic() < until:
+            end = (await self._admin.find_bounds([self._source]))[self._source][1]
+            seen = now_ms()
+            if end > self._end:
+                times = [row.timestamp async for row in self._read(self._end, end) if isinstance(row, StoredRecord)]
+                return seen - times[-1] if times else None
+            await asyncio.sleep(PAUSE_S)
+        return None
+
+    async def _read(self, start: int, end: int) -> AsyncIterator[StoredRecord | Malformed]:
+        reader = PlainReader(most_bytes=MOST_BATCH_BYTES)
+        async for fetched in read_span(self._client, *self._source, start, end, plain=True):
+            for row in reader.read(fetched, fetched.position, end):
+                yield row

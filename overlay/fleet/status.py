@@ -161,6 +161,8 @@ class WorkerStatus(Part):
     """Why it serves nothing, empty if it does."""
     leaving: bool = False
     """Whether this is its last status, since it was told to stop."""
+    drained: bool = False
+    """Whether it is to have no shards, as long as other workers want some."""
     served: Count = 0
     """How many consumers its shards have."""
     shards: Annotated[tuple[ShardStatus, ...], Field(max_length=MOST_SHARDS)] = ()

@@ -56,6 +56,8 @@ class Index:
         """Offset up to which the index topic has been read."""
         self.foreign = 0
         """Records and batches that were skipped."""
+        self.gap: int | None = None
+        """The first sequence after ledger entries that the topic has lost from its midst; None if none are missing."""
         self.bytes = 0
         """Bytes of record batches that were read."""
         # a sequence that may have been given out, and the offset of the unreadable record that
@@ -144,6 +146,8 @@ class Index:
         if others.size:
             rounds = entries.parse(piece.buf, at[others], size[others])
             flaws[others] = rounds.flaws
+            if self.gap is None and self.doubt < 0:
+                self.gap = rounds.find_gap(self.ledger.next_sequence)
             for row, refusal in zip(others.tolist(), self.ledger.extend(rounds).tolist(), strict=True):
                 if refusal:
                     self._pass_over(

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from overlay.config.stream import PropertyType, place_property
+from overlay.config.yaml_text import escape, quote
 from overlay.field import Field, FieldKind, parse_template
 from overlay.filter.describe import describe
 from overlay.filter.nodes import IsNull, Name
@@ -23,8 +24,6 @@ from .proposal import Proposal
 SECRETS = {"sasl.password": "SASL_PASSWORD", "ssl.key.password": "SSL_KEY_PASSWORD"}
 """Properties that are never written to a file, with the environment variables to use instead."""
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*", re.ASCII)
-_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 _FILE_LENGTH = 200
 _WIDTH = 118
 
@@ -133,16 +132,9 @@ def _avoid(name: str, taken: Collection[str]) -> str:
     return name
 
 
-def quote(text: str, *, force: bool = False) -> str:
-    """Return a text as a YAML scalar, in double quotes if it could be misread without them, or if `force` is set."""
-    if not force and _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
-        return text
-    return '"' + "".join(_escape(letter) for letter in text) + '"'
-
-
 def comment(text: str) -> list[str]:
     """Return a text as wrapped comment lines, with characters escaped that could end a comment."""
-    shown = "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+    shown = "".join(letter if letter.isprintable() else escape(letter) for letter in text)
     inner = " " * (len(shown) - len(shown.lstrip()))
     return textwrap.wrap(shown, _WIDTH, initial_indent="# ", subsequent_indent=f"# {inner}", break_on_hyphens=False)
 
@@ -256,15 +248,6 @@ def _comment_property(column: SampledField) -> str:
     if column.type is PropertyType.LONG and all(1e12 <= abs(int(text)) < 5e12 for text in column.counts):
         remarks.append("perhaps milliseconds since 1970; `timestamp` then")
     return f"     # {', '.join(remarks)}" if remarks else ""
-
-
-def _escape(letter: str) -> str:
-    if letter in '"\\':
-        return "\\" + letter
-    if letter.isprintable():
-        return letter
-    code = ord(letter)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _join(*lines: str) -> str:

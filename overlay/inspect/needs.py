@@ -14,6 +14,7 @@ from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig
 from overlay.config.consumer import Engine
 from overlay.index.retention import index_config
 from overlay.kafka.own_topics import (
+    ACKS_CONFIG,
     FLEET_CONFIG,
     STATE_CONFIG,
     acks_topic,
@@ -127,7 +128,7 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
 
         return NewTopicPlan(FIRST_PARTITIONS, replication, STATE_CONFIG)
     if need.kind in (ResourceKind.ACKS, ResourceKind.LETTERS):
-        return NewTopicPlan(1, replication, {})
+        return NewTopicPlan(1, replication, ACKS_CONFIG if need.kind is ResourceKind.ACKS else {})
     return None
 
 

@@ -25,6 +25,7 @@ from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.waits import Backoff
 
+from .broker_facts import BrokerFacts, describe_brokers
 from .brokers import Address, BrokerLost, Brokers
 from .connection import open_client
 from .groups import Group, GroupAnswers, Groups
@@ -102,6 +103,11 @@ class Admin:
         """Return the id that Kafka gave the cluster when it was created."""
         async with self._in_time("the cluster"):
             return str((await self._brokers.find_topics(())).cluster_id)
+
+    async def describe_brokers(self) -> list[BrokerFacts]:
+        """Return what each broker says of itself, by node. One that does not answer has a `failure`."""
+        async with self._in_time("the brokers"):
+            return await describe_brokers(self._brokers)
 
     async def list_topics(self, start: str) -> list[str]:
         """Return the names of all topics that begin with `start` and that this user may see, sorted."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from aiokafka import client as aiokafka_client
-from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import collect_hosts
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.conn import CloseReason, collect_hosts
 from aiokafka.errors import (
     AuthenticationFailedError,
     AuthenticationMethodNotSupported,
@@ -175,21 +176,34 @@ async def _try_host(
         await asyncio.sleep(RETRY_S)
 
 
-def expect_brokers(client: AIOKafkaClient) -> None:
-    """Let the start of an aiokafka client fail with KafkaConnectionError if no broker of the cluster
-    is known yet.
+def mend_client(client: AIOKafkaClient) -> None:
+    """Change what an aiokafka client does in two cases, before it is started.
 
     A broker that the controller does not hear from answers, but lists no broker, not even itself.
-    aiokafka takes that for a start, and fails an assertion when it needs a broker.
+    aiokafka takes that for a start, and fails an assertion when it needs a broker. Here the start
+    fails with KafkaConnectionError.
+
+    A connection that breaks without a word answers nothing. aiokafka goes on asking it for metadata,
+    each time until the request times out, and with a single broker for ever. Here the connections
+    are closed if no broker has answered, and the next request makes new ones.
     """
-    bootstrap = client.bootstrap
+    bootstrap, update = client.bootstrap, client._metadata_update
 
     async def bootstrap_and_look() -> None:
         await bootstrap()
         if not client.cluster.brokers():
             raise KafkaConnectionError("the cluster lists no broker: none is heard by its controller at present")
 
+    async def update_or_leave(cluster: ClusterMetadata, topics: Set[str]) -> bool:
+        is_done: bool = await update(cluster, topics)
+        if not is_done:
+            for (_, group), connection in list(client._conns.items()):
+                if group == ConnectionGroup.DEFAULT:
+                    connection.close(CloseReason.CONNECTION_TIMEOUT)
+        return is_done
+
     client.bootstrap = bootstrap_and_look
+    client._metadata_update = update_or_leave
 
 
 async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
@@ -197,7 +211,7 @@ async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
     SourceUnavailable.
     """
     client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})
-    expect_brokers(client)
+    mend_client(client)
     try:
         await finish_within(client.bootstrap(), BOOTSTRAP_S)
     except asyncio.CancelledError:

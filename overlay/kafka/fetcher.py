@@ -171,6 +171,8 @@ class PartitionFetch:
         """Bytes from `position` to `stop`; None if unknown."""
         self.stable_end = -1
         """Last stable offset of the latest response; -1 before the first one."""
+        self.end = -1
+        """High watermark of the latest response; -1 before the first one."""
         self.ready: Fetched | Lost | Changed | Denied | None = None
         self.in_flight = False
         self.is_compacted = False
@@ -226,6 +228,11 @@ class PartitionFetch:
         may still fill `ready`.
         """
         self.stop, self.ready = 0, None
+        self._fetcher.wake()
+
+    def go_on(self, stop: int) -> None:
+        """End the reading at another offset than before."""
+        self.stop = stop
         self._fetcher.wake()
 
     def seek(self, position: int, epoch: int = NO_EPOCH) -> None:
@@ -569,11 +576,12 @@ class Fetcher:
         Return True if there was an error that new metadata may help against. Do nothing and return
         False if `seek` has moved the partition fetch meanwhile.
         """
-        _, code, _, stable_end, log_start, aborted, *_, data = row
+        _, code, end, stable_end, log_start, aborted, *_, data = row
         if partition_fetch.position != position:
             return False  # `seek` moved it meanwhile
         error = kafka_errors.for_code(code)
         if error is kafka_errors.NoError:
+            partition_fetch.end = end
             self._fill(partition_fetch, position, data, aborted, stable_end, log_start)
             return False
         if error is kafka_errors.OffsetOutOfRangeError:

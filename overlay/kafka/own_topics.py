@@ -11,6 +11,11 @@ import mmh3
 HOUR_MS = 3_600_000
 _DAY_MS = 24 * HOUR_MS
 
+MESSAGE_BYTES = 1_048_588
+"""Kafka's default for max.message.bytes. Topics that others write to have it whatever the broker's
+default is: it bounds what one batch may cost, and lets the largest acks, requests and answers in."""
+_BOUNDED = {"max.message.bytes": str(MESSAGE_BYTES)}
+
 STATE_CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -19,6 +24,7 @@ STATE_CONFIG = {
     "max.message.bytes": str(16 << 20),
 }
 CONTROL_CONFIG = {
+    **_BOUNDED,
     "cleanup.policy": "compact",
     # one clock decides whether a request has expired, not those of all clients
     "message.timestamp.type": "LogAppendTime",
@@ -27,9 +33,16 @@ CONTROL_CONFIG = {
     "delete.retention.ms": str(HOUR_MS),
     "min.cleanable.dirty.ratio": "0.1",
 }
-REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(HOUR_MS), "segment.ms": str(HOUR_MS // 2)}
-EVENTS_CONFIG = {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
+REPLY_CONFIG = {
+    **_BOUNDED,
+    "cleanup.policy": "delete",
+    "retention.ms": str(HOUR_MS),
+    "segment.ms": str(HOUR_MS // 2),
+}
+EVENTS_CONFIG = {**_BOUNDED, "cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
+ACKS_CONFIG = _BOUNDED
 FLEET_CONFIG = {
+    **_BOUNDED,
     "cleanup.policy": "delete",
     # each status is repeated within a minute, so an hour is for readers that come late and for people
     "retention.ms": str(HOUR_MS),
@@ -38,7 +51,8 @@ FLEET_CONFIG = {
     "message.timestamp.type": "LogAppendTime",
 }
 """Settings with which the topics are created. The settings of an index topic follow from its
-sources (overlay/index/retention.py). The topics for acks and dead letters have the broker's."""
+sources (overlay/index/retention.py). Retention of the ack topics is the broker's, and so are the
+settings of dead-letter topics."""
 
 
 def state_topic(prefix: str) -> str:

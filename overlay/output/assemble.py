@@ -14,7 +14,7 @@ before the first record that does not fit. The caller then closes the batch and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,29 +32,55 @@ _TOKEN_ROOM = 5 * 21  # five decimals with their dots
 _RECORD_ROOM = 64  # varints and fixed bytes around what is copied
 
 
-def _pack(names: tuple[str, ...]) -> tuple[Bytes, Ints]:
-    texts = [name.encode() for name in names]
-    return np.frombuffer(b"".join(texts), np.uint8), np.cumsum([0, *(len(t) for t in texts)])
+def _join(texts: Sequence[bytes]) -> Texts:
+    # read-only, as np.frombuffer makes it: the kernel is compiled for read-only texts
+    return Texts(np.frombuffer(b"".join(texts), np.uint8), np.cumsum([0, *map(len, texts)]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Envelope:
-    """What is the same in every delivery of a consumer, in the form that kernels take.
+    """What is the same in every delivery of a consumer, in the form that kernels take. Consumers of
+    one stream whose deliveries differ in nothing but the name may share an envelope, and so have
+    their deliveries in the same batches. They are its recipients, numbered from 0.
 
-    `prefix`: how its tokens begin. `names` and `bounds`: the names of the overlay's headers,
-    joined; name i is `names[bounds[i]:bounds[i + 1]]`. `source_time`: records keep the source's
-    timestamp. `headers_only`: values are left out. `more_count`: number of headers in `more`.
+    `prefixes`: how the tokens of each recipient begin. `consumers`: the names of the recipients.
+    `names`: of the overlay's headers. `source_time`: records keep the source's timestamp.
+    `headers_only`: values are left out. `more_count`: number of headers in `more`.
     """
 
-    prefix: Bytes  # of the token, up to the dot before the number of deliveries
+    prefixes: Texts  # of tokens, up to the dot before the number of deliveries
     stream: Bytes
-    consumer: Bytes
-    names: Bytes
-    bounds: Ints
+    consumers: Texts
+    names: Texts
     source_time: bool
     headers_only: bool
     more: Bytes  # further headers, encoded as in a record
     more_count: int
+    longest_prefix: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "longest_prefix", self.prefixes.longest)
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What two envelopes must have in common to be joined: everything but the recipients."""
+        texts = self.stream.tobytes(), self.names.text.tobytes(), self.more.tobytes()
+        return *texts, self.source_time, self.headers_only, self.more_count
+
+    @property
+    def constant_size(self) -> int:
+        """The most bytes that all parts of the envelope take in one delivery, without lengths."""
+        parts = self.longest_prefix + self.stream.size + self.consumers.longest + self.names.text.size
+        return int(parts + self.more.size)
+
+
+def join_envelopes(envelopes: Sequence[Envelope]) -> Envelope:
+    """Return one envelope for the recipients of several, in their order. All must have the same
+    `form`.
+    """
+    prefixes = [text for each in envelopes for text in each.prefixes.split()]
+    consumers = [text for each in envelopes for text in each.consumers.split()]
+    return replace(envelopes[0], prefixes=_join(prefixes), consumers=_join(consumers))
 
 
 def make_envelope(
@@ -73,23 +99,30 @@ def make_envelope(
     instead of the batch's. `headers_only`: without values. `more`: headers added to every record.
     `incarnation`: the one in the tokens; empty for tokens of version 1.
     """
-    names, bounds = _pack((SUBJECT, TOKEN, *(FULL if full else ()), *((VALUE_SIZE,) if headers_only else ())))
-    stream_text, consumer_text = (np.frombuffer(text.encode(), np.uint8) for text in (stream, consumer))
+    names = (SUBJECT, TOKEN, *(FULL if full else ()), *((VALUE_SIZE,) if headers_only else ()))
     prefix = _write_prefix(stream, consumer, incarnation)
-    encoded = np.frombuffer(encode_headers(more), np.uint8)
-    return Envelope(prefix, stream_text, consumer_text, names, bounds, source_time, headers_only, encoded, len(more))
+    return Envelope(
+        _join([prefix]),
+        np.frombuffer(stream.encode(), np.uint8),
+        _join([consumer.encode()]),
+        _join([name.encode() for name in names]),
+        source_time,
+        headers_only,
+        np.frombuffer(encode_headers(more), np.uint8),
+        len(more),
+    )
 
 
 def name_incarnation(envelope: Envelope, incarnation: str) -> Envelope:
-    """Return a copy of the envelope whose tokens name an incarnation, that is, one ownership of the
-    consumer.
+    """Return a copy of an envelope with one recipient whose tokens name an incarnation, that is, one
+    ownership of the consumer.
     """
-    stream, consumer = (text.tobytes().decode() for text in (envelope.stream, envelope.consumer))
-    return replace(envelope, prefix=_write_prefix(stream, consumer, incarnation))
+    stream, consumer = (text.decode() for text in (envelope.stream.tobytes(), envelope.consumers.split()[0]))
+    return replace(envelope, prefixes=_join([_write_prefix(stream, consumer, incarnation)]))
 
 
-def _write_prefix(stream: str, consumer: str, incarnation: str) -> Bytes:
-    return np.frombuffer(f"{write_head(stream, consumer, incarnation)}.".encode(), np.uint8)
+def _write_prefix(stream: str, consumer: str, incarnation: str) -> bytes:
+    return f"{write_head(stream, consumer, incarnation)}.".encode()
 
 
 def without_value(envelope: Envelope) -> Envelope:
@@ -98,9 +131,11 @@ def without_value(envelope: Envelope) -> Envelope:
     """
     if envelope.headers_only:
         return envelope
-    # read-only, like the arrays of make_envelope: the kernel is compiled for read-only arrays
-    names = np.frombuffer(envelope.names.tobytes() + VALUE_SIZE.encode(), np.uint8)
-    return replace(envelope, names=names, bounds=np.append(envelope.bounds, names.size), headers_only=True)
+    return replace(envelope, names=_join([*envelope.names.split(), VALUE_SIZE.encode()]), headers_only=True)
+
+
+Columns = tuple[Ints, Ints, Ints, Ints, Ints]
+"""The columns of `Numbers`, complete."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,21 +144,24 @@ class Numbers:
 
     `stream` and `consumer`: sequences. `deliveries`: how often each message was delivered, this
     time included; None if each is the first time. `pending`: num_pending after each, None if
-    unknown, which is written as 0.
+    unknown, which is written as 0. `recipients`: which of the envelope's recipients each is for;
+    None if all are for its first.
     """
 
     stream: Ints
     consumer: Ints
     deliveries: Ints | None = None
     pending: Ints | None = None
+    recipients: Ints | None = None
 
-    def complete(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the columns stream, consumer, deliveries and pending, with 1 and 0 for the last
-        two if they are None.
+    def complete(self) -> Columns:
+        """Return the columns stream, consumer, deliveries, pending and recipients, with 1, 0 and 0
+        for the last three if they are None.
         """
         deliveries = np.ones(self.stream.size, np.int64) if self.deliveries is None else self.deliveries
         pending = np.zeros(self.stream.size, np.int64) if self.pending is None else self.pending
-        return self.stream, self.consumer, deliveries, pending
+        recipients = np.zeros(self.stream.size, np.int64) if self.recipients is None else self.recipients
+        return self.stream, self.consumer, deliveries, pending, recipients
 
 
 @dataclass(slots=True)
@@ -143,6 +181,8 @@ class Body:
     """Source offset of the last record, -1 if there are none."""
     consumer_seqs: tuple[int, int] = (0, -1)
     """Consumer sequences of the first and the last record."""
+    last_recipient: int = 0
+    """Of the last record."""
 
     @property
     def records(self) -> Bytes:
@@ -157,7 +197,7 @@ def assemble(
     codes: Codes,
     subjects: Texts,
     envelope: Envelope,
-    numbers: tuple[Ints, Ints, Ints, Ints],
+    numbers: Columns,
     now: int,
 ) -> int:
     """Append deliveries of source records to `body`, in the order of `rows`, until one does not fit
@@ -172,8 +212,9 @@ def assemble(
         body.max_timestamp = body.base_timestamp
     done, size, latest = _assemble(
         source.buf, source.body, source.end, source.timestamp, rows, codes, subjects.text, subjects.bounds,
-        envelope.prefix, envelope.stream, envelope.consumer, envelope.names, envelope.bounds, envelope.more,
-        envelope.more_count, envelope.source_time, envelope.headers_only,
+        envelope.prefixes.text, envelope.prefixes.bounds, envelope.longest_prefix, envelope.stream,
+        envelope.consumers.text, envelope.consumers.bounds, envelope.names.text, envelope.names.bounds,
+        envelope.more, envelope.more_count, envelope.source_time, envelope.headers_only,
         *numbers, body.base_timestamp, body.out, body.size, body.count,
     )  # fmt: skip
     body.count, body.size = body.count + done, int(size)
@@ -181,6 +222,7 @@ def assemble(
         body.last_offset = int(source.offset[rows[done - 1]])
         first = body.consumer_seqs[0] or int(numbers[1][0])
         body.consumer_seqs = first, int(numbers[1][done - 1])
+        body.last_recipient = int(numbers[4][done - 1])
     body.max_timestamp = max(body.max_timestamp, int(latest))
     return done
 
@@ -191,10 +233,8 @@ def room_for(source: Records, rows: Ints, subjects: Ints, envelope: Envelope) ->
 
     `subjects`: the sizes of their subjects in bytes.
     """
-    texts = envelope.prefix, envelope.stream, envelope.consumer, envelope.names, envelope.more
-    constant = int(sum(text.size for text in texts))
     own: Ints = source.end[rows] - source.body[rows]
-    return own + subjects + (constant + 3 * _TOKEN_ROOM + 3 * _RECORD_ROOM)
+    return own + subjects + (envelope.constant_size + 3 * _TOKEN_ROOM + 3 * _RECORD_ROOM)
 
 
 @kernel
@@ -314,9 +354,10 @@ def _put_part(token: Bytes, pos: Int, value: Int) -> Int:
 @kernel
 def _assemble(
     buf: Bytes, body: Ints, end_of: Ints, timestamp: Ints, rows: Ints, codes: Codes, text: Bytes, text_bounds: Ints,
-    prefix: Bytes, stream: Bytes, consumer: Bytes, names: Bytes, bounds: Ints, more: Bytes, more_count: int,
-    source_time: bool, headers_only: bool, stream_sequence: Ints, consumer_sequence: Ints, deliveries: Ints,
-    pending: Ints, base: int, out: Bytes, at: Int, count_before: int,
+    prefixes: Bytes, prefix_bounds: Ints, longest_prefix: int, stream: Bytes, consumers: Bytes, consumer_bounds: Ints,
+    names: Bytes, bounds: Ints, more: Bytes, more_count: int, source_time: bool, headers_only: bool,
+    stream_sequence: Ints, consumer_sequence: Ints, deliveries: Ints, pending: Ints, recipients: Ints,
+    base: int, out: Bytes, at: Int, count_before: int,
 ) -> tuple[int, Int, Int]:  # fmt: skip
     """Write records from `out[at]` on until one does not fit. Return (how many, where they end, the
     latest of their times).
@@ -328,15 +369,18 @@ def _assemble(
     Long because it is one loop over the records: functions for its parts would be given the same
     dozen arrays for each record, and numba counts references to each of them (scan/borrow.py).
     """
-    token = np.empty(prefix.size + 105, np.uint8)
-    _copy(token, 0, prefix, 0, prefix.size)
+    token = np.empty(longest_prefix + 105, np.uint8)
     length = np.empty(21, np.uint8)
     own = bounds.size - 1
     full = own > 3
     marks = np.empty(6, np.int64)  # where the token's decimals begin
-    marks[0] = prefix.size
+    recipient, name_at, name_end = np.int64(-1), np.int64(0), np.int64(0)
     latest = np.int64(base)
     for i in range(rows.size):
+        if recipients[i] != recipient:
+            recipient = recipients[i]
+            marks[0] = _copy(token, 0, prefixes, prefix_bounds[recipient], prefix_bounds[recipient + 1])
+            name_at, name_end = consumer_bounds[recipient], consumer_bounds[recipient + 1]
         # where the parts of the source record are, and how many of its headers are kept
         row = rows[i]
         end = end_of[row]
@@ -363,7 +407,7 @@ def _assemble(
         size += varint_size(kept + own + more_count) + kept_size + more.size
         size += _header_size(bounds, 0, text_bounds[code + 1] - text_bounds[code]) + _header_size(bounds, 1, token_size)
         if full:
-            size += _header_size(bounds, 2, stream.size) + _header_size(bounds, 3, consumer.size)
+            size += _header_size(bounds, 2, stream.size) + _header_size(bounds, 3, name_end - name_at)
             for k in range(5):
                 size += _header_size(bounds, 4 + k, marks[k + 1] - 1 - marks[k])
         if headers_only:
@@ -388,7 +432,7 @@ def _assemble(
         at = _put_header(out, at, names, bounds, 1, token, 0, token_size)
         if full:
             at = _put_header(out, at, names, bounds, 2, stream, 0, stream.size)
-            at = _put_header(out, at, names, bounds, 3, consumer, 0, consumer.size)
+            at = _put_header(out, at, names, bounds, 3, consumers, name_at, name_end)
             for k in range(5):
                 at = _put_header(out, at, names, bounds, 4 + k, token, marks[k], marks[k + 1] - 1)
         if headers_only:

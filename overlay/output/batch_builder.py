@@ -18,11 +18,12 @@ from overlay.scan.decode import Records
 from overlay.scan.header import HEADER_SIZE
 from overlay.subject.dictionary import Codes, Texts
 
-from .assemble import Body, Envelope, Numbers, assemble, room_for
+from .assemble import Body, Columns, Envelope, Numbers, assemble, room_for
 from .encoded_batch import EncodedBatch
 from .partition import place
 
-_Columns = tuple[Ints, Ints, Ints, Ints]  # stream and consumer sequences, deliveries, num_pending
+ConsumerId = tuple[str, str]
+"""Stream and name."""
 
 _LARGEST_BODY = 1 << 20
 _SMALLEST_BODY = 1 << 14
@@ -48,7 +49,8 @@ class Slice(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputTopic:
-    """An output topic with its actual settings, and how one consumer writes to it. Sizes are bytes.
+    """An output topic with its actual settings, and how a consumer writes to it, or several that
+    share batches. Sizes are bytes.
 
     `transactional`: batches belong to a transaction. `envelope`: what all deliveries have in
     common.
@@ -84,6 +86,8 @@ class OutputBatch:
     """The source offset of a record that alone is larger than the topic takes; -1 for a batch that
     fits.
     """
+    recipient: int = 0
+    """Who gets the last record, as a number among the recipients of its envelope."""
     reply: str = ""
     """The reply address of the batch's pull request; empty if it is for none."""
 
@@ -93,14 +97,14 @@ class OutputBatch:
         return self.batch.size
 
 
-def refuse_oversized(batches: Iterable[tuple[tuple[str, str], OutputBatch]]) -> None:
+def refuse_oversized(batches: Iterable[tuple[tuple[ConsumerId, ...], OutputBatch]]) -> None:
     """Raise DeliveryFailed for the first batch that is too large for its topic, naming its
-    consumer. `batches`: each with the consumer, as stream and name.
+    consumer. `batches`: each with its consumers; one that is too large has one.
 
     Call before anything is sent, so that no other consumer's batches wait for it
     (docs/exactly-once.md#refusing-outputs).
     """
-    for consumer, outgoing in batches:
+    for consumers, outgoing in batches:
         if outgoing.oversized_offset >= 0:
             raise DeliveryFailed(
                 outgoing.topic,
@@ -108,7 +112,7 @@ def refuse_oversized(batches: Iterable[tuple[tuple[str, str], OutputBatch]]) -> 
                 f"the record at source offset {outgoing.oversized_offset} makes a batch of {outgoing.batch.size} bytes,"
                 " more than the topic's max.message.bytes. Raise that, then restart; or see `on_undeliverable: dead_letter`",
                 final=True,
-                consumer=consumer,
+                consumer=consumers[0],
             )
 
 
@@ -171,7 +175,7 @@ class BatchBuilder:
         return self.take()
 
     def _fill(
-        self, output_topic: OutputTopic, slice_: Slice, rows: Ints, numbers: _Columns, target: int, now: int
+        self, output_topic: OutputTopic, slice_: Slice, rows: Ints, numbers: Columns, target: int, now: int
     ) -> None:
         done, key = 0, (output_topic, target)
         body = self._open.get(key) or Body(self._room(min(_SMALLEST_BODY, output_topic.body_limit)))
@@ -222,13 +226,16 @@ class BatchBuilder:
             self._spares.append(body.out)
         fits = batch.size <= output_topic.max_message_bytes
         self._closed.append(
-            (output_topic, OutputBatch(output_topic.topic, target, batch, -1 if fits else body.last_offset))
+            (
+                output_topic,
+                OutputBatch(output_topic.topic, target, batch, -1 if fits else body.last_offset, body.last_recipient),
+            )
         )
 
 
-def _cut(columns: _Columns, part: Any) -> _Columns:
-    stream, consumer, deliveries, pending = columns
-    return stream[part], consumer[part], deliveries[part], pending[part]
+def _cut(columns: Columns, part: Any) -> Columns:
+    stream, consumer, deliveries, pending, recipients = columns
+    return stream[part], consumer[part], deliveries[part], pending[part], recipients[part]
 
 
 def measure(slice_: Slice, rows: Ints, envelope: Envelope) -> Ints:

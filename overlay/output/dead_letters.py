@@ -85,7 +85,7 @@ class _Writing:
             target,
             now,
         )
-        self._names = bytes(output_topic.envelope.stream).decode(), bytes(output_topic.envelope.consumer).decode()
+        self._names = bytes(output_topic.envelope.stream).decode(), output_topic.envelope.consumers.split()[0].decode()
         self._body = Body(np.empty(0, np.uint8))
         self._done: list[OutputBatch] = []
 

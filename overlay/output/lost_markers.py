@@ -19,10 +19,18 @@ if the decision was to abort.
 The mend needs no right beyond those of a producer. A marker of a producer id ends whatever this id has
 open in a partition, under this epoch or an earlier one. So a new owner asks which partitions are open
 under its producer id, adds them to a transaction of its own, writes nothing, and ends the transaction as
-the former one was decided. Two things make that sound:
+the former one was decided. Three things make that sound:
 
 - **The decision is known.** The coordinator is asked for it (DescribeTransactions) before InitProducerId,
   which makes it forget. Without a decision nothing is done, and the caller is told.
+- **The decision is that of the open transaction.** A partition may have open what an earlier transaction
+  left there. Then three cases differ. If the last transaction has not ended, the coordinator tells all of its
+  partitions. What is open in another partition, under the same epoch, is of an earlier transaction of the same
+  producer, and was committed: a producer writes no more after an abort. In the state, an unclean election may
+  have taken the marker of an earlier transaction, together with all later ones. If the last transaction was
+  committed, and the open one is of an earlier epoch, the open one may have been aborted. Its state record
+  would pass over what was not delivered, so it is aborted: then messages may be delivered again. Any other is
+  ended as the last one was decided.
 - **InitProducerId loses no marker itself.** It aborts what is still open. So it is sent only when each
   partition of the open transaction has a leader, and so does the state partition.
 
@@ -35,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaError, for_code
@@ -54,10 +62,11 @@ class Outcome(Enum):
     ABORTED = "aborted"
 
 
+_ONGOING = "Ongoing"
 _OUTCOMES = {
     "PrepareCommit": Outcome.COMMITTED,
     "CompleteCommit": Outcome.COMMITTED,
-    "Ongoing": Outcome.ABORTED,
+    _ONGOING: Outcome.ABORTED,
     "PrepareEpochFence": Outcome.ABORTED,
     "PrepareAbort": Outcome.ABORTED,
     "CompleteAbort": Outcome.ABORTED,
@@ -69,13 +78,41 @@ _NEVER_TELLS = {Code.TRANSACTIONAL_ID_NOT_FOUND, Code.TRANSACTIONAL_ID_AUTHORIZA
 """A new id, and one that InitProducerId will refuse with a better message."""
 
 
+class OpenTransaction(NamedTuple):
+    """A transaction that a producer has open in a partition: its first offset, and the producer's epoch."""
+
+    offset: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
     """The last transaction of a transactional id. `outcome`: None if the coordinator does not know of one.
-    `unmarked`: the partitions whose markers are still to be written."""
+    `unmarked`: the partitions whose markers are still to be written. `epoch`: of its producer. `is_ongoing`: it has
+    not ended, so that `unmarked` are all of its partitions. `began`: when, ms since 1970."""
 
     outcome: Outcome | None
     unmarked: frozenset[TopicPartition] = frozenset()
+    epoch: int = -1
+    is_ongoing: bool = False
+    began: int = -1
+
+    def follow(self, later: LastTransaction) -> LastTransaction:
+        """Return what is known after a later look at the same id. An answer to InitProducerId may be lost: then the
+        later look finds nothing, and this one counts. It also counts if the later one finds the same transaction
+        aborted, since this one tells its partitions.
+        """
+        is_same = self.is_ongoing and later.outcome is Outcome.ABORTED and later.began == self.began
+        return self if is_same or later.outcome is None else later
+
+    def decide(self, tp: TopicPartition, opened: OpenTransaction, state: TopicPartition) -> Outcome | None:
+        """Return how to end the transaction that is open in a partition; None if that is not known. `state`: the
+        partition of the producer's state."""
+        if self.is_ongoing and tp not in self.unmarked and opened.epoch == self.epoch:
+            return Outcome.COMMITTED
+        if self.outcome is Outcome.COMMITTED and tp == state and opened.epoch != self.epoch:
+            return Outcome.ABORTED
+        return self.outcome
 
 
 async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: str) -> LastTransaction:
@@ -86,13 +123,13 @@ async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: 
         response = await client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
     except Unsupported:
         return LastTransaction(None)
-    ((code, _, state, _, _, _, _, topics, _),) = response.transactions
+    ((code, _, state, _, began, _, epoch, topics, _),) = response.transactions
     if code in _NEVER_TELLS:
         return LastTransaction(None)
     if code:
         raise for_code(code)(transactional_id)
     unmarked = frozenset(TopicPartition(topic, index) for topic, indexes, _ in topics for index in indexes)
-    return LastTransaction(_OUTCOMES.get(state), unmarked)
+    return LastTransaction(_OUTCOMES.get(state), unmarked, epoch, state == _ONGOING, began)
 
 
 async def find_leaderless(
@@ -113,10 +150,10 @@ async def find_leaderless(
 
 @dataclass(slots=True)
 class OpenPartitions:
-    """Where a producer has a transaction open. `open`: the first offset of it, by partition.
+    """Where a producer has a transaction open. `open`: that transaction, by partition.
     `unknown`: why a partition did not tell, for partitions that may tell later."""
 
-    open: dict[TopicPartition, int]
+    open: dict[TopicPartition, OpenTransaction]
     unknown: dict[TopicPartition, str]
 
 
@@ -159,6 +196,6 @@ def _note(found: OpenPartitions, tp: TopicPartition, code: int, producers: list[
         if code not in _FOR_GOOD:
             found.unknown[tp] = str(for_code(code).__name__)
         return
-    for id, _, _, _, _, open_since, _ in producers:
+    for id, epoch, _, _, _, open_since, _ in producers:
         if id == producer_id and open_since >= 0:
-            found.open[tp] = open_since
+            found.open[tp] = OpenTransaction(open_since, epoch)

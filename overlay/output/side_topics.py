@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from overlay.config import ConsumerConfig, Loaded
 from overlay.config.consumer import OnUndeliverable
 from overlay.kafka.admin import Admin, TopicFacts, new_topic
-from overlay.kafka.own_topics import acks_topic, events_topic
+from overlay.kafka.own_topics import ACKS_CONFIG, EVENTS_CONFIG, acks_topic, events_topic
 
 from .batch_builder import MAX_MESSAGE_BYTES
 from .topics import find_fault
@@ -32,7 +32,10 @@ async def ensure_side_topics(
     one; they decide how large the records of a new dead letter topic may be.
     """
     topics, consumers = loaded.service.topics, list(configs)
-    wanted = {name: dict[str, str]() for config in consumers for name in list_side_topics(topics.prefix, config)}
+    own = {events_topic(topics.prefix): EVENTS_CONFIG}
+    own |= {acks_topic(topics.prefix, config.stream): ACKS_CONFIG for config in consumers}
+    names = {name for config in consumers for name in list_side_topics(topics.prefix, config)}
+    wanted = {name: dict(own.get(name, {})) for name in names}
     dead_letter_topics = {name for config in consumers if (name := config.dead_letter_topic)}
     for config in consumers:
         if config.on_undeliverable is OnUndeliverable.DEAD_LETTER and (name := config.dead_letter_topic):
@@ -41,7 +44,7 @@ async def ensure_side_topics(
     present = await admin.find_topics(wanted, denied=refused)
     missing = sorted(wanted.keys() - present.keys() - refused.keys())
     refused |= await admin.create_topics(new_topic(name, 1, topics.replication, wanted[name]) for name in missing)
-    present |= await admin.find_topics(name for name in missing if name not in refused)
+    present |= await admin.await_topics(name for name in missing if name not in refused)
     faults = {name: fault for name in dead_letter_topics & present.keys() if (fault := find_fault(present[name]))}
     return present, {**refused, **{name: f"topic {name}: {fault}" for name, fault in faults.items()}}
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -32,16 +32,16 @@ from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import TopicPartition
 
-from overlay.clock import now_ms
-from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
-from overlay.kafka.connection import BOOTSTRAP_S, expect_brokers, for_aiokafka
+from overlay.clock import monotonic, now_ms
+from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable, StateCut
+from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.waits import Backoff, finish_within
 
 from .batch_builder import OutputBatch
 from .entry import Entry, press_entries
-from .lost_markers import LastTransaction, Outcome, find_last, find_leaderless, find_open
+from .lost_markers import LastTransaction, OpenTransaction, Outcome, find_last, find_leaderless, find_open
 from .produce import FENCED, Produce
 from .record import Record
 
@@ -53,6 +53,11 @@ START_DEADLINE_S = 30.0
 STOP_S = 2.0
 ANSWERS_S = 2.0
 """Seconds for which an abort waits for the answers to requests in flight."""
+QUIET_S = 10.0
+"""Seconds without a transaction in a partition, after which the partition is asked whether it has the marker of the
+last one."""
+LOOK_S = 1.0
+"""Seconds between two looks for such partitions."""
 LOOK_BACKOFF_S = (0.05, 1.0)
 """Pauses between two looks for leaders, and for transactions that were left open."""
 
@@ -66,7 +71,7 @@ class _Sender:
         self._producer = AIOKafkaProducer(
             **for_aiokafka(kafka), acks="all", enable_idempotence=True, request_timeout_ms=10_000, **settings
         )
-        expect_brokers(self._producer.client)
+        mend_client(self._producer.client)
         self._produce = Produce(self._producer)
 
     async def start(self, topics: Iterable[str]) -> None:
@@ -153,8 +158,13 @@ class Transactions(_Sender):
         super().__init__(kafka, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         self._state = TopicPartition(state_topic, shard)
         self._answered = asyncio.Event()
-        self._outcome: Outcome | None = None
-        """How the last transaction before this producer was decided, if the coordinator knew it."""
+        self._last = LastTransaction(None)
+        """The last transaction before this producer, if the coordinator knew it."""
+        self._unseen: dict[TopicPartition, float] = {}
+        """Partitions that have not been asked for the marker of their last transaction, with the time at which it was
+        committed, monotonic seconds."""
+        self._look_at = 0.0
+        """When `end_own_lost` looks for quiet partitions again, monotonic seconds."""
         self._watch_answers()
         self._look_back_first()
 
@@ -168,40 +178,53 @@ class Transactions(_Sender):
         producer_id, epoch = self._producer._txn_manager._pid_and_epoch
         return f"{producer_id}x{epoch}"
 
-    async def end_lost(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """End what the last transaction of a former producer has left open in these partitions, as that
-        transaction was decided (lost_markers.py). To be called before the first transaction. The topics
-        must be looked up.
+    async def end_lost(self, partitions: Iterable[tuple[str, int]], state: bytes | None = None) -> None:
+        """End what transactions of a former producer have left open in these partitions, as far as is known
+        in the way in which each was decided (lost_markers.py). To be called before the first transaction.
+        The topics must be looked up.
+
+        `state`: the value of a state record that changes nothing. It is written if the state is among
+        what is committed, so that its partition knows our epoch: if the marker is lost once more, the
+        next owner finds the transaction open that was decided last.
 
         A partition that does not tell within DEADLINE_S is passed over, unless it is that of the state.
         Raises SourceUnavailable then, and if the decision is not known; else as the methods that write.
         """
         found = await self._find_open({TopicPartition(*each) for each in partitions})
-        if not found:
-            return
-        names = ", ".join(f"{tp.topic}-{tp.partition}@{offset}" for tp, offset in sorted(found.items()))
-        if self._outcome is None:
+        outcomes = {tp: self._last.decide(tp, opened, self._state) for tp, opened in found.items()}
+        if unknown := [tp for tp, outcome in outcomes.items() if outcome is None]:
             raise SourceUnavailable(
-                f"{names}: a transaction of {self._producer._txn_manager.transactional_id} ended without its marker, and Kafka"
-                " does not know any more whether it was committed. `kafka-transactions.sh find-hanging` shows it, and"
-                " `abort` ends it; docs/operations.md says what that means"
+                f"{_name(found, unknown)}: a transaction of {self._producer._txn_manager.transactional_id} ended without its"
+                " marker, and Kafka does not know any more whether it was committed. `kafka-transactions.sh find-hanging`"
+                " shows it, and `abort` ends it; docs/operations.md says what that means"
             )
-        log.warning(
-            "ending a transaction whose marker Kafka has lost", partitions=names, as_decided=self._outcome.value
-        )
+        for outcome in Outcome:
+            if chosen := {tp for tp in found if outcomes[tp] is outcome}:
+                event = "ending a transaction whose marker Kafka has lost"
+                log.warning(event, partitions=_name(found, chosen), outcome=outcome.value)
+                await self._end_as(outcome, chosen, state)
+
+    async def _end_as(self, outcome: Outcome, partitions: set[TopicPartition], state: bytes | None) -> None:
+        """End what is open in these partitions, in a transaction without records, but for `state` if that is committed
+        in the state's partition."""
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             await self._producer.begin_transaction()
-            await self._include(set(found))
-            if self._outcome is Outcome.COMMITTED:
-                await self._producer.commit_transaction()
-            else:
+            await self._include(partitions)
+            if outcome is Outcome.ABORTED:
                 await self._producer.abort_transaction()
+                return
+            if state is not None and self._state in partitions:
+                await self._send(
+                    press_entries([Entry(self._state.topic, Record(None, state), self._state.partition)], now_ms())
+                )
+            await self._producer.commit_transaction()
+        self._unseen |= dict.fromkeys(partitions, monotonic())
 
-    async def _find_open(self, asked: set[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the partitions in which our producer id has a transaction open, each with its first offset."""
+    async def _find_open(self, asked: set[TopicPartition]) -> dict[TopicPartition, OpenTransaction]:
+        """Return the partitions in which our producer id has a transaction open, each with that transaction."""
         client = self._producer.client
         producer_id = self._producer._txn_manager.producer_id
-        opened: dict[TopicPartition, int] = {}
+        opened: dict[TopicPartition, OpenTransaction] = {}
         unknown: dict[TopicPartition, str] = {}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEADLINE_S):
@@ -241,10 +264,42 @@ class Transactions(_Sender):
         """Send the last batches of the open transaction, wait until Kafka has taken them, and
         commit; return the offset of each.
         """
+        return await self._commit(batches)
+
+    async def _commit(
+        self, batches: Sequence[OutputBatch], check: Callable[[list[int]], None] | None = None
+    ) -> list[int]:
+        """Send batches and commit; return the offset of each. `check` gets the offsets before the
+        commit, which does not happen if it raises StateCut."""
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             offsets = await self._send(batches)
+            if check is not None:
+                check(offsets)
+            written = set(self._producer._txn_manager.txn_partitions)
             await self._producer.commit_transaction()
+        self._unseen |= dict.fromkeys(written, monotonic())
         return offsets
+
+    async def end_own_lost(self) -> None:
+        """Commit what transactions of this producer have left open since Kafka has lost their markers, in partitions
+        without a transaction for QUIET_S. A later transaction in a partition ends an earlier one there as well,
+        so each partition is asked once after its last one. Call it between two transactions.
+        """
+        now = monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        quiet = {tp for tp, at in self._unseen.items() if now - at >= QUIET_S}
+        if not quiet:
+            return
+        found = await find_open(self._producer.client, self._producer._txn_manager.producer_id, quiet)
+        # a partition that does not tell is asked again after QUIET_S
+        self._unseen |= dict.fromkeys(found.unknown, now)
+        for tp in quiet - set(found.unknown):
+            del self._unseen[tp]
+        if found.open:
+            log.warning("committing what Kafka has lost the marker of", partitions=_name(found.open, found.open))
+            await self._end_as(Outcome.COMMITTED, set(found.open), None)
 
     async def abort(self) -> None:
         """Abort the open transaction, unless a broker may still take a batch of it. Errors of Kafka
@@ -253,17 +308,28 @@ class Transactions(_Sender):
         await self._abort()
 
     async def finish(
-        self, state: bytes, batches: Sequence[OutputBatch] = (), more: Sequence[Record] = ()
+        self, state: bytes, batches: Sequence[OutputBatch] = (), more: Sequence[Record] = (), *, after: int = 0
     ) -> tuple[int, list[int]]:
         """Send the last batches of the open transaction together with the state record, and commit.
 
         Return the state record's offset, and those of the batches. `state`: the value of the state
         record. `more`: further records of the state, after that one. Together means one
         AddPartitionsToTxn and one produce request instead of two of each.
+
+        `after`: the end of the records that the state record follows. Raises StateCut if Kafka puts it
+        below that end: the partition has lost some of them.
         """
         topic, partition = self._state
         records = press_entries([Entry(topic, record, partition) for record in (Record(None, state), *more)], now_ms())
-        offsets = await self.commit([*batches, *records])
+
+        def check(offsets: list[int]) -> None:
+            if (offset := offsets[len(batches)]) < after:
+                raise StateCut(
+                    f"{topic}-{partition}: the log has lost its end: a record got offset {offset}, although records up to"
+                    f" {after} had been written. What they said is done again"
+                )
+
+        offsets = await self._commit([*batches, *records], check)
         return offsets[len(batches)], offsets[: len(batches)]
 
     async def write(self, batches: Sequence[OutputBatch]) -> list[int]:
@@ -317,8 +383,7 @@ class Transactions(_Sender):
                 sender._coordinator_dead(CoordinationType.TRANSACTION)
                 await asyncio.sleep(sender._retry_backoff)
                 return False
-            # an answer to InitProducerId may be lost: the next look finds nothing then, and this one counts
-            self._outcome = last.outcome or self._outcome
+            self._last = self._last.follow(last)
             return bool(await init(coordinator))
 
         sender._do_init_pid = look_back_and_init
@@ -352,7 +417,7 @@ class Transactions(_Sender):
             await self._abort()
             topics = error.args[0] if error.args and error.args[0] else {self._state.topic}
             raise DeliveryFailed(min(topics), -1, "not authorized to write", final=True, topics=topics) from error
-        except (Fenced, DeliveryFailed):
+        except (Fenced, DeliveryFailed, StateCut):
             await self._abort()
             raise
         except (KafkaError, OSError, TimeoutError) as error:
@@ -376,3 +441,8 @@ class Transactions(_Sender):
         with contextlib.suppress(KafkaError, OSError, TimeoutError, AssertionError):
             async with asyncio.timeout(3.0):
                 await self._producer.abort_transaction()
+
+
+def _name(found: Mapping[TopicPartition, OpenTransaction], chosen: Iterable[TopicPartition]) -> str:
+    """Return the chosen partitions for a message, each with the first offset of its open transaction."""
+    return ", ".join(f"{tp.topic}-{tp.partition}@{found[tp].offset}" for tp in sorted(chosen))

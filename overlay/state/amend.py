@@ -99,7 +99,7 @@ async def amend_shard(
     async def write(transactions: Transactions, state: ShardState) -> None:
         delta = Delta(generation=state.generation).merge(change(state))
         await transactions.begin()
-        await transactions.finish(encode(delta))
+        await transactions.finish(encode(delta, after=state.end), after=state.end)
 
     await own_shard(service, client, admin, shard, write, confirm)
 

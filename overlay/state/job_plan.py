@@ -376,7 +376,7 @@ def decode_plan(data: bytes) -> BatchPlan:
             found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
             consumers, _parse(found["writers"]), found["is_complete"], left, _parse(found.get("log_ends", {})),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error
 
 
@@ -406,7 +406,7 @@ def _decode(kind: str, data: bytes) -> dict[str, Any]:
                 f"the state has a {found['kind']} of version {found['version']}; this version of the overlay reads a {kind}"
                 f" of version {VERSION}. Use the version that wrote it"
             )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StateUnreadable(f"a record of the state is no {kind}: {error!r}") from error
     return found
 

@@ -22,13 +22,15 @@ a reader that finds one of them finds the others behind it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.output.record import Record
+
+from .state_links import Link
 
 VERSION = 1
 MACHINE = "machine"
@@ -97,6 +99,9 @@ class Delta:
     acks: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     """For each stream and partition of its ack topic, where to read on for consumers that have no position there of their own
     (`ConsumerState.heard`)."""
+    sequences: dict[str, int] = field(default_factory=dict)
+    """By stream whose ledger this shard keeps, the sequence that is given out next. A ledger that ends
+    below it has lost its end."""
 
     def merge(self, later: Delta) -> Delta:
         """Return this and a later delta as one."""
@@ -109,11 +114,12 @@ class Delta:
             self.generation if later.generation is None else later.generation,
             (*self.reset, *later.reset),
             {**_without(later.reset, self.acks), **later.acks},
+            {**{name: at for name, at in self.sequences.items() if name not in later.reset}, **later.sequences},
         )
 
     def __bool__(self) -> bool:
         changes = self.cursors or self.consumers or self.topics or self.forgotten or self.reset or self.acks
-        return bool(changes) or self.generation is not None
+        return bool(changes or self.sequences) or self.generation is not None
 
 
 @dataclass(slots=True)
@@ -127,6 +133,10 @@ class ShardState:
     acks: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     length: int = 0
     """Number of records in the log it was read from."""
+    end: int = 0
+    """The offset after the last record of the log that this state contains: what the next record
+    follows (state_links.py)."""
+    sequences: dict[str, int] = field(default_factory=dict)
     machines: dict[ConsumerId, list[bytes]] = field(default_factory=dict)
     """Records of each consumer's machine in order, as they were read. A session that runs a machine
     takes its records out."""
@@ -141,6 +151,8 @@ class ShardState:
         """Apply a delta."""
         self.cursors, self.topics = _without(delta.reset, self.cursors), _without(delta.reset, self.topics)
         self.acks = _without(delta.reset, self.acks)
+        for stream in delta.reset:
+            self.sequences.pop(stream, None)
         for consumer in [each for each in self.machines if each[0] in delta.reset]:
             del self.machines[consumer]
         for consumer in delta.forgotten:
@@ -150,6 +162,7 @@ class ShardState:
         self.consumers.update(delta.consumers)
         self.topics.update(delta.topics)
         self.acks.update(delta.acks)
+        self.sequences.update(delta.sequences)
         if delta.generation is not None:
             self.generation = delta.generation
 
@@ -173,7 +186,14 @@ class ShardState:
 
     def checkpoint(self) -> Delta:
         """Return everything as one delta."""
-        return Delta(self.cursors, self.consumers, self.topics, generation=self.generation, acks=self.acks)
+        return Delta(
+            self.cursors,
+            self.consumers,
+            self.topics,
+            generation=self.generation,
+            acks=self.acks,
+            sequences=self.sequences,
+        )
 
 
 def _without(streams: tuple[str, ...], entries: dict[tuple[str, Part], Fact]) -> dict[tuple[str, Part], Fact]:
@@ -181,9 +201,17 @@ def _without(streams: tuple[str, ...], entries: dict[tuple[str, Part], Fact]) ->
     return {key: fact for key, fact in entries.items() if key[0] not in streams} if streams else entries
 
 
-def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
-    """Return the value of a state record."""
+def encode(delta: Delta, *, checkpoint: bool = False, after: int | None = None, is_whole: bool = False) -> bytes:
+    """Return the value of a state record.
+
+    `after`: the end of the records that this one follows (`ShardState.end`), None if unknown.
+    `is_whole`: the records of all machines are written with this checkpoint.
+    """
     record: dict[str, Any] = {"v": VERSION, "kind": "checkpoint" if checkpoint else "delta"}
+    if after is not None:
+        record["after"] = after
+    if is_whole:
+        record["whole"] = True
     if delta.generation is not None:
         record["generation"] = delta.generation
     if delta.cursors:
@@ -203,6 +231,8 @@ def encode(delta: Delta, *, checkpoint: bool = False) -> bytes:
         ]
     if delta.reset:
         record["reset"] = delta.reset
+    if delta.sequences:
+        record["sequences"] = delta.sequences
     return json.dumps(record, separators=(",", ":")).encode()
 
 
@@ -223,13 +253,26 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
         wire["heard"] = [[*source, offset] for source, offset in state.heard.items()]
     if state.replay_until is not None:
         wire["replay_until"] = state.replay_until
-    texts = {"policy": state.policy, "job": state.job, "claim": state.claim, "recall": state.recall}
-    return wire | {key: text for key, text in texts.items() if text}
+    if state.policy:
+        wire["policy"] = state.policy
+    if state.job or state.claim or state.recall:
+        texts = {"job": state.job, "claim": state.claim, "recall": state.recall}
+        wire |= {key: text for key, text in texts.items() if text}
+    return wire
 
 
-def decode(value: bytes) -> tuple[Delta, bool]:
-    """Return a state record's delta, and whether it is a checkpoint, which replaces everything
-    before it. Raises StateUnreadable."""
+class StateRecord(NamedTuple):
+    """What a state record says. `is_checkpoint`: it replaces everything before it but the machines.
+    `after` and `is_whole` are those of `encode`."""
+
+    delta: Delta
+    is_checkpoint: bool
+    after: int | None
+    is_whole: bool
+
+
+def decode(value: bytes) -> StateRecord:
+    """Return what a state record says. Raises StateUnreadable."""
     try:
         record = json.loads(value)
         if record["v"] != VERSION:
@@ -248,8 +291,9 @@ def decode(value: bytes) -> tuple[Delta, bool]:
                 (stream, (topic, p)): LogPosition(*log_position)
                 for stream, topic, p, *log_position in record.get("acks", ())
             },
+            dict(record.get("sequences", {})),
         )
-        return delta, record["kind"] == "checkpoint"
+        return StateRecord(delta, record["kind"] == "checkpoint", record.get("after"), record.get("whole", False))
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise StateUnreadable(f"a state record is not ours: {value[:80]!r} ({error})") from error
 
@@ -279,23 +323,43 @@ def write_machine(consumer: ConsumerId, value: bytes) -> list[Record]:
 
 class StateReplay:
     """Rebuilds a shard's state from its records. `state` is complete once all records were applied;
-    `count`: how many there were."""
+    `count`: how many there were. `void`: the offsets of state records that are passed over, with
+    the records of machines behind them."""
 
-    def __init__(self) -> None:
+    def __init__(self, void: Container[int] = ()) -> None:
         self.state = ShardState()
         self.count = 0
+        self.links: list[Link] = []
+        self._void = void
         self._parts: list[bytes] = []
 
-    def apply(self, key: bytes | None, value: bytes) -> None:
+    def apply(self, offset: int, key: bytes | None, value: bytes) -> None:
         """Apply the next record. Raises StateUnreadable."""
         self.count += 1
         if key is None:
-            delta, is_checkpoint = decode(value)
-            if is_checkpoint:
-                self.state = ShardState(machines=self.state.machines)
-            self.state.apply(delta)
+            self._apply_delta(offset, value)
         else:
-            self._apply_machine(key, value)
+            if self.links:
+                self.links[-1] = replace(self.links[-1], end=offset + 1)
+            if not self._is_void():
+                self._apply_machine(key, value)
+        if not self._is_void():
+            self.state.end = offset + 1
+
+    def _is_void(self) -> bool:
+        """Return whether the last state record is void."""
+        return bool(self.links) and self.links[-1].offset in self._void
+
+    def _apply_delta(self, offset: int, value: bytes) -> None:
+        """Note the link of a state record, and apply the record unless it is void. Raises
+        StateUnreadable."""
+        record = decode(value)
+        self.links.append(Link(offset, offset + 1, record.after, record.is_whole))
+        if self._is_void():
+            return
+        if record.is_checkpoint:
+            self.state = ShardState(machines={} if record.is_whole else self.state.machines)
+        self.state.apply(record.delta)
 
     def _apply_machine(self, key: bytes, value: bytes) -> None:
         """Add a machine's record, or a part of one. Raises StateUnreadable."""

@@ -29,7 +29,8 @@ from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
 from overlay.output.transaction import Transactions
 
-from .shard_state import Delta, ShardState, StateReplay
+from .shard_state import Delta, ShardState, StateReplay, encode
+from .state_links import find_void
 
 log = get_logger(__name__)
 
@@ -44,12 +45,13 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
     Raises OverlayError if it cannot be created.
     """
     name = state_topic(prefix)
-    if name not in await admin.find_topics([name], with_config=False):
+    facts = await admin.find_topics([name], with_config=False)
+    if name not in facts:
         refused = await admin.create_topics([new_topic(name, shards, replication, STATE_CONFIG)])
         if refused:
             raise OverlayError(refused[name])
-    facts = (await admin.find_topics([name], with_config=False)).get(name)
-    found = facts.partitions if facts else shards
+        facts = await admin.await_topics([name])
+    found = facts[name].partitions
     if found != shards:
         log.warning("the state topic decides how many shards there are", topic=name, shards=found, configured=shards)
     return found
@@ -71,18 +73,36 @@ async def read_state(
     client: AIOKafkaClient, admin: Admin, topic: str, shard: int, *, plain: bool = False
 ) -> tuple[ShardState, int]:
     """Return a shard's state, read up to the high watermark, and how many records were read.
-    `plain`: read without kernels, for commands. Raises StateUnreadable."""
+
+    If records are lost, the state is the last one that is known as a whole (state_links.py), and the
+    log says so. `plain`: read without kernels, for commands. Raises StateUnreadable.
+    """
     replay = StateReplay()
     # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type(SourceChanged), stop=stop_after_attempt(READS), reraise=True
     ):
         with attempt:
-            replay = StateReplay()
-            log_start, end = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
-            async for _, key, value in read_records(client, topic, shard, log_start, end, plain=plain):
-                replay.apply(key, value)
+            bounds = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
+            replay = await _replay(client, topic, shard, bounds, frozenset(), plain=plain)
+            if void := find_void(replay.links, bounds[0]):
+                log.error(
+                    "the state has lost records: what was committed since is done again",
+                    shard=shard, passed_over=len(void), first=min(void), last=max(void),
+                )  # fmt: skip
+                replay = await _replay(client, topic, shard, bounds, void, plain=plain)
     return replay.state, replay.count
+
+
+async def _replay(
+    client: AIOKafkaClient, topic: str, shard: int, bounds: tuple[int, int], void: frozenset[int], *, plain: bool
+) -> StateReplay:
+    """Return the replay of a state partition's records between two offsets, without those in `void`.
+    `plain`: read without kernels. Raises StateUnreadable, SourceChanged."""
+    replay = StateReplay(void)
+    async for offset, key, value in read_records(client, topic, shard, *bounds, plain=plain):
+        replay.apply(offset, key, value)
+    return replay
 
 
 async def take_over(
@@ -103,7 +123,7 @@ async def take_over(
     transactions = Transactions(kafka, shard_id(prefix, shard), topic, shard)
     await transactions.start([topic])
     try:
-        await transactions.end_lost([(topic, shard)])
+        await transactions.end_lost([(topic, shard)], encode(Delta()))
         state, count = await read_state(client, admin, topic, shard)
         generation = await confirm(state)
         if generation is None:

@@ -6,7 +6,15 @@ from __future__ import annotations
 
 from .escape import escape_token
 from .matcher import Matcher
-from .pattern import Pattern, check_subject, intersects, is_subject, is_subset, overlapping
+from .pattern import (
+    Pattern,
+    check_subject,
+    find_plain_wildcard,
+    intersects,
+    is_subject,
+    is_subset,
+    overlapping,
+)
 from .reserved import check_stream_subject, is_reserved
 from .rule import SubjectRule
 from .values import Unaddressed
@@ -19,6 +27,7 @@ __all__ = [
     "check_stream_subject",
     "check_subject",
     "escape_token",
+    "find_plain_wildcard",
     "intersects",
     "is_reserved",
     "is_subject",

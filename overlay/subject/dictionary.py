@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -41,10 +42,20 @@ _LONG = np.uint64(0xFF << 56)
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Subjects in UTF-8 end to end: that of code i is text[bounds[i]:bounds[i+1]]."""
+    """Texts in UTF-8 end to end: number i is text[bounds[i]:bounds[i+1]]. The subject of code i in a dictionary."""
 
     text: Bytes
     bounds: Ints
+
+    @property
+    def longest(self) -> int:
+        """The most bytes that one of them has; 0 if there are none."""
+        return int(np.diff(self.bounds).max(initial=0))
+
+    def split(self) -> list[bytes]:
+        """Return each text by itself."""
+        whole, bounds = self.text.tobytes(), self.bounds.tolist()
+        return [whole[first:end] for first, end in pairwise(bounds)]
 
 
 class Dictionary:

@@ -28,6 +28,7 @@ from overlay.errors import SubjectError
 __all__ = [
     "Pattern",
     "check_subject",
+    "find_plain_wildcard",
     "intersects",
     "is_subject",
     "is_subset",
@@ -108,6 +109,13 @@ def intersects(a: Pattern, b: Pattern) -> bool:
         if one != other and ONE not in (one, other):
             return False
     return len(a.tokens) == len(b.tokens)
+
+
+def find_plain_wildcard(pattern: Pattern) -> str:
+    """Return the first token that has a wildcard's character among others, where it is plain text;
+    "" if there is none. `orders.paid*` has `paid*`.
+    """
+    return next((token for token in pattern.tokens if len(token) > 1 and (ONE in token or REST in token)), "")
 
 
 def overlapping(patterns: Sequence[Pattern]) -> tuple[Pattern, Pattern] | None:

@@ -111,7 +111,7 @@ def _judge(node: Node) -> str:
     return show_answer(to_truth(evaluate(node, {}, 0)))
 
 
-def _bind_names(compiled: Filter, declared: Mapping[str, Property]) -> dict[Name, Column]:
+def bind_names(compiled: Filter, declared: Mapping[str, Property]) -> dict[Name, Column]:
     """Return a typed column for every field that the filter's text names, also in parts that rewriting has removed."""
     names = dict.fromkeys(node for node in walk(compiled.node) if isinstance(node, Name))
     types = {name: str(entry.type) for name, entry in declared.items()}
@@ -121,7 +121,7 @@ def _bind_names(compiled: Filter, declared: Mapping[str, Property]) -> dict[Name
 
 def _list_fields(compiled: Filter, stream: StreamConfig | None) -> tuple[FilterField, ...]:
     declared: Mapping[str, Property] = {} if stream is None else stream.properties
-    bound = _bind_names(compiled, declared)
+    bound = bind_names(compiled, declared)
     sources = find_sources(bound.values(), declared)
     written = {place_property(name) for name in declared}
     return tuple(
@@ -153,7 +153,7 @@ def read_message(compiled: Filter, stream: StreamConfig, message: Message) -> Me
     A string that does not parse as its type becomes null. A number or boolean that stands for a
     header keeps its value, although a header in Kafka is always text.
     """
-    bound = _bind_names(compiled, stream.properties)
+    bound = bind_names(compiled, stream.properties)
     sources = find_sources(bound.values(), stream.properties)
     columns = {(column.section.value, column.name): column for column in bound.values()}
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from overlay.config import ConsumerConfig
 from overlay.state.shard_state import ConsumerId
 
 
@@ -110,8 +111,10 @@ class IndexFacts:
 class StreamFacts:
     """Facts about a stream.
 
-    `decoded` (records since the service started) and `rate` (records per second) are known from a
-    running service only.
+    `rate` (records per second) and the counts since the service started are known from a running
+    service only. `decoded`: records read for the first time; `read_again`: records read once more,
+    for consumers that catch up. `unaddressed`: of the first, those without a subject in the stream,
+    by reason; `unaddressed_at`: the last of them, as `orders-0@146: missing`, "" if there is none.
     """
 
     name: str
@@ -123,6 +126,9 @@ class StreamFacts:
     partitions: Mapping[str, PartitionFacts] = field(default_factory=dict)
     """Facts by partition, named `topic-partition`."""
     decoded: int | None = None
+    read_again: int | None = None
+    unaddressed: Mapping[str, int] = field(default_factory=dict)
+    unaddressed_at: str = ""
     rate: float | None = None
     index: IndexFacts | None = None
     """None if unknown."""
@@ -166,6 +172,11 @@ class ConsumerFacts:
     """Pending acks and the rest of a ConsumerInfo (control/responses.py).
 
     None if unknown, and for consumers without acks.
+    """
+    config: ConsumerConfig | None = None
+    """The config from its file or from the control topic, with defaults and a pause by request.
+
+    None for a consumer that is removed, and if Kafka could not be asked and no file has the consumer.
     """
 
     @property

@@ -11,7 +11,13 @@ from rich.text import Text
 from .figures import UNKNOWN, show_count, show_seconds
 from .table import make_table
 
-_STYLES = {"running": "green", "silent": "bold red", "no owner": "bold red", "two owners": "bold red"}
+_STYLES = {
+    "running": "green",
+    "silent": "bold red",
+    "no owner": "bold red",
+    "two owners": "bold red",
+    "drained": "yellow",
+}
 
 
 def print_workers(console: Console, found: Mapping[str, Any]) -> None:

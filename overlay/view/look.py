@@ -41,7 +41,8 @@ async def look(loaded: Loaded) -> OverlayFacts:
         if running is None or running.service is None or explain_stranger(running.service, mine, ""):
             raise
         notes = (f"this is what the service says; {error}", *compare(running.service, mine))
-        return replace(running, notes=notes)
+        by_file = {id: replace(found, config=loaded.consumers.get(id)) for id, found in running.consumers.items()}
+        return replace(running, consumers=by_file, notes=notes)
     stored = describe_memory(loaded, memory)
     if running is not None and running.service is not None:
         note = explain_stranger(running.service, mine, memory.cluster)
@@ -108,12 +109,19 @@ def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFac
     if says.partitions or stored is None:
         return says
     found = replace(says, partitions=stored.partitions)
-    return replace(found, decoded=None, rate=None) if says.state == ELSEWHERE else found
+    if says.state == ELSEWHERE:
+        return replace(found, decoded=None, read_again=None, rate=None)
+    return found
 
 
 def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFacts:
-    """Return the service's facts about a consumer, with positions from the state if it has none."""
-    if says.positions or stored is None:
+    """Return the service's facts about a consumer, with its config, and with positions from the state
+    if it has none.
+    """
+    if stored is None:
+        return says
+    says = replace(says, config=stored.config)
+    if says.positions:
         return says
     if stored.state == SPARK:
         return stored
@@ -121,10 +129,9 @@ def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFact
         says,
         consumer_sequence=stored.consumer_sequence,
         positions=stored.positions,
-        lag_records=stored.lag_records,
-        lag_seconds=None,
+        lag_records=stored.lag_records if says.lag_records is None else says.lag_records,
     )
-    return replace(found, delivered=None, rate=None) if says.state == ELSEWHERE else found
+    return replace(found, delivered=None, rate=None, lag_seconds=None) if says.state == ELSEWHERE else found
 
 
 def _unknown(running: OverlayFacts, stored: OverlayFacts) -> list[tuple[str, str]]:

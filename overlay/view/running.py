@@ -117,7 +117,7 @@ def _read_consumer(found: dict[str, Any]) -> ConsumerFacts:
 
 def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
     """Return the entries of `found` that are fields of the dataclass `kind`, with lists as tuples.
-    A newer service may send more.
+    A newer service may send more. `config` is not taken from a service: it is a parsed object here.
     """
-    names = {field.name for field in fields(kind)}
+    names = {field.name for field in fields(kind)} - {"config"}
     return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items() if name in names}

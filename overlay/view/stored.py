@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
 from overlay.config.consumer import Engine
 from overlay.control.tail import read_registry
@@ -18,6 +19,7 @@ from overlay.state.handover import read_plans
 from overlay.state.job_plan import BatchPlan, JobPosition
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import ConsumerId, ShardState
+from overlay.units import format_time
 
 from .facts import ConsumerFacts, OverlayFacts, PartitionFacts, StreamFacts
 
@@ -159,18 +161,27 @@ def _foremost(state: ShardState, stream: str, source: TopicPartition) -> int | N
 
 def _consumer(consumer: ConsumerId, config: ConsumerConfig, memory: Memory, reason: str) -> ConsumerFacts:
     """Return the facts about a consumer of the config. `reason`: why its stream cannot be read, "" if it can."""
-    facts = _placed(consumer, memory, with_lag=not reason)
-    state = STOPPED if reason else NEW if facts is None else WAITING
+    facts = _placed(consumer, memory, with_lag=not reason) or _Placed(None, {}, None)
+    state = STOPPED if reason else NEW if facts.sequence is None else WAITING
+    if not reason and (config.pause_until or 0) > now_ns():
+        assert config.pause_until is not None
+        reason = f"paused until {format_time(config.pause_until)}"
     if config.engine is Engine.SPARK:
         job = memory.find_in_jobs(consumer)
         state, reason = (
             SPARK,
             f"Spark job {job[0]!r} delivers it" if job is not None else "no Spark job has begun with it",
         )
-    if facts is None:
-        return ConsumerFacts(*consumer, config.deliver_subject, config.filters, state, reason)
     return ConsumerFacts(
-        *consumer, config.deliver_subject, config.filters, state, reason, facts.sequence, facts.positions, facts.lag
+        *consumer,
+        config.deliver_subject,
+        config.filters,
+        state,
+        reason,
+        facts.sequence,
+        facts.positions,
+        facts.lag,
+        config=config,
     )
 
 
@@ -188,7 +199,7 @@ def _removed(consumer: ConsumerId, memory: Memory, *, known: bool) -> ConsumerFa
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    sequence: int
+    sequence: int | None
     positions: dict[str, int]
     lag: int | None
 

@@ -10,6 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from overlay.config.spelling import list_settings
+
 from .acks import list_ack_rows, show_gate, show_pending
 from .facts import ConsumerFacts, IndexFacts, LedgerFacts, OverlayFacts, PartitionFacts, StreamFacts
 from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
@@ -22,6 +24,7 @@ PIPED_WIDTH = 10_000
 _STYLES = {
     "running": "green",
     "catching up": "cyan",
+    "paused": "yellow",
     "stopped": "bold red",
     "stalled": "bold red",
     "removed": "yellow",
@@ -82,6 +85,8 @@ def print_stream(console: Console, facts: OverlayFacts, found: StreamFacts) -> N
         ("consumers", ", ".join(found.consumers)),
         ("records/s", show_rate(found.rate)),
         ("decoded", f"{show_count(found.decoded)} since the service started" if found.decoded is not None else ""),
+        ("read again", f"{show_count(found.read_again)}, for consumers that catch up" if found.read_again else ""),
+        ("no subject", show_unaddressed(found)),
         ("index", show_index(found.index) if found.index else ""),
         ("ledger", show_ledger(found.index.ledger) if found.index else ""),
     )
@@ -118,12 +123,31 @@ def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) 
         ("to come", show_pending(found)),
         *list_ack_rows(found.acks),
     )
-    stream = facts.streams.get(found.stream)
-    table = make_table(console, "partition", right=("position", "end"))
-    for name, position in sorted(found.positions.items()):
-        part = stream.partitions.get(name) if stream else None
-        table.add_row(Text(name), show_count(position), show_count(part.end if part else None))
-    _print(console, Group(sheet, Text(), table) if found.positions else sheet, facts, [])
+    parts: list[RenderableType] = [sheet]
+    if found.config is not None:
+        settings = make_table(console, "setting", "value", right=())
+        for name, value in list_settings(found.config):
+            settings.add_row(Text(name), Text(value))
+        parts += [Text(), settings]
+    if found.positions:
+        stream = facts.streams.get(found.stream)
+        table = make_table(console, "partition", right=("position", "end"))
+        for name, position in sorted(found.positions.items()):
+            part = stream.partitions.get(name) if stream else None
+            table.add_row(Text(name), show_count(position), show_count(part.end if part else None))
+        parts += [Text(), table]
+    _print(console, Group(*parts), facts, [])
+
+
+def show_unaddressed(found: StreamFacts) -> str:
+    """Return how many records have no subject, why, and where one is; "" if there are none or none
+    are known.
+    """
+    total = sum(found.unaddressed.values())
+    if not total:
+        return ""
+    reasons = ", ".join(f"{reason} {show_count(count)}" for reason, count in sorted(found.unaddressed.items()) if count)
+    return f"{show_count(total)} records left out ({reasons}), such as {found.unaddressed_at}"
 
 
 def show_index(found: IndexFacts) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
+
+from overlay.control.records import write_config
 
 from .facts import ConsumerFacts, IndexFacts, ServiceFacts, StreamFacts
 
@@ -34,4 +36,8 @@ def describe_index(found: IndexFacts) -> dict[str, Any]:
 
 
 def describe_consumer(found: ConsumerFacts) -> dict[str, Any]:
-    return asdict(found)
+    """Return the fields of ConsumerFacts as a JSON object. `config` is as in a ConsumerInfo:
+    durations are ns, and fields that are unset are left out.
+    """
+    config = None if found.config is None else write_config(found.config)
+    return asdict(replace(found, config=None)) | {"config": config}

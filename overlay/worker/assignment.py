@@ -30,6 +30,7 @@ from overlay.state.leases import find_held, may_be_a_jobs
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
 
+from .round.deliveries import share_outputs
 from .round.task import Reader
 
 log = get_logger(__name__)
@@ -207,6 +208,7 @@ async def enlist(
             assignment.stalled[config.id] = str(error)
             assignment.machines.pop(config.id, None)
             log.error("consumer stalled", stream=config.stream, consumer=config.id[1], reason=str(error))
+    assignment.readers.update(share_outputs(assignment.readers))
     delta.consumers.update(_pin_absent(state, assignment))
 
 
@@ -248,6 +250,21 @@ def _log_positions(state: ShardState, stream: str, source: TopicPartition) -> se
     return own | ({cursor} if cursor else set())
 
 
+def _limit_to_logs(known: ConsumerState, config: ConsumerConfig, ends: Mapping[TopicPartition, int]) -> ConsumerState:
+    """Return a consumer's state with its snapshot and its floor limited to the ends of the logs.
+
+    A log may have lost its end since. A search for last messages would wait for the lost records, and new
+    records at their offsets are not part of the snapshot, nor older than the consumer. Only a start
+    sequence may lie ahead of the log.
+    """
+
+    def limit(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {source: min(at, ends.get(source, at)) for source, at in offsets.items()}
+
+    is_ahead = config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
+    return replace(known, snapshot=limit(known.snapshot), floor=known.floor if is_ahead else limit(known.floor))
+
+
 async def _enlist(
     client: AIOKafkaClient,
     admin: Admin,
@@ -280,11 +297,14 @@ async def _enlist(
         )
     if not known.policy:
         delta.consumers[config.id] = known = replace(known, policy=str(config.ack_policy))
+    limited = _limit_to_logs(known, config, assignment.ends)
+    if limited != known:
+        delta.consumers[config.id] = known = limited
     if is_replayed(config) and known.replay_until is None:
         end = await find_replay_end(admin, sources.partitions, assignment.starts, ledger)
         delta.consumers[config.id] = replace(known, replay_until=end)
     output = assignment.outputs.get(config.deliver_subject)
-    dead_letters = assignment.outputs.get(config.dead_letter_topic)
+    dead_letters = assignment.outputs[config.dead_letter_topic] if config.dead_letter_topic else None
     output_topic = make_output_topic(output, config) if output else None
     accepts = compile_filter(config.filter, assignment.streams[config.stream])
     begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE

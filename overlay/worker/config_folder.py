@@ -44,5 +44,7 @@ async def watch_folder(folder: Path, take: Callable[[Loaded], None], every: floa
             continue
         for problem in loaded.problems:
             log.error("config problem", problem=str(problem))
+        for warning in loaded.warnings:
+            log.warning("config warning", warning=str(warning))
         log.info("the folder has changed", streams=len(loaded.streams), consumers=len(loaded.consumers))
         take(loaded)

@@ -225,7 +225,8 @@ class DispatchLoop:
             work = await jobs.run(self.dispatcher.give_out, recalled.pieces, recalled.gone, now_ns(), tells_all)
         self.machine_facts.end_step(work.facts)
         self._let_go({*work.records, *(offer.consumer for offer in offers)})
-        refuse_oversized([*work.batches, *((c, each) for c, each in work.answers if isinstance(each, OutputBatch))])
+        answers = ((c, each) for c, each in work.answers if isinstance(each, OutputBatch))
+        refuse_oversized(((consumer,), outgoing) for consumer, outgoing in (*work.batches, *answers))
         self._count(heard, work)
         # one commit unit for all: output, machine states, and how far acks have been read
         acks = {partition: at for partition, at in self.listening.shared.items() if self._heard_to.get(partition) != at}
@@ -397,7 +398,7 @@ class DispatchLoop:
         self.reply_sender.announce(answers)
         return CommitUnit(
             self.cursors.delta((), changed | set(moved)).merge(delta),
-            work.batches,
+            [((consumer,), outgoing) for consumer, outgoing in work.batches],
             machines={consumer: write_machine(consumer, value) for consumer, value in work.records.items()},
             is_checkpoint=work.is_checkpoint,
             answers=answers,

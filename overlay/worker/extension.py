@@ -137,7 +137,8 @@ async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Exten
         first = write_round(plan.topic, plan.stream.name, extend(plan.first, end), now_ms())
         await transactions.look_up([plan.topic])
         await transactions.begin()
-        await transactions.finish(encode(Delta(generation=state.generation).merge(mark)), [first])
+        value = encode(Delta(generation=state.generation).merge(mark), after=state.end)
+        await transactions.finish(value, [first], after=state.end)
         cut = end.position
 
     await own_shard(loaded.service, client, admin, shard_of((plan.stream.name,), plan.shards), write)

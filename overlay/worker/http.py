@@ -3,28 +3,40 @@ CLI."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from overlay.errors import OverlayError
 from overlay.metrics import Metrics
 
-Report = Callable[[], dict[str, Any]]
+from .metrics_page import MetricsPage
 
 
-def make_app(metrics: Metrics, report: Report) -> web.Application:
-    """Return the application with all routes, which does not listen yet.
+class Reports(Protocol):
+    """What a worker tells of itself."""
 
-    `report()` is called for every request but /healthz. It returns {"ready": bool, "reasons":
-    [...], "service": {...}, "streams": [...], "consumers": [...]} and sets the gauges.
-    """
+    def report(self) -> Mapping[str, Any]:
+        """Return the bodies of /service, /streams and /consumers, by these names."""
+        ...
+
+    def report_readiness(self) -> Mapping[str, Any]:
+        """Return {"ready": bool, "reasons": [...]}."""
+        ...
+
+    async def set_gauges(self) -> None:
+        """Set the gauges that no event sets."""
+        ...
+
+
+def make_app(metrics: Metrics, reports: Reports) -> web.Application:
+    """Return the application with all routes, which does not listen yet."""
+    page = MetricsPage(metrics, reports.set_gauges)
 
     async def serve_metrics(_: web.Request) -> web.Response:
-        report()  # sets the gauges
-        return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await page.read(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def serve_health(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -32,16 +44,14 @@ def make_app(metrics: Metrics, report: Report) -> web.Application:
     async def serve_ready(_: web.Request) -> web.Response:
         """Answer with readiness and its reasons as JSON, with status 503 if the service is not
         ready."""
-        found = report()
-        return web.json_response(
-            {"ready": found["ready"], "reasons": found["reasons"]}, status=200 if found["ready"] else 503
-        )
+        found = reports.report_readiness()
+        return web.json_response(found, status=200 if found["ready"] else 503)
 
     def serve_part(part: str) -> Callable[[web.Request], Any]:
         """Return a handler that answers with the value of key `part` of the report, as JSON."""
 
         async def serve(_: web.Request) -> web.Response:
-            return web.json_response(report()[part])
+            return web.json_response(reports.report()[part])
 
         return serve
 

@@ -27,11 +27,13 @@ from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, SourceUnavailable
-from overlay.kafka.connection import BOOTSTRAP_S, expect_brokers, for_aiokafka
+from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
 from overlay.kafka.own_topics import workers_group
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.waits import finish_within, unless
+
+from .assignor import make_assignor
 
 log = get_logger(__name__)
 
@@ -60,8 +62,12 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
     """This worker's membership in the consumer group that assigns the shards. `owned`: the shards
     that are assigned to this worker, empty during a rebalance."""
 
-    def __init__(self, kafka: Properties, prefix: str, topic: str) -> None:
+    def __init__(self, kafka: Properties, prefix: str, topic: str, *, drained: bool = False) -> None:
+        """`topic`: the state topic. `drained`: whether this worker wants no shards as long as others do (`drain`)."""
         self.owned: set[int] = set()
+        self.drained = drained
+        self._told_drained = drained
+        """What the group was told of that when we joined it last."""
         self._confirmed_at = -math.inf
         """When the last heartbeat was sent that confirmed the present assignment, monotonic seconds."""
         self._topic = topic
@@ -80,8 +86,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             rebalance_timeout_ms=30_000,
             metadata_max_age_ms=METADATA_MS,
             consumer_timeout_ms=FETCH_MS,
+            partition_assignment_strategy=(make_assignor(self._tell_drained),),
         )
-        expect_brokers(self._consumer._client)
+        mend_client(self._consumer._client)
 
     async def start(self) -> None:
         """Connect to Kafka; `run` joins the group. Raises SourceUnavailable."""
@@ -155,6 +162,25 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         log.info("shards assigned", shards=sorted(self.owned), generation=self._coordinator.generation)
         if self._take is not None:
             await self._take(self.owned)
+        # what was said while the group was being joined came too late for it
+        self._join_if_changed()
+
+    def drain(self, *, drained: bool) -> None:
+        """Have the group give our shards to other members, or give us some again. Returns at once; the group deals the
+        shards out anew. A group whose members are all drained deals them out as if none was.
+        """
+        self.drained = drained
+        self._join_if_changed()
+
+    def _tell_drained(self) -> bool:
+        """Return whether we want no shards, for the group that is being joined."""
+        self._told_drained = self.drained
+        return self.drained
+
+    def _join_if_changed(self) -> None:
+        """Join the group anew if it was told something else than we want now."""
+        if self._told_drained != self.drained:
+            self._coordinator.request_rejoin()
 
     async def confirm(self, shard: int) -> int | None:
         """Send the group's coordinator a heartbeat, to learn whether the shard is still assigned to
@@ -195,8 +221,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
 
     @property
     def _coordinator(self) -> Any:
-        # aiokafka has no public access to the generation or to a heartbeat; the contract test
-        # checks that both names exist
+        # aiokafka has no public access to the generation, to a heartbeat or to joining anew; the contract
+        # test checks that these names exist
         return self._consumer._coordinator
 
 

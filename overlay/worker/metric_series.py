@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter, Gauge, Histogram
 
 from overlay.consumer.acks import Flaw, Verb
+from overlay.control.records import Misfit
 from overlay.metrics import Metrics
 from overlay.scan.states import REASONS as NULL_REASONS
 from overlay.state.shard_state import ConsumerId
@@ -63,6 +64,8 @@ class Series:
             self.metrics.fleet_statuses.labels(result)
         for reason in REFUSALS:
             self.metrics.replies_refused.labels(reason)
+        for misfit in Misfit:
+            self.metrics.control_records_unreadable.labels(misfit.value)
 
     def open_streams(self, names: Iterable[str]) -> None:
         """Create, at zero, the series of counters of these streams. Existing series keep their
@@ -79,6 +82,7 @@ class Series:
         for name in names:
             for metric, rest in self._list_of_stream():
                 _remove(metric, name, *rest)
+            _remove(self.metrics.delivery_latency_seconds, name, "")
 
     def close_indexes(self, names: Iterable[str]) -> None:
         """Remove the gauges of streams whose index is not kept here any more. Counters stay, since
@@ -139,6 +143,7 @@ class Series:
         for metric in (
             metrics.records_fetched,
             metrics.records_decoded,
+            metrics.records_read_again,
             metrics.records_lost,
             metrics.chunks_sealed,
             metrics.acks_lost,

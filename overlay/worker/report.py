@@ -12,10 +12,12 @@ from overlay.clock import now_ms, now_ns
 from overlay.config import Loaded
 from overlay.config.consumer import Engine
 from overlay.control.responses import describe_acks
-from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId
+from overlay.units import format_time
 
+from .commit.first_reads import FirstReads, ReadCounts
 from .cursors.cursor import find_tail
+from .lag import Lags, find_places
 from .round.task import Counts
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ class Rates:
     """Counts since the service started, and rates a second over the last ten seconds."""
 
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
-    decoded: Counter[str] = field(default_factory=Counter)
+    reads: FirstReads = field(default_factory=FirstReads)
+    """What was read of each stream."""
     newest: dict[ConsumerId, int] = field(default_factory=dict)
     """The source timestamp of the last record delivered to each consumer, ms since 1970."""
     began: int = field(default_factory=now_ms)
@@ -46,7 +49,6 @@ class Rates:
     def note(self, counts: Counts, now: int) -> None:
         """Count the result of a committed round. `now`: ms since 1970."""
         self.delivered.update(counts.delivered)
-        self.decoded.update(counts.decoded)
         self.newest.update(counts.newest)
         self._recall(now)
         if not self._recent or now - self._recent[-1][0] >= SLOT_MS:
@@ -86,35 +88,47 @@ class Rates:
 
 def report_service(
     loaded: Loaded,
-    shards: Iterable[Shard],
+    sessions: list[Session],
     rates: Rates,
-    metrics: Metrics,
-    trouble: str,
+    lags: Lags,
     elsewhere: Collection[ConsumerId],
 ) -> dict[str, Any]:
-    """Return the body of /readyz, /streams and /consumers, and set the gauges that follow from it.
+    """Return the bodies of /streams and /consumers. `elsewhere`: consumers whose shards other
+    workers own."""
+    now = now_ms()
+    for session in sessions:
+        lags.note(find_places(session, rates.newest), now)
+    return {
+        "streams": [report_stream(loaded, sessions, rates, name, elsewhere) for name in sorted(loaded.streams)],
+        "consumers": [
+            report_consumer(loaded, sessions, rates, lags, consumer, consumer in elsewhere)
+            for consumer in sorted(loaded.consumers)
+        ],
+    }
 
-    `trouble`: why the worker serves no shards, empty if it does. `elsewhere`: consumers whose
-    shards other workers own.
-    """
+
+def report_readiness(
+    loaded: Loaded, shards: Iterable[Shard], rates: Rates, trouble: str, elsewhere: Collection[ConsumerId]
+) -> dict[str, Any]:
+    """Return the body of /readyz. `trouble`: why the worker serves no shards, empty if it does."""
     shards = list(shards)
     sessions = [shard.session for shard in shards if shard.session is not None]
     served = [shard for shard in shards if shard.mine]
     reasons = [trouble] if trouble else []
     reasons += [f"shard {s.number}: {s.trouble or 'starting'}" for s in served if s.session is None]
-    consumers = [report_consumer(loaded, sessions, rates, c, c in elsewhere) for c in sorted(loaded.consumers)]
-    streams = [report_stream(loaded, sessions, rates, name, elsewhere) for name in sorted(loaded.streams)]
-    reasons += [f"{c['stream']}/{c['name']}: {c['reason']}" for c in consumers if c["state"] == "stalled"]
-    reasons += [f"{s['name']}: {s['reason']}" for s in streams if s["state"] == "stopped"]
-    _set_gauges(metrics, consumers, streams)
-    ready = not trouble and all(shard.session is not None for shard in served)
-    return {"ready": ready, "reasons": reasons, "streams": streams, "consumers": consumers}
+    stalled = {id: why for session in sessions for id, why in session.assignment.stalled.items()}
+    reasons += [f"{id[0]}/{id[1]}: {stalled[id]}" for id in sorted(stalled.keys() & loaded.consumers.keys())]
+    for name in sorted(loaded.streams):
+        found = report_stream(loaded, sessions, rates, name, elsewhere)
+        if found["state"] == "stopped":
+            reasons.append(f"{name}: {found['reason']}")
+    return {"ready": not trouble and all(shard.session is not None for shard in served), "reasons": reasons}
 
 
 def report_consumer(
-    loaded: Loaded, sessions: list[Session], rates: Rates, consumer: ConsumerId, is_elsewhere: bool
+    loaded: Loaded, sessions: list[Session], rates: Rates, lags: Lags, consumer: ConsumerId, is_elsewhere: bool
 ) -> dict[str, Any]:
-    """Return what /consumers says of one consumer."""
+    """Return what /consumers says of one consumer. `lags`: have its present places."""
     now = now_ms()
     config = loaded.consumers[consumer]
     found: dict[str, Any] = {
@@ -141,31 +155,32 @@ def report_consumer(
             found["acks"] = describe_acks(info)
         if consumer in session.assignment.readers:
             found |= _count_pending(session, consumer)
-    lagging = found.get("lag_records", 0) and consumer in rates.newest
-    found["lag_seconds"] = max(0, now - rates.newest[consumer]) / 1000 if lagging else 0.0
+    if found["state"] in ("running", "catching up") and (config.pause_until or 0) > now_ns():
+        assert config.pause_until is not None
+        found |= {"state": "paused", "reason": f"until {format_time(config.pause_until)}"}
+    lag = lags.find(consumer, now)
+    if not is_elsewhere and config.engine is not Engine.SPARK:
+        found["lag_records"] = lag.records
+    found["lag_seconds"] = lag.seconds
     return found
 
 
 def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
-    """Return the state, positions and lag of a consumer that is being served. `lag_records` is None
-    until the logs' ends are known."""
+    """Return the state and the positions of a consumer that is being served."""
     positions: dict[str, int] = {}
-    lag: int | None = 0
-    catching_up = False
+    is_known, catching_up = True, False
     for (stream, (topic, partition)), cursors in session.cursors.partitions():
         for cursor in cursors:
             if stream == consumer[0] and consumer in cursor.members:
                 positions[f"{topic}-{partition}"] = cursor.position
                 # the first response tells where the log ends
-                is_known = lag is not None and cursor.stable_end >= 0
-                lag = (lag or 0) + max(0, cursor.stable_end - cursor.position) if is_known else None
+                is_known &= cursor.stable_end >= 0
                 tail = find_tail(cursors)
                 catching_up |= tail is None or cursor.is_alone or cursor.position < tail.position
     return {
-        "state": "starting" if lag is None else "catching up" if catching_up else "running",
+        "state": "starting" if not is_known else "catching up" if catching_up else "running",
         "consumer_sequence": session.cursors.standing(consumer).sequence,
         "positions": positions,
-        "lag_records": lag,
     }
 
 
@@ -208,13 +223,17 @@ def report_stream(
     """Return what /streams says of one stream."""
     stream = loaded.streams[name]
     readers = {consumer for consumer in loaded.served if consumer[0] == name}
+    reads = rates.reads.streams.get(name, ReadCounts())
     found: dict[str, Any] = {
         "name": name,
         "topics": list(stream.topic_names),
         "subjects": list(stream.subjects),
         "state": "elsewhere" if readers and readers <= set(elsewhere) else "idle",
         "reason": "",
-        "decoded": rates.decoded[name],
+        "decoded": reads.first,
+        "read_again": reads.again,
+        "unaddressed": dict(reads.unaddressed),
+        "unaddressed_at": reads.example,
         "rate": rates.of_stream(name, now_ms()),
         "consumers": sorted(consumer for stream, consumer in loaded.consumers if stream == name),
         "partitions": {},
@@ -268,25 +287,3 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
         last = ledger.next_sequence - 1
         given_out = {"first_sequence": ledger.first_sequence, "last_sequence": last, "runs": len(ledger)}
     return {"reason": "", "partitions": partitions, "ledger": given_out}
-
-
-def _set_gauges(metrics: Metrics, consumers: list[dict[str, Any]], streams: list[dict[str, Any]]) -> None:
-    """Set the gauges of what this worker serves. Other workers and Spark jobs set those of the rest."""
-    for found in consumers:
-        if found["state"] in ("elsewhere", "spark"):
-            continue
-        labels = (found["stream"], found["name"])
-        if found.get("lag_records") is not None:
-            metrics.consumer_lag_records.labels(*labels).set(found["lag_records"])
-        metrics.consumer_lag_seconds.labels(*labels).set(found["lag_seconds"])
-        metrics.consumer_stalled.labels(*labels).set(found["state"] == "stalled")
-    for found in streams:
-        if found["state"] != "elsewhere":
-            metrics.stream_stopped.labels(found["name"]).set(found["state"] == "stopped")
-        if found["index"] is not None:
-            known = [part for part in found["index"]["partitions"].values() if part["end"] >= 0]
-            behind = sum(max(0, part["end"] - part["position"]) for part in known)
-            metrics.index_lag_records.labels(found["name"]).set(behind)
-            if (ledger := found["index"]["ledger"]) is not None:
-                metrics.ledger_next_sequence.labels(found["name"]).set(ledger["last_sequence"] + 1)
-                metrics.ledger_runs.labels(found["name"]).set(ledger["runs"])

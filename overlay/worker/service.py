@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -33,10 +34,13 @@ from overlay.state.shard_state import ConsumerId
 from overlay.state.takeover import ensure_state_topic
 from overlay.waits import is_set_within, unless
 
+from .gauges import Gauges
 from .http import make_app, start_http
+from .lag import Lags
+from .lag_watch import LagWatch
 from .membership import Membership
 from .metric_series import Series
-from .report import Rates, report_service
+from .report import Rates, report_readiness, report_service
 from .session import Session
 from .shard_manager import ShardManager
 from .status import ProcessStart, StatusSource, name_worker
@@ -64,6 +68,7 @@ class Service:
     """The folder's files, as they were last read."""
     metrics: Metrics = field(default_factory=Metrics)
     rates: Rates = field(default_factory=Rates)
+    lags: Lags = field(default_factory=Lags)
     port: int = 0
     trouble: str = "starting"
     identity: Identity = field(init=False)
@@ -93,7 +98,7 @@ class Service:
         """Listen for HTTP, load the kernels, and `serve` until `stop`. Raises OverlayError if the
         HTTP address is taken, CredentialsRefused."""
         service = self.loaded.service
-        runner, self.port = await start_http(make_app(self.metrics, self.report), service.http.address)
+        runner, self.port = await start_http(make_app(self.metrics, self), service.http.address)
         log.info("http listens", url=f"http://{service.http.address[0]}:{self.port}/metrics")
         interval = sys.getswitchinterval()
         try:
@@ -167,7 +172,8 @@ class Service:
         service, request_server = self.loaded.service, self._request_server
         prefix = service.topics.prefix
         registry = Registry(self.loaded) if request_server is None else request_server.registry
-        membership = Membership(service.kafka, prefix, state_topic(prefix))
+        is_drained = request_server is not None and request_server.is_drained
+        membership = Membership(service.kafka, prefix, state_topic(prefix), drained=is_drained)
         if not await unless(stop, membership.start()):
             return
         async with asyncio.TaskGroup() as group:
@@ -179,6 +185,8 @@ class Service:
                 membership,
                 group,
                 self.rates,
+                self.lags,
+                latency_by_consumer=service.metrics.latency_by == "consumer",
                 opened=self._opened,
             )
             self.trouble = ""
@@ -187,8 +195,7 @@ class Service:
             else:
                 group.create_task(self._follow_files(registry, self.shard_manager, stop), name="files")
             shard_manager = self.shard_manager
-            if service.fleet.publish:
-                group.create_task(self._open_publisher(admin, shard_manager).run(stop), name="fleet")
+            self._watch(admin, shard_manager, group, stop)
 
             async def take(numbers: set[int]) -> None:
                 """Serve exactly these shards, after the control topic was read to its end. Do
@@ -203,11 +210,25 @@ class Service:
 
             await membership.run(stop, take, shard_manager.release)
 
+    @property
+    def worker(self) -> str:
+        """The worker's name in the fleet."""
+        return name_worker(self.loaded.service, socket.gethostname(), self.port)
+
+    def _watch(self, admin: Admin, shard_manager: ShardManager, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+        """Start, until `stop`, what looks at the consumers from outside: for their lag, and for the
+        fleet."""
+        kafka = self.loaded.service.kafka
+        lag_watch = LagWatch(kafka, admin, self.lags, shard_manager.note_places)
+        group.create_task(lag_watch.run(stop), name="lag")
+        if self.loaded.service.fleet.publish:
+            group.create_task(self._open_publisher(admin, shard_manager).run(stop), name="fleet")
+
     def _open_publisher(self, admin: Admin, shard_manager: ShardManager) -> Publisher:
         """Return what publishes the status of this worker for the fleet."""
         service = self.loaded.service
         topics = service.topics
-        worker = name_worker(service, socket.gethostname(), self.port)
+        worker = self.worker
         source = StatusSource(lambda: self.identity, shard_manager, worker, self._start)
         return Publisher(service.kafka, admin, topics.prefix, topics.replication, worker, self.metrics, source.collect)
 
@@ -246,7 +267,12 @@ class Service:
         name = f"{self.identity.prefix}@{socket.gethostname()}"
         # set before it is open, so that `reload` reaches it meanwhile
         request_server = self._request_server = RequestServer(
-            self.loaded.service.kafka, admin, Registry(self.loaded), name, self.metrics
+            self.loaded.service.kafka,
+            admin,
+            Registry(self.loaded),
+            name,
+            worker=(self.worker, self._start.boot),
+            metrics=self.metrics,
         )
         try:
             await request_server.open()
@@ -258,20 +284,38 @@ class Service:
             await request_server.close()
 
     def report(self) -> dict[str, Any]:
-        """Return what the HTTP endpoints and the CLI show, with the keys of `http.make_app`, and
-        set the gauges that follow from it."""
+        """Return the bodies of /service, /streams and /consumers."""
         if self.shard_manager is None:
-            found = report_service(self.loaded, (), self.rates, self.metrics, self.trouble, ())
-            shards: list[int] = []
-            count = 0
+            found = report_service(self.loaded, [], self.rates, self.lags, ())
         else:
-            found, shards, count = (
-                self.shard_manager.report(),
-                sorted(self.shard_manager.owned),
-                self.shard_manager.count,
-            )
-        place = {"cluster": self.cluster, "shards": shards, "shard_count": count}
+            found = self.shard_manager.report()
+        place = {"cluster": self.cluster, "shards": sorted(self._list_owned()), "shard_count": self._count_shards()}
         return found | {"service": asdict(self.identity) | place}
+
+    def report_readiness(self) -> dict[str, Any]:
+        """Return the body of /readyz."""
+        if self.shard_manager is None:
+            return report_readiness(self.loaded, (), self.rates, self.trouble, ())
+        return self.shard_manager.report_readiness()
+
+    async def set_gauges(self) -> None:
+        """Set the gauges that no event sets. While Kafka is away, the lag of the consumers that were
+        served goes on growing."""
+        gauges = Gauges(self.metrics, self.lags, self._opened)
+        is_ready = self.report_readiness()["ready"]
+        gauges.set_worker(is_ready=is_ready, owned=len(self._list_owned()), shards=self._count_shards())
+        if self.shard_manager is None:
+            await gauges.set_consumers(set)
+        else:
+            await self.shard_manager.set_gauges()
+
+    def _list_owned(self) -> Collection[int]:
+        """Return the numbers of the shards that the group has assigned to this worker."""
+        return self.shard_manager.owned if self.shard_manager is not None else ()
+
+    def _count_shards(self) -> int:
+        """Return how many shards there are, 0 while this worker is no member of the group."""
+        return self.shard_manager.count if self.shard_manager is not None else 0
 
 
 async def check_writable(admin: Admin, topic: str) -> None:

@@ -214,6 +214,7 @@ class Session:
         self.pending_estimate.publish()
         # the order matters: cursors join first, then consumers are offered records, then full ones leave
         delta = self._hand_over(result, moved)
+        delta.sequences.update(result.given_out)
         self.fetches.follow()
         self.counting.take(result)
         self.counting.tell_progress(self.cursors, monotonic())

@@ -295,7 +295,7 @@ class Shard:
     def _note_counts(self, counts: Counts) -> None:
         """Reset the refusals of the output and dead letter topics to which consumers have delivered
         in a committed round. Then call `on_commit`."""
-        for consumer in {*counts.delivered, *counts.dead_letters}:
+        for consumer in {*counts.delivered, *counts.dead_letters} if self._refusals else ():
             config = self.mine[consumer]
             for topic in (config.deliver_subject, config.dead_letter_topic):
                 self._refusals.pop(topic, None)
@@ -354,8 +354,10 @@ async def _record(transactions: Transactions, state: ShardState, delta: Delta) -
     """Commit a delta before the session begins, and apply it to the state. Raises Fenced,
     SourceUnavailable."""
     await transactions.begin()
-    await transactions.finish(encode(Delta(generation=state.generation).merge(delta)))
+    value = encode(Delta(generation=state.generation).merge(delta), after=state.end)
+    offset, _ = await transactions.finish(value, after=state.end)
     state.apply(delta)
+    state.end = offset + 1
     state.length += 1
 
 

@@ -31,9 +31,11 @@ from overlay.state.amend import amend, forget_consumer
 from overlay.state.shard_state import ConsumerId, ShardState
 
 from .dispatch_loop import DispatchLoop
+from .gauges import Gauges
+from .lag import Lags, find_places
 from .membership import Membership
 from .metric_series import Series
-from .report import Rates, report_consumer, report_service, report_stream
+from .report import Rates, report_consumer, report_readiness, report_service, report_stream
 from .round.task import Counts
 from .session import Session
 from .shard import Shard
@@ -79,6 +81,9 @@ class ShardManager:
     membership: Membership
     group: asyncio.TaskGroup
     rates: Rates
+    lags: Lags = field(default_factory=Lags)
+    latency_by_consumer: bool = False
+    """Whether delivery latencies are kept for each consumer, not for each stream."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
     trouble: str = "waiting for the group of workers to hand out shards"
@@ -97,7 +102,7 @@ class ShardManager:
         """Serve these shards, which the group has assigned to us."""
         async with self._changing:
             self.trouble, self.owned = "", frozenset(numbers)
-            await self.series.close_consumers(self.elsewhere)
+            await self._close_consumers(self.elsewhere)
             self._close_moved()
             for number in sorted(numbers):
                 self._start(number)
@@ -122,6 +127,10 @@ class ShardManager:
         """Return whether the group of workers still assigns the shard to this worker, as far as is
         known for the next seconds."""
         return await self.membership.is_owner(shard)
+
+    def drain(self, *, drained: bool) -> None:
+        """Have the group give our shards to other workers, or give us some again. Returns at once."""
+        self.membership.drain(drained=drained)
 
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
@@ -151,11 +160,16 @@ class ShardManager:
                 elif (shard := self.shards.get(number)) is not None:
                     shard.loaded = loaded
             # after the last commits of the ended sessions, which would open the series again
-            await self.series.close_consumers(before.served.keys() - loaded.served.keys())
+            await self._close_consumers(before.served.keys() - loaded.served.keys())
             self.series.close_streams(before.streams.keys() - loaded.streams.keys())
             self._close_moved()
         if failures:
             raise failures[0]
+
+    async def _close_consumers(self, ids: Collection[ConsumerId]) -> None:
+        """Remove the series and the lag of consumers that are not served here any more."""
+        self.lags.forget(ids)
+        await self.series.close_consumers(ids)
 
     def _close_moved(self) -> None:
         """Remove the gauges of streams that other workers report from now on."""
@@ -264,8 +278,27 @@ class ShardManager:
         return frozenset(c for c in self.loaded.served if shard_of(c, self.count) not in self.owned)
 
     def report(self) -> dict[str, Any]:
-        """Return the bodies of /readyz, /streams and /consumers."""
-        return report_service(self.loaded, self.shards.values(), self.rates, self.metrics, self.trouble, self.elsewhere)
+        """Return the bodies of /streams and /consumers."""
+        return report_service(self.loaded, self.sessions, self.rates, self.lags, self.elsewhere)
+
+    def report_readiness(self) -> dict[str, Any]:
+        """Return the body of /readyz."""
+        return report_readiness(self.loaded, self.shards.values(), self.rates, self.trouble, self.elsewhere)
+
+    def note_places(self) -> None:
+        """Note where the consumers of all sessions are."""
+        for session in self.sessions:
+            self.lags.note(find_places(session, self.rates.newest), now_ms())
+
+    async def set_gauges(self) -> None:
+        """Set the gauges of the consumers and streams that this worker serves."""
+        gauges = Gauges(self.metrics, self.lags, self.opened)
+        self.note_places()
+        await gauges.set_consumers(
+            lambda: {consumer for session in self.sessions for consumer in session.assignment.stalled}
+        )
+        for name in sorted(self.loaded.streams):
+            gauges.set_stream(self.report_stream(name))
 
     def find_kept_policies(self) -> dict[ConsumerId, AckPolicy]:
         """Return the ack policies of the state, for our consumers whose configs say another one."""
@@ -275,7 +308,9 @@ class ShardManager:
         """Return what /consumers says of one consumer, empty if it is unknown."""
         if id not in self.loaded.consumers:
             return {}
-        return report_consumer(self.loaded, self.sessions, self.rates, id, self.find_shard(id) is None)
+        for session in self.sessions:
+            self.lags.note(find_places(session, self.rates.newest, id), now_ms())
+        return report_consumer(self.loaded, self.sessions, self.rates, self.lags, id, self.find_shard(id) is None)
 
     def report_stream(self, name: str) -> Mapping[str, Any]:
         """Return what /streams says of one stream, empty if it is unknown."""
@@ -329,7 +364,14 @@ class ShardManager:
         for consumer, records in counts.delivered.items():
             self.metrics.records_delivered.labels(*consumer).inc(records)
             if (oldest := counts.oldest.get(consumer)) is not None:
-                self.metrics.delivery_latency_seconds.labels(*consumer).observe(max(0, now - oldest) / 1000)
+                kept = consumer if self.latency_by_consumer else (consumer[0], "")
+                self.metrics.delivery_latency_seconds.labels(*kept).observe(max(0, now - oldest) / 1000)
         for consumer, records in counts.dead_letters.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
+        for read in counts.reads:
+            stream, added = read.partition[0], self.rates.reads.take(read)
+            self.metrics.records_decoded.labels(stream).inc(added.first)
+            self.metrics.records_read_again.labels(stream).inc(added.again)
+            for reason, unaddressed in added.unaddressed.items():
+                self.metrics.records_unaddressed.labels(stream, reason).inc(unaddressed)
         self.rates.note(counts, now)

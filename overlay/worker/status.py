@@ -124,6 +124,7 @@ class StatusSource:
             shard_count=manager.count,
             trouble=clean(manager.trouble),
             leaving=is_last,
+            drained=manager.membership.drained,
             served=self._served,
             shards=tuple(shards),
         )
@@ -147,7 +148,7 @@ def describe_consumer(report: Mapping[str, Any]) -> ConsumerStatus:
         delivered=report["delivered"],
         rate=round(report["rate"], 3),
         lag=report.get("lag_records"),
-        lag_s=min(report["lag_seconds"], MOST_LAG_S),
+        lag_s=min(report["lag_seconds"] or 0.0, MOST_LAG_S),
         pending=report.get("num_pending"),
         pending_is=report.get("num_pending_is", ""),
         unacked=acks.get("num_ack_pending", 0),

@@ -197,7 +197,7 @@ class _Builder:
             taken = self._builder.take() if block is not None else self._builder.flush()
             new = [*(outgoing for _, outgoing in taken), *self._letters]
             self._letters.clear()
-            refuse_oversized((("", ""), outgoing) for outgoing in new)
+            refuse_oversized(((("", ""),), outgoing) for outgoing in new)
             ready += new
             size = sum(outgoing.size for outgoing in ready)
         if self._is_over:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from overlay.cli import overlay
-from overlay.cli.consumer_change import collect_fields, overlay_fields, read_settings
+from overlay.cli.consumer_change import add, collect_fields, overlay_fields, read_settings, update
+from overlay.cli.explain import explain
+from overlay.cli.read import read
+from overlay.config import load
+from overlay.control.records import write_config
 from tests.support.kafka import NewTopicFixture
 from tests.support.service import StartService
 from tests.support.waiting import wait_until
@@ -19,7 +24,10 @@ from tests.worker.scenes import CommittedReader, await_records
 from .trips import DEADLINE_S, Trips, await_delivered, get_consumer
 
 pytestmark = pytest.mark.usefixtures("quiet_logs")
-NOTHING = {"file": None, "output": None, "subjects": (), "sql": None, "deliver": None, "ack": None, "settings": ()}
+NOTHING = {
+    "file": None, "output": None, "subjects": (), "sql": None, "properties": None, "values": (),
+    "match_unfiltered": False, "deliver": None, "ack": None, "settings": (),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -43,6 +51,9 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     found = trips.run_json("consumer", "info", "TRIPS", "rome")["consumer"]
     assert (found["state"], found["consumer_sequence"]) == ("running", 10)
 
+    assert (found["config"]["filter_subjects"], found["config"]["ack_policy"]) == (["trips.rome"], "none")
+
+    check_pause(trips, "rome")
     # what is not named stays as it is
     changed = trips.run_json(
         "consumer", "update", "TRIPS", "rome", "--subject", "trips.oslo", "--set", "description=x y"
@@ -64,6 +75,7 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     assert [line.split()[:3] for line in report[1:]] == [["TRIPS", "oslo", "running"], ["TRIPS", "rome", "running"]]
 
     assert service.stop() == 0
+    check_export(trips, "rome", changed["config"])
     # it outlives the service, and so does its state
     stored = trips.run_json("consumer", "ls")["consumers"]
     assert [(c["name"], c["state"], c["consumer_sequence"]) for c in stored] == [
@@ -75,6 +87,37 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     wait_until(lambda: get_consumer(service, "oslo")["state"] == "running", DEADLINE_S, "oslo is served again")
     assert "oslo is removed" in trips.run("consumer", "rm", "TRIPS", "oslo", "--yes")
     assert trips.run_json("consumer", "ls")["consumers"] == []
+
+
+def check_pause(trips: Trips, name: str) -> None:
+    """Pause and resume a consumer: what every command says of it is the same."""
+
+    def say() -> tuple[str, str]:
+        info = trips.run_json("consumer", "info", "TRIPS", name)["consumer"]["state"]
+        listed = next(c for c in trips.run_json("consumer", "ls")["consumers"] if c["name"] == name)["state"]
+        return info, listed
+
+    said = trips.run("consumer", "pause", "TRIPS", name, "--until", "2099-01-01T00:00:00Z")
+    assert said == f"consumer TRIPS/{name} is paused until 2099-01-01T00:00:00Z\n"
+    wait_until(lambda: say() == ("paused", "paused"), DEADLINE_S, "it is paused")
+    assert re.search(r"\nreason +until 2099-01-01T00:00:00Z", trips.run("consumer", "info", "TRIPS", name))
+    assert "is resumed" in trips.run("consumer", "resume", "TRIPS", name)
+    wait_until(lambda: say() == ("running", "running"), DEADLINE_S, "it runs")
+
+
+def check_export(trips: Trips, name: str, config: dict[str, Any]) -> None:
+    """Export a consumer that was made by request, and compare its file with its config."""
+    file = trips.consumer_file(name)
+    assert trips.run("consumer", "export", name, "--out", str(file)) == f"written {file}\n"
+    assert "Name another file" in trips.run("consumer", "export", name, "--out", str(file), code=1)
+    assert trips.run("consumer", "export", "TRIPS", name) == file.read_text()
+    assert trips.run("consumer", "export", f"TRIPS/{name}") == file.read_text()
+    assert "name one consumer" in trips.run("consumer", "export", "TRIPS", name, "x", code=2)
+    assert "there is no consumer 'rom'" in trips.run("consumer", "export", "rom", code=1)
+    loaded = load(trips.folder)
+    assert loaded.problems == () and write_config(loaded.consumers["TRIPS", name]) == config
+    assert re.search(r"\nfilter_subjects\s+trips.oslo *\n", trips.run("consumer", "info", "TRIPS", name))
+    file.unlink()
 
 
 def test_a_folder_that_changes_is_followed(trips: Trips, running_service: StartService) -> None:
@@ -130,6 +173,19 @@ def test_fields_from_flags() -> None:
         "output": {"partitions": 2},
         "headers_only": True,
     }
+
+
+def test_filters_from_flags() -> None:
+    """In the words of `overlay read`."""
+    given = NOTHING | {"values": ("eu", "us"), "match_unfiltered": True, "properties": '{"header": {"a": 1}}'}
+    assert collect_fields(given) == {
+        "filter": {"properties": {"header": {"a": 1}}, "values": ["eu", "us"], "match_unfiltered": True}
+    }
+    with pytest.raises(click.UsageError, match="--properties: this is no JSON"):
+        collect_fields(NOTHING | {"properties": "{"})
+    for command in (read, explain, add, update):
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {"--subject", "--subjects", "--sql", "--value", "--values", "--match-unfiltered"} <= options
 
 
 def test_settings_reach_into_mappings() -> None:

@@ -93,6 +93,24 @@ def test_what_cannot_be_settled(trips: Trips) -> None:
     assert "there is no consumer TRIPS/oslo" in trips.run("consumer", "replay-dead-letter", "TRIPS", "oslo", code=1)
 
 
+def test_without_a_service(trips: Trips) -> None:
+    for topic in ("control", "replies", "TRIPS.acks"):
+        make_topic(trips.bootstrap, f"{trips.prefix}.{topic}")
+    tokens = [f"$JS.ACK._.1x1.TRIPS.work.1.{number}.{number}.0.0" for number in (1, 2)]
+    said = trips.run("consumer", "ack", *tokens, code=1)
+    assert [f"written {token}" for token in tokens] == said.splitlines()[:2]
+    assert f"no service runs: group {trips.prefix}.workers has no members" in said
+    assert "+ACK is written to" in said and "counts once a service reads it" in said
+    assert [seen.value for seen in read_committed(trips.bootstrap, f"{trips.prefix}.TRIPS.acks")] == [b"+ACK", b"+ACK"]
+    for words in (
+        ("report",),
+        ("next", "TRIPS", "work"),
+        ("add", "TRIPS", "work"),
+        ("pause", "TRIPS", "work", "--for", "1h"),
+    ):
+        assert "Start a service with `overlay run`" in trips.run("consumer", *words, code=1)
+
+
 def test_a_letter_without_its_value_is_left_out(trips: Trips) -> None:
     """It would be a message that says nothing. A message that was null itself is replayed."""
     letters = trips.output("letters")

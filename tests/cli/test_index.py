@@ -107,6 +107,7 @@ def test_beside_a_service(trips: Trips) -> None:
         assert found["partitions"][name] == part(2, 125, position=100, unindexed=25, behind=25)
         shown = trips.run_json("stream", "info", "TRIPS")["stream"]["index"]
         assert (shown["chunks"], shown["behind"], shown["topic"]) == (2, 25, "")
+        served.set_gauges()
         metrics = served.service.metrics
         assert metrics.index_lag_records.labels("TRIPS")._value.get() == 25
         assert metrics.chunks_sealed.labels("TRIPS")._value.get() == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
@@ -115,3 +116,13 @@ def test_settings_are_those_of_the_service_file() -> None:
     with pytest.raises(ConfigError, match="is not host:port"):
         read_settings("broker", [])
     assert "write NAME=VALUE" in run("--bootstrap", "b:1", "--topic", "t", "-X", "password").output
+
+
+def test_a_password_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from an argument, which is in the list of processes."""
+    sasl = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=u", "sasl.password=env:SECRET_OF_TEST"]
+    monkeypatch.setenv("SECRET_OF_TEST", "env:x=y")
+    assert read_settings("h:1", sasl)["sasl.password"] == "env:x=y"
+    monkeypatch.delenv("SECRET_OF_TEST")
+    with pytest.raises(click.UsageError, match=r"sasl\.password: the environment variable SECRET_OF_TEST is not set"):
+        read_settings("h:1", sasl)

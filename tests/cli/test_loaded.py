@@ -22,6 +22,9 @@ REQUESTS = NEVER | {"numpy", "aiokafka", "rich"}
 FILES = NEVER | {"numpy", "aiokafka", "confluent_kafka", "rich"}
 """For commands that read the config folder alone."""
 
+PATIENT = "import overlay.client.control.inbox; overlay.client.control.inbox.LOOK_S = 600"
+"""A command that waits for its answer looks for a worker after a while, for which it loads another client."""
+
 RUN = """
 import sys
 from overlay.cli import overlay
@@ -32,11 +35,11 @@ finally:
 """
 
 
-def run(*words: str | Path) -> tuple[str, set[str]]:
-    """Run a command in a process of its own. Return what it printed, and the packages that it loaded."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, *map(str, words)], capture_output=True, text=True, timeout=100, check=False
-    )
+def run(*words: str | Path, first: str = "") -> tuple[str, set[str]]:
+    """Run a command in a process of its own, after the code `first`. Return what it printed, and the packages that it
+    loaded."""
+    command = [sys.executable, "-c", first + RUN, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     text, _, loaded = done.stdout.rpartition("\nloaded:")
     assert "click" in loaded
@@ -59,14 +62,18 @@ def test_commands_that_show_something(trips: Trips) -> None:
 def test_commands_that_ask_the_service(trips: Trips, running_service: StartService) -> None:
     trips.produce(10)
     running_service(trips.folder)
-    config = ("--config", trips.folder)
-    assert run("consumer", "add", "TRIPS", "work", "--subject", "trips.rome", *config)[1] & REQUESTS == set()
-    text, loaded = run("consumer", "next", "TRIPS", "work", "--count", "2", "--json", *config)
-    assert loaded & REQUESTS == set()
+
+    def ask(*words: str) -> str:
+        text, loaded = run("consumer", *words, "--config", trips.folder, first=PATIENT)
+        assert loaded & REQUESTS == set()
+        return text
+
+    ask("add", "TRIPS", "work", "--subject", "trips.rome")
+    text = ask("next", "TRIPS", "work", "--count", "2", "--json")
     first, second = [json.loads(line)["token"] for line in text.splitlines() if line.startswith("{")]
-    assert run("consumer", "ack", first, *config)[1] & REQUESTS == set()
-    assert run("consumer", "nak", second, *config)[1] & REQUESTS == set()
-    text, loaded = run("consumer", "info", "TRIPS", "work", *config)
+    ask("ack", first)
+    ask("nak", second)
+    text, loaded = run("consumer", "info", "TRIPS", "work", "--config", trips.folder)
     assert "running" in text
     assert loaded & NEVER == set()
 

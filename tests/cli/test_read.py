@@ -305,3 +305,26 @@ def test_an_output_that_is_closed(folder: Path) -> None:
     with started(*words, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1)) as process:
         assert process.wait(60) == 2
         assert process.stderr and b"standard output is closed" in process.stderr.read()
+
+
+def ask(topic: str, bootstrap: str, *words: str) -> tuple[str, list[str]]:
+    """What `overlay read` prints, and its notes."""
+    done = CliRunner().invoke(overlay, ["read", "--topic", topic, "--bootstrap", bootstrap, *words])
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    return done.stdout, [line.removeprefix("note: ") for line in done.stderr.splitlines() if line.startswith("note: ")]
+
+
+def test_a_question_that_finds_nothing_says_why(topic: str, bootstrap: str) -> None:
+    nothing, notes = ask(topic, bootstrap, "--sql", "n = 'x'", "--count")
+    assert nothing == "0\n"
+    (note,) = notes
+    assert "sampled records has the header 'n', which the filter names" in note
+    assert note.endswith("For the JSON field say --property n:long=value:n")
+    assert ask(topic, bootstrap, "--sql", "n > 5", "--property", "n:long=value:n", "--count") == ("296\n", [])
+    assert ask(topic, bootstrap, "--sql", "to = 'oslo'", "--count")[1] == []
+    # a filter that merely matches nothing is not spoken of
+    assert ask(topic, bootstrap, "--sql", "to = 'paris'", "--count") == ("0\n", [])
+    assert "one excludes the other" in ask(topic, bootstrap, "--sql", "to = 'a' AND to = 'b'", "--count")[1][0]
+    assert "has a subject like x.>" in ask(topic, bootstrap, "--subject", "x.>", "--count")[1][0]
+    done = CliRunner().invoke(overlay, ["read", "--topic", topic, "--bootstrap", bootstrap, "--sql", "n > 5"])
+    assert "hint: say --property n:long, or for a JSON field --property n:long=value:n" in str(done.exception)

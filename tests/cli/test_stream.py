@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overlay.kafka.own_topics import shard_of
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import RunningService, StartService, write_service_file
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
@@ -39,6 +39,7 @@ def test_a_stream_with_and_without_its_service(trips: Trips, running_service: St
     assert (shown["name"], shown["state"], shown["behind"], shown["decoded"]) == ("TRIPS", "running", 0, 40)
     assert shown["partitions"] == {partition: {"position": 40, "end": 40}}
     assert shown["rate"] > 0 and shown["consumers"] == ["rome"]
+    check_counts(trips, service)
 
     assert service.stop() == 0
     trips.produce(2_000)
@@ -48,6 +49,29 @@ def test_a_stream_with_and_without_its_service(trips: Trips, running_service: St
     assert listed[0].split() == ["stream", "state", "topics", "consumers", "partitions", "records/s", "behind"]
     assert listed[1].split() == ["TRIPS", "waiting", trips.topic, "1", "1", "-", "2,000"]
     assert "the service is not running" in listed[2]
+
+
+def check_counts(trips: Trips, service: RunningService) -> None:
+    """Records without a subject are told of, with the place of one, and a reader that comes later counts no record again."""
+    producer = SureProducer(trips.bootstrap)
+    for number in range(3):
+        producer.produce(trips.topic, b"x", headers=[("to", b"")] if number else [])
+    assert producer.flush(30) == 0
+    wait_until(lambda: get_stream(service)["decoded"] == 43, DEADLINE_S, "the records are read")
+    trips.add_consumer("oslo")
+    wait_until(lambda: "oslo" in [c["name"] for c in service.get_json("/consumers")], DEADLINE_S, "oslo is taken up")
+    await_delivered(service, "oslo", 20)
+    found = trips.run_json("stream", "info", "TRIPS")["stream"]
+    assert (found["decoded"], found["unaddressed"], found["unaddressed_at"]) == (
+        43,
+        {"missing": 3},
+        f"{trips.topic}-0@40: missing",
+    )
+    assert found["read_again"] >= 20
+    assert f"3 records left out (missing 3), such as {trips.topic}-0@40: missing" in trips.run(
+        "stream", "info", "TRIPS"
+    )
+    trips.consumer_file("oslo").unlink()
 
 
 def test_neither_kafka_nor_a_service_answers(trips: Trips) -> None:

@@ -18,6 +18,7 @@ from confluent_kafka.admin._resource import ResourceType
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
+from overlay.cli.doctor import doctor
 from overlay.cli.init import init
 from overlay.cli.validate import validate
 from overlay.config import load
@@ -209,6 +210,16 @@ def test_a_topic_that_the_user_may_not_see_or_create(guarded: Guarded, tmp_path:
     assert needs["hidden"]["missing_operations"] == ["Describe", "DescribeConfigs", "Read"]
     assert needs["nowhere"]["answer"] == "missing"
     assert "or this user may not describe it" in needs["nowhere"]["remarks"][0]
+
+
+@pytest.mark.kafka
+def test_what_doctor_may_not_ask_is_a_note(guarded: Guarded, tmp_path: Path) -> None:
+    folder = write_config(tmp_path, guarded.kafka, "orders", "late")
+    result = CliRunner().invoke(doctor, ["--config", str(folder), "--json"])
+    assert result.exit_code == 1
+    found = {(each["severity"], each["text"]) for each in json.loads(result.output)["found"]}
+    assert ("error", "this user lacks Read on it") in found
+    assert ("note", "this user may not read the settings of the brokers, so they are not looked at") in found
 
 
 @pytest.mark.kafka

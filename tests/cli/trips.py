@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from overlay.cli import overlay
+from overlay.config import load
 from tests.support.kafka import SureProducer, make_topic
 from tests.support.service import RunningService, write_service_file
 from tests.support.waiting import wait_until
@@ -38,6 +39,10 @@ class Trips:
             f"name: TRIPS\ntopics: [{self.topic}]\nsubject: {{template: 'trips.{{header:to}}'}}\n"
             "subjects: ['trips.>']\n"
         )
+
+    @property
+    def prefix(self) -> str:
+        return load(self.folder).service.topics.prefix
 
     def consumer_file(self, name: str) -> Path:
         return self.folder / "consumers" / f"{name}.yaml"
@@ -79,7 +84,7 @@ class Trips:
     def run(self, *words: str, code: int = 0) -> str:
         """`overlay WORDS --config FOLDER`, within this process; what it printed, with the error if there is one."""
         done = CliRunner().invoke(overlay, [*words, "--config", str(self.folder)])
-        said = done.output + str(done.exception or "")
+        said = done.output + ("" if isinstance(done.exception, SystemExit) else str(done.exception or ""))
         assert done.exit_code == code, f"{words} ended with {done.exit_code}\n{said}"
         return said
 

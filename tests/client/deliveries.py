@@ -87,11 +87,12 @@ class Output:
         *,
         prefetch: int = 1_000,
         on_silence: OnSilence = OnSilence.FLAG,
+        idle: float | None = None,
     ) -> Subscription:
         target = Target(self.head, self.topic, self.group, self.policy, self.heartbeat_s)
         answers = AckAnswers(self.kafka, self.reply_topic)
         return Subscription(
-            self.kafka, target, self.ack_topic, answers, where, prefetch=prefetch, on_silence=on_silence
+            self.kafka, target, self.ack_topic, answers, where, prefetch=prefetch, on_silence=on_silence, idle=idle
         )
 
     def read_acks(self) -> Acks:

@@ -14,7 +14,19 @@ import pytest
 import overlay
 import overlay.client
 import spark
-from overlay.client import BadOrder, BadQuestion, Client, Control, OrderedConsumer, Subscription, UnknownArgument
+from overlay.client import (
+    ArgumentConflict,
+    BadOrder,
+    BadQuestion,
+    Client,
+    Control,
+    OrderedConsumer,
+    Subscription,
+    UnknownArgument,
+)
+from overlay.client.arguments import spell_filters
+from overlay.client.read.question import make_request
+from overlay.client.read.topic import describe_topic
 from overlay.errors import OverlayError
 
 UNKNOWN = "no_such_argument"
@@ -116,7 +128,7 @@ def test_a_function_that_collects_keywords_refuses_an_unknown_one(name: str) -> 
     ("name", "given", "meant"),
     [
         ("overlay.client.Client.read", "sqll", "sql"),
-        ("overlay.client.Client.read", "subject", "subjects"),
+        ("overlay.client.Client.read", "subjets", "subjects"),
         ("overlay.client.Client.read", "SQL", "sql"),
         ("overlay.client.Client.read", "topics", "topic"),
         ("overlay.client.Client.read", "colums", "columns"),
@@ -171,3 +183,41 @@ def test_other_arguments_of_a_wrong_type_are_refused() -> None:
         _client().subscribe("c", where="a > 1")  # type: ignore[arg-type]
     with pytest.raises(BadOrder, match="no durable_name"):
         _client().ordered("S", durable_name="x")
+
+
+WORDS: dict[str, Any] = {"subject": "t.a", "sql": "a = 'x'", "value": "eu", "match_unfiltered": True}
+"""Filters in the words that are the same everywhere, by their other spellings."""
+
+
+def test_filters_have_one_vocabulary() -> None:
+    """Readings, ordered consumers and requests take the same words; Spark does in tests/spark/test_datasource.py."""
+    assert spell_filters({**WORDS, "durable_name": "c"}) == {
+        "durable_name": "c",
+        "filter_subjects": ["t.a"],
+        "filter": {"sql": "a = 'x'", "values": ["eu"], "match_unfiltered": True},
+    }
+    assert spell_filters({"subjects": ["a", "b"], "properties": {"header": {"a": 1}}}) == {
+        "filter_subjects": ["a", "b"],
+        "filter": {"properties": {"header": {"a": 1}}},
+    }
+    fields = {"filter_subjects": ["a"], "filter": {"sql": "a = 'x'"}, "filter_subject": ""}
+    assert spell_filters(fields) == fields
+    assert spell_filters({"sql": None, "subjects": None, "name": "c"}) == {"name": "c"}
+    stream = describe_topic("t", {})
+    first = make_request(stream, is_named=False, now=0, subjects="t.a", sql="a = 'x'")
+    assert make_request(stream, is_named=False, now=0, subject="t.a", sql="a = 'x'") == first
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("overlay.client.Client.read", {"subject": "a", "subjects": "b"}),
+        ("overlay.client.Client.read", {"value": "a", "values": "b"}),
+        ("overlay.client.Client.ordered", {"subjects": "a", "filter_subject": "b"}),
+        ("overlay.client.Control.create", {"subject": "a", "filter_subjects": ["b"]}),
+        ("overlay.client.Control.add", {"sql": "a = 'x'", "filter": {"values": ["b"]}}),
+    ],
+)
+def test_two_words_for_the_same_are_refused(name: str, given: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentConflict, match="Leave one of them out"):
+        CALLS[name](**given)

@@ -38,6 +38,7 @@ def test_examples(number: int, scene: Scene, new_topic: NewTopicFixture, monkeyp
     topic = new_topic()
     scene.add_stream("FLIGHTS", topic, subject={"template": "flights.{header:to}.x"})
     scene.add_consumer("FLIGHTS", "late-jfk", "flights.JFK.>", ack_policy="explicit")
+    scene.add_consumer("FLIGHTS", "work", "flights.JFK.>", ack_policy="explicit", deliver_subject="")
     produce(scene.bootstrap, topic, ["JFK"] * COUNT)
     monkeypatch.chdir(scene.folder.parent)
     seen: list[tuple[str, bytes]] = []

@@ -32,7 +32,8 @@ from overlay.errors import ConfigError, FilePosition
         ("a: !env HOME\n", "f.yaml:1:4", "the YAML tag !env is not supported"),
         ("a: \x07\n", "f.yaml", "is not YAML"),
         ('a: "\\ud800"\n', "f.yaml:1:4", "half of a surrogate pair"),
-        ("a: " + "[" * 500, "f.yaml", "is nested too deeply"),
+        ("a: " + "[" * 500, "f.yaml:1:24", "is nested too deeply"),
+        ("".join(f"{' ' * n}a:\n" for n in range(30)), "f.yaml:20:20", "is nested too deeply"),
         ("a: " + "1" * 5000, "f.yaml:1:4", "a number too long"),
     ],
 )

@@ -97,6 +97,9 @@ FLIGHTS = "filter_value: {template: '{header:origin}.{header:dest}'}\n"
     [
         ("", "{values: [flights.JFK]}", "", []),
         ("", '{sql: dep_delay > 60, values: ["flights.JFK"], match_unfiltered: true}', "", []),
+        ("", "{values: flights.JFK}", "", []),
+        ("", '{values: "flights.JFK.>"}', "5:18: filter.values[0]", ["is none. Wildcards go into filter_subjects"]),
+        ("", "{values: 7}", "5:18: filter.values", []),
         ("", '{values: ["flights.JFK.>"]}', "5:19: filter.values[0]", ["is none. Wildcards go into filter_subjects"]),
         ("", '{values: ["no subject"]}', "5:19: filter.values[0]", ["found 'no subject', which no message has"]),
         ("", '{values: ["trips.a"]}', "5:19: filter.values[0]", ["the stream has the subjects flights.>"]),

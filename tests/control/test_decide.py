@@ -13,7 +13,7 @@ from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.consumer.table import Phase
 from overlay.consumer.window import Pair
 from overlay.control.decide import Decision, decide
-from overlay.control.records import Definition, Origin, read_definition, write_definition
+from overlay.control.records import Definition, Origin, read_definition, write_definition, write_drain
 from overlay.control.registry import Registry
 from tests.control.registries import NOW, Worker, make_config, make_files, make_request, read_error, take
 
@@ -162,7 +162,7 @@ def test_info(registry: Registry) -> None:
     assert plain is not None
     assert plain["type"] == "io.nats.jetstream.api.v1.consumer_info_response"
     assert plain["delivered"] == plain["ack_floor"] == {"consumer_seq": 8, "stream_seq": 20}
-    assert plain["overlay"] == {"state": "running", "positions": {"s-0": 20}}
+    assert plain["overlay"] == {"origin": "request", "state": "running", "positions": {"s-0": 20}}
     assert "num_pending" not in plain and "push_bound" not in plain
 
     worker.infos["S", "c"] = INFO
@@ -185,6 +185,7 @@ def test_info(registry: Registry) -> None:
     )
     assert [found[name] for name in names] == [4, 1, 0, 12, True, True, 5]
     assert found["overlay"] == {
+        "origin": "request",
         "state": "running",
         "positions": {"s-0": 20},
         "num_pending_is": "at least",
@@ -196,7 +197,10 @@ def test_info(registry: Registry) -> None:
 def test_lists(registry: Registry) -> None:
     found = ask(registry, "consumer.list", stream="S").response
     assert found is not None and isinstance(found["consumers"], list)
-    assert [info["name"] for info in found["consumers"]] == ["c", "file"]
+    assert [(info["name"], info["overlay"]["origin"]) for info in found["consumers"]] == [
+        ("c", "request"),
+        ("file", "file"),
+    ]
     assert (found["total"], found["offset"]) == (2, 0)
     rest = ask(registry, "consumer.list", offset=1).response
     assert rest is not None and [info["name"] for info in rest["consumers"]] == ["file"]  # type: ignore[attr-defined]
@@ -224,6 +228,37 @@ def test_pulls(registry: Registry) -> None:
         10012,
         "consumer is push based",
     )
+
+
+def ask_about_worker(registry: Registry, op: str, **body: Any) -> Decision:
+    return decide(registry, Worker(), make_request(op, **body), NOW)
+
+
+def test_a_worker_is_drained_and_no_more(registry: Registry) -> None:
+    decision = ask_about_worker(registry, "worker.drain", worker="east-1:8222", boot="b1")
+    assert decision.records == (write_drain("east-1:8222", "b1"),)
+    assert decision.response is not None and decision.response["drained"] is True
+    take(registry, *decision.records)
+    assert ask_about_worker(registry, "worker.drain", worker="east-1:8222", boot="b1").records == (), (
+        "it is written down already"
+    )
+    assert ask_about_worker(registry, "worker.drain", worker="east-1:8222", boot="b2").records, (
+        "another start of the process"
+    )
+    undone = ask_about_worker(registry, "worker.undrain", worker="east-1:8222")
+    assert [(record.key, record.value) for record in undone.records] == [(b"worker east-1:8222", None)]
+    assert undone.response is not None and undone.response["drained"] is False
+    take(registry, *undone.records)
+    assert ask_about_worker(registry, "worker.undrain", worker="east-1:8222").records == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"worker": "a"}, {"worker": "a b", "boot": "b"}, {"worker": 3, "boot": "b"}, {"worker": "a", "boot": ""}],
+)
+def test_workers_that_cannot_be_named(registry: Registry, body: dict[str, object]) -> None:
+    decision = ask_about_worker(registry, "worker.drain", **body)
+    assert read_error(decision)[:2] == (400, 10025) and decision.records == ()
 
 
 def test_nonsense(registry: Registry) -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from overlay.client.control.control import Control
+from overlay.control.records import Misfit
 from overlay.control.tail import MOST_BYTES
 from tests.oracle.batches import Header, Record
 from tests.support.batches import build
@@ -51,9 +52,19 @@ def make_record(at: int, key: bytes, value: bytes | None, headers: list[Header])
     return Record(at, int(time.time() * 1000), key, value, headers)
 
 
+def count_by_reason(served: Served) -> dict[str, float]:
+    """The reasons for which anything was passed over; each is there with 0 from the start."""
+    registry = served.service.metrics.registry
+    found = {
+        misfit.value: registry.get_sample_value("overlay_control_records_unreadable_total", {"reason": misfit.value})
+        for misfit in Misfit
+    }
+    assert None not in found.values(), found
+    return {reason: count for reason, count in found.items() if count}
+
+
 def count_passed_over(served: Served) -> float:
-    found = served.service.metrics.registry.get_sample_value("overlay_control_records_unreadable_total")
-    return found or 0.0
+    return sum(count_by_reason(served).values())
 
 
 @pytest.fixture
@@ -77,6 +88,7 @@ def test_requests_behind_hostile_records_are_answered(
         assert send_batch(scene.bootstrap, f"{scene.prefix}.replies", bad) == 0
         assert [stream["config"]["name"] for stream in control.streams()] == ["S"]
         wait_until(lambda: count_passed_over(served) == len(PASSED_OVER) + 1, DEADLINE_S, "hostile records are counted")
+        assert count_by_reason(served) == {"key": 3, "json": 4, "form": 1, "batch": 1}
     with contextlib.closing(control), serve(scene) as served:
         assert [stream["config"]["name"] for stream in control.streams()] == ["S"]
         assert count_passed_over(served) >= len(PASSED_OVER)

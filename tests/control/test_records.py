@@ -84,10 +84,11 @@ def test_pauses_survive(until: int | None) -> None:
 def test_keys() -> None:
     assert split_key(make_key(Subject.REQUEST, "id")) == (Subject.REQUEST, ("id",))
     assert split_key(make_key(Subject.CONSUMER, "S", "c")) == (Subject.CONSUMER, ("S", "c"))
+    assert split_key(make_key(Subject.WORKER, "east-1:8222")) == (Subject.WORKER, ("east-1:8222",))
 
 
 @pytest.mark.parametrize(
-    "key", [None, b"", b"consumer", b"consumer S", b"consumer S c d", b"request ", b"zork a", b"\xff"]
+    "key", [None, b"", b"consumer", b"consumer S", b"consumer S c d", b"request ", b"worker a b", b"zork a", b"\xff"]
 )
 def test_other_keys(key: bytes | None) -> None:
     with pytest.raises(Unreadable):

@@ -6,7 +6,16 @@ import pytest
 
 from overlay.config import Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
-from overlay.control.records import Definition, Origin, Pause, Subject, make_key, write_definition, write_pause
+from overlay.control.records import (
+    Definition,
+    Origin,
+    Pause,
+    Subject,
+    make_key,
+    write_definition,
+    write_drain,
+    write_pause,
+)
 from overlay.control.registry import Registry
 from overlay.errors import ConfigError, FilePosition
 from overlay.output.record import Record
@@ -173,6 +182,16 @@ def test_garbage_is_counted() -> None:
     registry = Registry(make_files())
     take(registry, Record(b"zork", b"1"), Record(b"consumer S a", b"{"), Record(None, None))
     assert (registry.foreign, served(registry), registry.requests) == (3, {}, {})
+
+
+def test_drained_workers_are_known_until_they_are_not() -> None:
+    registry = Registry(make_files())
+    take(registry, write_drain("a", "boot1"), write_drain("b", "boot2"), write_drain("a", "boot3"))
+    assert registry.drained == {"a": "boot3", "b": "boot2"}
+    take(registry, Record(make_key(Subject.WORKER, "b"), None), Record(make_key(Subject.WORKER, "c"), b'{"v":1}'))
+    assert (registry.drained, registry.foreign) == ({"a": "boot3"}, 1)
+    registry.clear()
+    assert registry.drained == {}
 
 
 def test_requests_wait_until_they_are_settled() -> None:

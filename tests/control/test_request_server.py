@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from overlay.clock import now_ns
-from overlay.config import Loaded, LogEnds
+from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
 from overlay.control import serve
 from overlay.control.decide import Body, Decision, Host
+from overlay.control.records import write_drain
 from overlay.control.registry import Registry
 from overlay.control.requests import Request, respond
 from overlay.control.serve import RequestServer
@@ -22,14 +24,18 @@ from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from tests.control.registries import PREFIX, Worker, make_config, make_files
+from tests.control.registries import PREFIX, Worker, make_config, make_files, take
 
 ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"
 
 
 @dataclass(slots=True)
 class Owner(Worker):
-    """A worker that owns everything and has nothing to tend."""
+    """A worker that owns everything and has nothing to tend. `drains`: what it was told about being drained."""
+
+    drains: list[bool] = field(default_factory=list)
+
+    owned: frozenset[int] = frozenset({0})
 
     def find_shard(self, about: tuple[str, str]) -> int | None:
         return 0
@@ -45,6 +51,9 @@ class Owner(Worker):
 
     async def take_up(self, loaded: Loaded, forget: Collection[tuple[str, str]] = ()) -> None:
         pass
+
+    def drain(self, *, drained: bool) -> None:
+        self.drains.append(drained)
 
 
 class Questions:
@@ -141,6 +150,19 @@ async def take_turns(request_server: RequestServer, log: Log) -> None:
             request_server.registry.requests.pop(key.removeprefix("request "), None)
 
 
+async def test_a_worker_is_told_that_it_is_drained_in_this_start_only(request_server: RequestServer, log: Log) -> None:
+    request_server.worker = "east", "boot2"
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    for record in (None, write_drain("east", "boot1"), write_drain("west", "boot2"), write_drain("east", "boot2")):
+        if record is not None:
+            take(registry, record)
+        await take_turns(request_server, log)
+    assert [told for told, _ in itertools.groupby(host.drains)] == [False, True]
+    registry.clear()
+    await take_turns(request_server, log)
+    assert host.drains[-1] is False
+
+
 @pytest.mark.parametrize("at", ["decide", "describe"])
 async def test_a_request_that_cannot_be_handled_is_answered(
     request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch, at: str
@@ -215,3 +237,24 @@ async def test_a_definition_that_the_topic_does_not_take_is_refused(
     await take_turns(request_server, log)
     assert "error" in log.answers[ONE]
     assert log.answers[TWO]["total"] == 0
+
+
+async def test_many_files_are_written_at_once_and_compared_once_each(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work in proportion to their number: thousands of files once kept the event loop for a minute."""
+    compared = 0
+    compare = ConsumerConfig.__eq__
+
+    def count(config: ConsumerConfig, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return compare(config, other)
+
+    names = [f"c{number}" for number in range(300)]
+    request_server.registry = Registry(make_files(*map(make_config, names)))
+    monkeypatch.setattr(ConsumerConfig, "__eq__", count)
+    await request_server._write_files()
+    written = [(entry.record.key or b"").decode() for entry in log.entries if entry.topic == f"{PREFIX}.control"]
+    assert [key.split()[-1] for key in written] == names
+    assert request_server._unwritten == [] and compared <= 2 * len(names)

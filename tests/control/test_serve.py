@@ -157,7 +157,7 @@ def test_definitions_outlive_the_service(stage: tuple[Scene, str], control: Cont
         control.pause("S", "c", timedelta(hours=1))
     produce(scene.bootstrap, topic, ["rome"] * 4)
     with serve(scene) as served:
-        await_state(served, "c", lambda found: found["state"] == "running", "is served again")
+        await_state(served, "c", lambda found: found["state"] == "paused", "is served again")
         info = control.info("S", "c")
         assert (info.created, info.config.pause_until is None) == (created, False)
         control.resume("S", "c")

@@ -41,10 +41,13 @@ PATTERN = re.compile(r"(topics? that begin with|topic|group) `<prefix>([^`]*)`")
 
 
 def list_grants() -> Iterator[AclBinding]:
-    """The table of rights as ACLs for the prefix ov. A row without a user belongs to the one above it."""
+    """The rights of USERS as ACLs for the prefix ov. A row without a user belongs to the one above it."""
     user = ""
     for who, resource, operations in read_rows("Rights"):
-        user = next((name for name, begin in USERS.items() if who.startswith(begin)), user)
+        if who:
+            user = next((name for name, begin in USERS.items() if who.startswith(begin)), "")
+        if not user:
+            continue
         found = PATTERN.fullmatch(resource)
         assert found is not None, resource
         kind = ResourceType.GROUP if found[1] == "group" else ResourceType.TOPIC

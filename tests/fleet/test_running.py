@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import pty
+import select
 import shutil
 import subprocess
 import sys
@@ -63,6 +67,35 @@ def ask(fleet: RunningService) -> dict[str, Any]:
 
 def list_findings(found: dict[str, Any]) -> set[tuple[str, str]]:
     return {(each["kind"], each["about"]) for each in found.get("findings", ())}
+
+
+def watch_top(trips: Trips) -> None:
+    """`overlay top` draws on a terminal until q is pressed, and leaves the terminal as it was."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "overlay", "top", "--config", str(trips.folder)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+    guard, said = Guard(["kill", "-9", str(process.pid)]), b""
+    os.close(theirs)
+
+    def has_said(words: bytes) -> bool:
+        nonlocal said
+        # a terminal whose last program has ended has no more to read
+        with contextlib.suppress(OSError):
+            if select.select([ours], [], [], 0.1)[0]:
+                said += os.read(ours, 65536)
+        return words in said
+
+    try:
+        wait_until(lambda: has_said(b"TRIPS/"), FOUND_S, "the screen is drawn")
+        os.write(ours, b"l")
+        wait_until(lambda: has_said(b"by lag "), FOUND_S, "another order is drawn")
+        os.write(ours, b"q")
+        wait_until(lambda: has_said(b"\x1b[?1049l"), FOUND_S, "the terminal is given back")
+        assert process.wait(FOUND_S) == 0
+    finally:
+        process.kill()
+        guard.release()
+        os.close(ours)
 
 
 def is_well(found: dict[str, Any], consumers: int) -> bool:
@@ -170,6 +203,10 @@ def test_a_killed_worker_is_found_and_forgiven(
     assert "worker silent second: no status" in trips.run("workers")
     assert [row["workers"] for row in trips.run_json("shards")["shards"]] == [["first"], ["first"]]
     assert "first" in trips.run("shards")
+    once = trips.run("top", "--once").splitlines()
+    assert once[0].startswith(" overlay top  ") and "! worker silent second: " in once[1]
+    assert [line.split()[:3] for line in once[-len(names) :]] == [[f"TRIPS/{n}", "running", "first"] for n in names]
+    watch_top(trips)
 
     third = running_service(second_folder)
     wait_until(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from overlay.config import Loaded, load
-from overlay.inspect.draft import comment, draft_consumers, draft_service, draft_stream, name_topics, quote
+from overlay.config.yaml_text import quote
+from overlay.inspect.draft import comment, draft_consumers, draft_service, draft_stream, name_topics
 from overlay.inspect.folder import ENVIRONMENT
 from overlay.inspect.proposal import propose
 from overlay.inspect.sample import SampledRecord, TopicSample

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from overlay.consumer import acks
+from overlay.fleet import status
 from overlay.kafka.own_topics import (
+    ACKS_CONFIG,
+    CONTROL_CONFIG,
+    EVENTS_CONFIG,
+    FLEET_CONFIG,
+    MESSAGE_BYTES,
+    REPLY_CONFIG,
     acks_topic,
     control_topic,
     events_topic,
@@ -20,6 +28,7 @@ from overlay.kafka.own_topics import (
     state_topic,
     workers_group,
 )
+from overlay.output.batch_builder import MAX_MESSAGE_BYTES
 
 
 def test_names_of_topics() -> None:
@@ -29,6 +38,14 @@ def test_names_of_topics() -> None:
     assert fleet_topic("p") == fleet_app("p") == "p.fleet"
     assert ordered_topic("p", "ordered-1") == "p-ordered-1"
     assert (index_topic("p", "S"), acks_topic("p", "S")) == ("p.S.index", "p.S.acks")
+
+
+def test_topics_that_others_write_to_take_what_is_read_and_not_much_more() -> None:
+    """Whatever the broker's default is: a batch of 100 MB is not accepted, and the largest ack is."""
+    for config in (ACKS_CONFIG, CONTROL_CONFIG, EVENTS_CONFIG, FLEET_CONFIG, REPLY_CONFIG):
+        assert config["max.message.bytes"] == str(MESSAGE_BYTES)
+    assert MESSAGE_BYTES == MAX_MESSAGE_BYTES, "what an answer is made for"
+    assert 2 * max(acks.MAX_BODY, status.MOST_BYTES) <= MESSAGE_BYTES
 
 
 def test_names_of_groups_and_transactional_ids() -> None:

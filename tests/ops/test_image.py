@@ -15,6 +15,7 @@ from overlay.cli import overlay
 from overlay.metrics import Metrics
 from overlay.worker.http import make_app
 
+from .test_operations_page import NoReports
 from .tree import ROOT, list_mounts, list_ports, read_compose, read_yaml
 
 OVERLAY = read_compose()["services"]["overlay"]
@@ -71,7 +72,7 @@ def test_health_is_asked_where_the_service_answers() -> None:
     found = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", _last("HEALTHCHECK"))
     assert found is not None
     assert [container for _, _, container in list_ports(OVERLAY)] == [int(found[1])] == [int(_last("EXPOSE"))]
-    app = make_app(Metrics(), dict)
+    app = make_app(Metrics(), NoReports())
     assert found[2] in [route.resource.canonical for route in app.router.routes() if route.resource]
     listen = read_yaml(ROOT / "examples/compose/overlay.yaml")["http"]["listen"]
     assert listen.endswith(f":{found[1]}")

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from prometheus_client import Counter, Gauge, Histogram
 
 from overlay.metrics import Metrics
 from overlay.worker.http import make_app
+from tests.test_docs import find_anchors
 
 from .tree import ROOT, list_ports, read_compose, read_yaml
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 METRICS = Metrics()
+
+
+class NoReports:
+    """A worker of which nothing is asked."""
+
+    def report(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def report_readiness(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def set_gauges(self) -> None:
+        raise NotImplementedError
 
 
 def _rows(heading: str) -> list[list[str]]:
@@ -46,16 +61,35 @@ def test_it_lists_every_metric_with_type_and_labels() -> None:
 
 
 def test_it_lists_every_page() -> None:
-    routes = make_app(METRICS, dict).router.routes()
+    routes = make_app(METRICS, NoReports()).router.routes()
     served = {route.resource.canonical for route in routes if route.resource}
     assert {page for row in _rows("HTTP") for page in re.findall(r"`(/\w+)`", row[0])} == served
 
 
-def test_it_says_what_to_do_about_every_alert() -> None:
-    rules = read_yaml(ROOT / "grafana" / "alerts.yml")["groups"][0]["rules"]
+RULES: list[dict[str, Any]] = read_yaml(ROOT / "grafana" / "alerts.yml")["groups"][0]["rules"]
+
+
+def test_it_lists_every_alert_with_its_severity() -> None:
     rows = _rows("What to watch")
-    assert [row[0].strip("`") for row in rows] == [rule["alert"] for rule in rules]
-    assert all(row[1] and row[2] for row in rows)
+    assert [(row[0].strip("`"), row[1]) for row in rows] == [
+        (rule["alert"], rule["labels"]["severity"]) for rule in RULES
+    ]
+    assert all(row[2] for row in rows)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_the_runbook_of_an_alert_is_a_section_of_its_own(rule: dict[str, Any]) -> None:
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert page == "docs/alerts.md"
+    assert anchor == rule["alert"].lower()
+    assert anchor in find_anchors(ROOT / page)
+    section = (ROOT / page).read_text(encoding="utf-8").split(f"## {rule['alert']}\n", 1)[1].split("\n## ", 1)[0]
+    assert len(section) > 100, "too short to say what to do"
+
+
+def test_runbooks_are_in_the_order_of_the_alerts_and_of_nothing_else() -> None:
+    text = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [rule["alert"] for rule in RULES]
 
 
 def test_its_addresses_are_those_of_compose() -> None:

@@ -102,7 +102,7 @@ def _check_values(service: RunningService, offered: Exposition) -> None:
     }
     assert set(offered.labels) >= {series.partition("{")[0] for series in one_each}
     assert {series: _value(service, series) for series in one_each} == one_each
-    latency = 'overlay_delivery_latency_seconds_count{consumer="rome",stream="TRIPS"}'
+    latency = 'overlay_delivery_latency_seconds_count{consumer="",stream="TRIPS"}'
     for series in (
         "overlay_bytes_fetched_total",
         "overlay_commit_seconds_count",

@@ -3,8 +3,8 @@ ends some transactions without their markers (overlay/output/lost_markers.py). H
 
 What must hold for each writer: its heir can read on, what was committed is there once and in order, and state and output tell
 the same. One exception is Kafka's (docs/exactly-once.md#where-it-ends): a transaction without its marker is aborted together
-with the next one of the same producer. So only the last committed transaction may be missing, in state and output alike, and
-only if another one was under way.
+with the next one of the same producer. So only the last committed transaction may be missing, and only if another one was under
+way; in state and output alike, if both lost their markers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from overlay.clock import now_ms
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
 from overlay.local import Broker, start
 from overlay.local.ports import is_answering
@@ -62,7 +63,9 @@ class Writer:
                 value = str(self.told + 1).encode()
                 await transactions.begin()
                 self.begun += 1
-                await transactions.finish(value, press_entries([Entry(OUT, Record(None, value), self._number)], 0))
+                await transactions.finish(
+                    value, press_entries([Entry(OUT, Record(None, value), self._number)], now_ms())
+                )
                 self.told += 1
         except (DeliveryFailed, SourceUnavailable, Fenced):
             pass  # the heir goes on
@@ -93,12 +96,15 @@ async def test_transactions_under_a_broker_that_is_restarted_are_taken_over(brok
     for topic in (STATE, OUT):
         await asyncio.to_thread(await_markers, broker.bootstrap, topic)
     found = {topic: _group(broker.bootstrap, topic) for topic in (STATE, OUT)}
-    assert found[STATE] == found[OUT]
     for number, writer in enumerate(writers):
+        state, out = (found[topic][number] for topic in (STATE, OUT))
+        story = f"writer {number}: began {writer.begun}, told {writer.told}, state {state[-3:]}, output {out[-3:]}"
         # of the transaction that was under way when Kafka went, the outcome is not known
         least = writer.told - (writer.begun > writer.told)
         wanted = [[*range(1, last + 1)] for last in range(least, writer.told + 2)]
-        assert found[OUT][number] in wanted, f"writer {number}: told {writer.told}, has {found[OUT][number][-3:]}"
+        assert state in wanted and out in wanted, story
+        # with a marker lost in one of the two, the last committed one may be there in the other
+        assert state == out or (len(state) <= writer.told and len(out) <= writer.told), story
 
 
 def _group(bootstrap: str, topic: str) -> dict[int, list[int]]:

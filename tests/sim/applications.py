@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import json
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -63,6 +63,8 @@ class Run:
     archive: Archive = field(init=False)
     resets: list[float] = field(default_factory=list)
     """When operators began to reset the stream to the start of its topics, ms since 1970."""
+    rewound: Counter[int] = field(default_factory=Counter)
+    """How often the state of each shard has lost its end."""
     tightened: set[str] = field(default_factory=set)
     """Topics that took small batches only for a while."""
     correlations: itertools.count[int] = field(default_factory=itertools.count)

@@ -42,6 +42,13 @@ class Archive:
         self._kept[topic].append({})
         self._known.pop(topic, None)
 
+    def note_undecided(self, topic: str) -> None:
+        """Note the records of a topic whose transactions have not ended: an operator is about to abort them."""
+        committed = {(one.partition, one.offset) for one in read_topic(self._cluster, topic)}
+        for partition in self._cluster.topics[topic].partitions:
+            written = read_partition(partition, committed=False)
+            self.undecided[topic] += [one for one in written if (one.partition, one.offset) not in committed]
+
     def cut(self, topic: str, index: int, lose: Callable[[], None]) -> None:
         """Keep the records of a topic while `lose` takes the end of one of its partitions.
 

@@ -10,6 +10,10 @@ The promises, for each consumer:
 - where the stream is reset to its start, all is delivered again; then sequences, counts, and acks are not compared;
 - where its filter changes, its output has what every version wants, nothing that no version wants, and of the records that are
   written last those that the latest version wants;
+- where the state of a consumer's shard has lost its end, each loss may have all of it delivered, and given up, once more, with
+  the consumer sequences that it had; nothing is missing, and what waits for an ack is not forgotten;
+- where the index has lost the end of the ledger, the stream is reset, and its sequences begin at 1 again;
+- what a dead-letter topic has lost with its end counts as given up;
 - where an output was too small for a record, the record has a dead letter instead, if the consumer asks for that;
 - no chunk header contradicts the log, where the log has lost nothing but its oldest records;
 - without acks every record is there once, and the records of a source partition keep their order;
@@ -39,16 +43,16 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 from overlay.kafka.header_names import CORRELATION
+from overlay.kafka.own_topics import shard_of
 from overlay.units import parse_duration
 from tests.oracle.push import Token, parse_token
 
 from .applications import CONTROL, Run
 from .chunk_headers import find_contradictions
-from .plan import ACKS, REPLIES, SOURCE, Consumer
+from .plan import ACKS, REPLIES, SOURCE, STREAM, Consumer
 from .reading import Found, read_topic
 
 SHOWN = 5
@@ -149,13 +153,14 @@ class Judge:
     def find_missing(self, consumer: Consumer) -> set[bytes]:
         """Return the values that have not been delivered, nor given up since the output could not take them."""
         since = self._run.resets[-1] if self._run.resets else 0.0
-        delivered = {one.value or b"" for one in self._archive.read(consumer.output) if one.timestamp >= since}
+        delivered = {each.value for each in self._read_deliveries(consumer) if each.record.timestamp >= since}
         return self.find_wanted(consumer) - delivered - self._find_given_up(consumer) - self._find_undecided(consumer)
 
     def _judge_begun_anew(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         """Judge the deliveries of a stream that was reset to the start of its topics: each reset has all delivered again."""
         self._blame(consumer, "not delivered since the stream was reset", self.find_missing(consumer))
-        if self._run.plan.partitions > 1:  # else sequences are offsets, and name other records of another log
+        # in a stream of one partition sequences are offsets, and name other records of another log
+        if self._run.plan.partitions > 1 and not self._run.plan.loses_sequences:
             self._check_names(consumer, deliveries)
         if consumer.is_exact and not consumer.is_pulled:
             self._check_consumer_sequences(consumer, deliveries)
@@ -166,13 +171,22 @@ class Judge:
 
     def _find_undecided(self, consumer: Consumer) -> set[bytes]:
         """Return the values of deliveries that an output lost, when it was deleted, before their transaction had ended."""
-        return {record.value or b"" for record in self._archive.undecided[consumer.output]}
+        return {each.value for each in self._read_undecided(consumer)}
+
+    def _count_rewinds(self, consumer: Consumer) -> int:
+        """Return how often the state of a consumer's shard has lost its end."""
+        return self._run.rewound[shard_of((STREAM, consumer.name), self._run.plan.shards)]
+
+    def _read_letters(self, consumer: Consumer) -> list[Found]:
+        """Return the dead letters of a consumer, with those that were lost, or whose transaction had not ended then."""
+        topic = consumer.letters
+        return [*self._archive.read(topic), *self._archive.undecided[topic]] if topic else []
 
     def _find_given_up(self, consumer: Consumer) -> set[bytes]:
         """Return the values of the dead letters that say that the output can never take them."""
         if not consumer.buries or consumer.output not in self._run.tightened:
             return set()
-        letters = read_topic(self._cluster, consumer.letters)
+        letters = self._read_letters(consumer)
         return {letter.value or b"" for letter in letters if letter.header(DEAD_REASON) == UNDELIVERABLE}
 
     def judge(self) -> None:
@@ -190,12 +204,12 @@ class Judge:
             if self._run.resets:
                 self._judge_begun_anew(consumer, deliveries)
                 continue
-            if not consumer.acks:
+            if not consumer.acks and not self._count_rewinds(consumer):
                 self._blame(consumer, "delivered and given up", found & given_up)
             self._check_sequences(consumer, deliveries)
             if consumer.is_pulled:
                 self._check_pulled(consumer, deliveries)
-            else:
+            elif self._run.plan.tells_times or not self._count_rewinds(consumer):
                 self._check_order(consumer, deliveries)
             if consumer.is_exact and not consumer.is_pulled:
                 self._check_counts(consumer, deliveries)
@@ -203,10 +217,10 @@ class Judge:
                 self._check_acks(consumer, deliveries)
 
     def _read_deliveries(self, consumer: Consumer) -> list[Delivery]:
-        return _find_deliveries(self._archive.read(consumer.output))
+        return _find_deliveries(self._archive.read(consumer.output), consumer)
 
     def _read_undecided(self, consumer: Consumer) -> list[Delivery]:
-        return _find_deliveries(self._archive.undecided[consumer.output])
+        return _find_deliveries(self._archive.undecided[consumer.output], consumer)
 
     def _blame(self, consumer: Consumer, what: str, which: Collection[object]) -> None:
         if which:
@@ -228,8 +242,9 @@ class Judge:
         self._blame(consumer, "records with two sequences", _find_doubled(self._names))
 
     def _check_order(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
-        if not consumer.is_exact:
-            # what a wider filter adds comes after deliveries that were lost with their owner, and are made again
+        if not consumer.is_exact or self._count_rewinds(consumer):
+            # what a wider filter adds comes after deliveries that were lost with their owner, or with its state, and are made
+            # again
             always = self._find_values(consumer, self._run.files.find_always(consumer.name))
             deliveries = [each for each in deliveries if each.value in always]
         first: dict[bytes, Delivery] = {}
@@ -253,11 +268,12 @@ class Judge:
         self._blame(consumer, "out of order", late)
 
     def _check_consumer_sequences(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
-        own = sorted(each.token.consumer_sequence for each in deliveries)
+        own = [each.token.consumer_sequence for each in deliveries]
         undecided = self._read_undecided(consumer)
         known = {*own, *(each.token.consumer_sequence for each in undecided)}
         odd = set(range(1, max(known, default=0) + 1)) ^ known
-        odd |= {number for number, following in pairwise(own) if number == following}
+        most = 1 + self._count_rewinds(consumer)
+        odd |= {number for number, count in Counter(own).items() if count > most}
         self._blame(consumer, f"consumer sequences are not 1 to {len(known)}", odd)
 
     def _check_counts(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
@@ -265,10 +281,12 @@ class Judge:
         counts: dict[int, list[int]] = defaultdict(list)
         for each in sorted(deliveries, key=lambda each: each.token.consumer_sequence):
             counts[each.token.sequence].append(each.token.deliveries)
-        odd = {sequence for sequence, found in counts.items() if found != list(range(1, len(found) + 1))}
-        odd -= {each.token.sequence for each in self._read_undecided(consumer)}
-        self._blame(consumer, "sequences whose deliveries are not counted 1, 2, 3", odd)
-        most = int(consumer.config.get("max_deliver", -1)) if consumer.acks else 1
+        rewinds = self._count_rewinds(consumer)
+        if not rewinds:
+            odd = {sequence for sequence, found in counts.items() if found != list(range(1, len(found) + 1))}
+            odd -= {each.token.sequence for each in self._read_undecided(consumer)}
+            self._blame(consumer, "sequences whose deliveries are not counted 1, 2, 3", odd)
+        most = (int(consumer.config.get("max_deliver", -1)) if consumer.acks else 1) * (1 + rewinds)
         over = {sequence for sequence, found in counts.items() if 0 < most < len(found)}
         self._blame(consumer, "sequences delivered too often", over)
 
@@ -287,7 +305,7 @@ class Judge:
     def _check_acks(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         said = self._collect(consumer, deliveries)
         letters: dict[int, list[Found]] = defaultdict(list)
-        for letter in read_topic(self._cluster, consumer.letters):
+        for letter in self._read_letters(consumer):
             letters[parse_token(letter.header("Nats-Reply-To") or b"").sequence].append(letter)
         gone = {each.token.sequence for each in deliveries if each.value in self._gone}
         unsettled = set(self._find_unsettled(consumer, deliveries, said, letters)) - gone
@@ -296,6 +314,9 @@ class Judge:
             wanted = self.find_wanted(consumer)
             unsettled -= {each.token.sequence for each in deliveries if each.value not in wanted}
         self._blame(consumer, "settled without an ack", unsettled)
+        if self._count_rewinds(consumer):
+            self._check_letters(consumer, deliveries, said, letters)
+            return  # acks that the lost state had taken in count no more
         # topics that the service creates have the workers' times, which say nothing once a clock has jumped
         is_timed = self._run.plan.tells_times
         timed = self._leave_out_fenced(consumer, deliveries) if consumer.is_pulled or is_timed else []
@@ -404,9 +425,14 @@ class Judge:
                 groundless.add(sequence)
         self._blame(consumer, "dead letters without a reason", groundless)
         if consumer.is_exact:
-            self._blame(
-                consumer, "two dead letters", {sequence for sequence, found in letters.items() if len(found) > 1}
-            )
+            undecided_letters = {letter.value for letter in self._archive.undecided[consumer.letters]}
+            times = 1 + self._count_rewinds(consumer)
+            doubled = {
+                sequence
+                for sequence, found in letters.items()
+                if len([letter for letter in found if letter.value not in undecided_letters]) > times
+            }
+            self._blame(consumer, "two dead letters", doubled)
 
     def _find_prompt(
         self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
@@ -427,7 +453,8 @@ class Judge:
             last[each.token.sequence] = each
         again += [(sequence, last[sequence]) for sequence in letters if sequence in last]
         # what an output has lost may not have been read, and its deadline begins all the same
-        lost = _find_deliveries([*self._archive.lost[consumer.output], *self._archive.undecided[consumer.output]])
+        out, archive = consumer.output, self._archive
+        lost = _find_deliveries([*archive.lost[out], *archive.undecided[out]], consumer)
         unsure = {each.token.sequence for each in lost}
         for sequence, before in again:
             if sequence in unsure:
@@ -459,12 +486,14 @@ def _find_covered(acked: Sequence[int], delivered: Sequence[int]) -> Sequence[in
     return delivered[: bisect_left(delivered, max(acked, default=0))]
 
 
-def _find_deliveries(records: Iterable[Found]) -> list[Delivery]:
-    return [
+def _find_deliveries(records: Iterable[Found], consumer: Consumer) -> list[Delivery]:
+    """Return the deliveries of a consumer among the records of its output, which may have those of others as well."""
+    found = (
         Delivery(record, parse_token(token))
         for record in records
         if (token := record.header("Nats-Reply-To")) is not None
-    ]
+    )
+    return [each for each in found if each.token.consumer == consumer.name]
 
 
 def _find_doubled(names: dict[int, bytes]) -> set[bytes]:

@@ -21,7 +21,7 @@ from overlay.view.stored import read_memory
 from .applications import CONTROL, Run
 from .kafka.topics import Partition
 from .orders import Operator
-from .plan import ACKS, SOURCE, STREAM, Kind
+from .plan import ACKS, INDEX, SOURCE, STATE, STREAM, Kind
 
 RESET_AFTER_S = 30.0
 """Longest time from a loss to the reset. The log may have grown past the readers' positions by then, or not."""
@@ -35,8 +35,8 @@ PATIENCE_S = 240.0
 
 
 class LogLosses:
-    """Losses of the source, of acks, of outputs, and of the control topic. `acts` says how each kind of mishap is carried
-    out."""
+    """Losses of the source, of outputs and dead letters, and of the service's own topics. `acts` says how each kind of mishap
+    is carried out."""
 
     def __init__(self, run: Run, operator: Operator, put_back: Callable[[random.Random], Awaitable[None]]) -> None:
         """`put_back`: has files say again what was taken up of them."""
@@ -49,6 +49,9 @@ class LogLosses:
             Kind.CUT_ACKS: self._cut_acks,
             Kind.CUT_OUTPUT: self._cut_output,
             Kind.CUT_CONTROL: self._cut_control,
+            Kind.CUT_STATE: self._cut_state,
+            Kind.CUT_INDEX: self._cut_index,
+            Kind.CUT_LETTERS: self._cut_letters,
         }
 
     async def _cut(self, chance: random.Random) -> None:
@@ -76,6 +79,41 @@ class LogLosses:
             await self._put_back(chance)
             await self._operator.repair()
 
+    async def _cut_letters(self, chance: random.Random) -> None:
+        """Cut a dead-letter topic. The service goes on by itself."""
+        names = [each.letters for each in self._run.plan.consumers if each.letters in self._world.cluster.topics]
+        if names:
+            await self._cut_and_abort(chance.choice(names), chance)
+
+    async def _cut_state(self, chance: random.Random) -> None:
+        """Cut the state of a shard. The service goes on by itself, from an earlier state."""
+        if STATE in self._world.cluster.topics and (partition := self._lose(STATE, chance)) is not None:
+            self._run.rewound[partition.index] += 1
+            await asyncio.sleep(ABORT_AFTER_S * chance.random())
+            self._abort_hanging(partition)
+
+    async def _cut_index(self, chance: random.Random) -> None:
+        """Cut the index. If it holds the sequences of the stream, delete it, and reset the stream."""
+        async with self._lock:
+            partition = self._lose(INDEX, chance) if INDEX in self._world.cluster.topics else None
+            if partition is not None:
+                await asyncio.sleep(ABORT_AFTER_S * chance.random())
+                self._abort_hanging(partition)
+                if self._run.plan.partitions > 1:
+                    await self._lose_rounds(chance)
+
+    async def lose_rounds(self, chance: random.Random) -> None:
+        """Do what an operator does about a ledger that has lost rounds: delete the index, and reset the stream."""
+        async with self._lock:
+            await self._lose_rounds(chance)
+
+    async def _lose_rounds(self, chance: random.Random) -> None:
+        await asyncio.sleep(REPAIR_AFTER_S * chance.random())
+        if INDEX in self._world.cluster.topics:
+            with self._world.at_cluster(f"an operator deletes {INDEX}") as cluster:
+                cluster.delete_topic(INDEX)
+        await self._reset(chance)
+
     async def _cut_and_abort(self, topic: str, chance: random.Random) -> bool:
         """Cut a topic, and have an operator abort the transactions whose markers are lost."""
         partition = chance.choice(self._world.cluster.topics[topic].partitions)
@@ -95,12 +133,20 @@ class LogLosses:
                 self._world.tell(f"{count} transactions are aborted in {topic}-{partition.index}")
 
     def _lose_end(self, topic: str, chance: random.Random) -> Partition | None:
-        """Have a broker lead a partition that lacks its last records, and return it; None if no broker can lead it."""
+        """Have a broker lead a partition that lacks its last records, which are kept for the judge. Return the partition,
+        None if no broker can lead it."""
+        return self._lose(topic, chance, keep=self._run.archive.keep_whole)
+
+    def _lose(
+        self, topic: str, chance: random.Random, keep: Callable[[str], None] = lambda topic: None
+    ) -> Partition | None:
+        """Have a broker lead a partition that lacks its last records. Return the partition, None if no broker can lead it.
+        `keep`: called just before with the topic."""
         partition = chance.choice(self._world.cluster.topics[topic].partitions)
         heir = self._find_heir(partition)
         if heir is None:
             return None
-        self._run.archive.keep_whole(topic)
+        keep(topic)
         self._elect(partition, heir, chance.randint(1, MOST_LOST))
         return partition
 

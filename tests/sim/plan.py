@@ -16,6 +16,10 @@ STREAM = "S"
 SOURCE = "source"
 ACKS = f"overlay.{STREAM}.acks"
 REPLIES = "overlay.replies"
+SHARDS = "overlay.shard."
+"""How the transactional ids of shards begin, before their numbers."""
+STATE = "overlay.state"
+INDEX = f"overlay.{STREAM}.index"
 KEYS = 5
 """Different keys of source records: `k0`, `k1`, ... A record's subject is `s.` and its key."""
 STORM_S = 60.0
@@ -47,6 +51,10 @@ class Kind(Enum):
     CUT_ACKS = "lose the end of the ack topic"
     CUT_OUTPUT = "lose the end of an output"
     CUT_CONTROL = "lose the end of the control topic"
+    CUT_STATE = "lose the end of a shard's state"
+    CUT_INDEX = "lose the end of the index"
+    CUT_LETTERS = "lose the end of a dead-letter topic"
+    BLINK = "end a transaction while partitions of it have no leader"
     RENEW = "delete the source and create it again"
     EDIT = "change a consumer's file"
     REPOLICY = "change the ack policy in a consumer's file"
@@ -96,6 +104,8 @@ class Deed(Enum):
 _EXPLICIT_DEEDS = tuple(deed for deed in Deed if deed is not Deed.BEYOND)
 _ALL_DEEDS = (Deed.ACK, Deed.TWICE, Deed.LATE, Deed.SYNC, Deed.SILENCE)
 """What readers of consumers with `ack_policy: all` do."""
+SHARING = 0.3
+"""Share of histories in which consumers without acks share an output topic."""
 LOST_ANSWERS = 0.03
 """Share of answers that get lost in histories where that happens most: enough for one batch to lose several."""
 
@@ -210,6 +220,11 @@ class Plan:
         return any(each.kind is Kind.CUT_CONTROL for each in self.mishaps)
 
     @property
+    def loses_sequences(self) -> bool:
+        """Whether the ledger may lose rounds, so that its sequences begin at 1 again."""
+        return any(each.kind in (Kind.CUT_INDEX, Kind.BLINK) for each in self.mishaps)
+
+    @property
     def has_requests(self) -> bool:
         """Whether requests are sent to the service, by operators or by the judge."""
         return bool(self.orders) or any(each.kind in (Kind.PAUSE, Kind.EDIT, Kind.REPOLICY) for each in self.mishaps)
@@ -223,6 +238,8 @@ class Plan:
         changes = random.Random(f"changes of {seed}")
         losses = random.Random(f"losses of {seed}")
         further = random.Random(f"further losses of {seed}")
+        own = random.Random(f"losses of the service's own topics of {seed}")
+        sharing = random.Random(f"shared outputs of {seed}")
 
         def rate(most: float) -> float:
             return 0.0 if chance.random() < 0.25 else chance.random() * most
@@ -246,9 +263,15 @@ class Plan:
         workers = extra.choice((2, 2, 2, 2, 3, 4))
         slept = _draw_mishaps(extra, {Kind.SLEEP: 1.0 if extra.random() < 0.04 else 0.0})[:1]
         change_rates, loss_rates = _draw_change_rates(changes), _draw_loss_rates(losses)
+        further_mishaps = _draw_mishaps(further, _draw_further_rates(further, loss_rates))
         is_reset = change_rates[Kind.CUT] > 0 or change_rates[Kind.RENEW] > 0
+        loses_control = loss_rates[Kind.CUT_CONTROL] > 0 or Kind.CUT_CONTROL in _list_kinds(further_mishaps)
+        own_mishaps = _draw_own_mishaps(own, change_rates | loss_rates, may_reset=not is_reset and not loses_control)
+        own_kinds = _list_kinds(own_mishaps)
         if change_rates[Kind.TIGHTEN]:
             consumers = tuple(_let_bury(changes, consumer) for consumer in consumers)
+        if sharing.random() < SHARING:
+            consumers = _share_output(consumers)
         return cls(
             brokers=brokers,
             partitions=chance.choice((1, 1, 2, 3)),
@@ -271,11 +294,12 @@ class Plan:
                 slept,
                 _draw_mishaps(changes, change_rates),
                 _draw_mishaps(losses, loss_rates),
-                _draw_mishaps(further, _draw_further_rates(further, loss_rates)),
+                further_mishaps,
+                own_mishaps,
             ),
             traps=rate(0.05),
             # the judge of what operators create does not know of resets
-            orders=_draw_orders(chance)[: 0 if is_reset else None],
+            orders=_draw_orders(chance)[: 0 if is_reset or own_kinds & _LOSES_REQUESTED else None],
             limits=draw_limits(chance),
             index=draw_index(chance),
             settings=Settings(
@@ -285,6 +309,7 @@ class Plan:
                 # not slower: small limits may have a transaction for each message
                 marker_s=chance.choice((0.01, 0.01, 0.02, 0.05)),
                 stamps=changes.random() < 0.5,
+                loses_markers_of=SHARDS if Kind.BLINK in own_kinds else (),
             ),
             begins_s=chance.choice((10.0, 10.0, 0.5)),
         )
@@ -351,12 +376,61 @@ def _draw_further_rates(chance: random.Random, losses: Mapping[Kind, float]) -> 
     return rates
 
 
+_UNLIKE_BLINK = (
+    *(Kind.CUT_STATE, Kind.CUT_INDEX, Kind.CUT_LETTERS, Kind.CUT_OUTPUT),
+    *(Kind.REPOLICY, Kind.NO_LEADER, Kind.EXPIRE),
+)
+"""What does not happen where markers get lost. An operator who aborts what such losses leave open would abort what the product
+is about to end. A takeover passes over an output that has no leader for ten seconds. Retention of a history would take rounds
+of the ledger whose transaction is open, which are far younger than Kafka's retention takes."""
+_LOSES_REQUESTED = {Kind.CUT_STATE, Kind.CUT_INDEX, Kind.BLINK}
+"""Where no consumers are made by request: their judge does not know of states that go back, nor of resets."""
+
+
+def _list_kinds(mishaps: Iterable[Mishap]) -> set[Kind]:
+    return {mishap.kind for mishap in mishaps}
+
+
+def _draw_own_mishaps(chance: random.Random, others: dict[Kind, float], *, may_reset: bool) -> list[Mishap]:
+    """Return when the service's own topics lose their end, or the markers of transactions.
+
+    `others`: how often a minute other things happen. `may_reset`: whether the state may go back, and the stream be reset, for
+    such a loss alone: the judge could not tell that from what an operator's other resets and the control topic have lost.
+    """
+
+    def rate(share: float, most: float) -> float:
+        return chance.random() * most if chance.random() < share else 0.0
+
+    rates = {
+        Kind.CUT_STATE: rate(0.1, 3),
+        Kind.CUT_INDEX: rate(0.05, 2),
+        Kind.CUT_LETTERS: rate(0.05, 3),
+        Kind.BLINK: rate(0.08, 6),
+    }
+    # retention takes rounds of the index by their offsets, which a loss of its end changes
+    if not may_reset or rates[Kind.CUT_STATE] or others[Kind.EXPIRE]:
+        rates[Kind.CUT_INDEX] = 0.0
+    if not may_reset:
+        rates[Kind.CUT_STATE] = 0.0
+    if not may_reset or any((others | rates)[kind] for kind in _UNLIKE_BLINK):
+        rates[Kind.BLINK] = 0.0
+    return _draw_mishaps(chance, rates)
+
+
 def _let_bury(chance: random.Random, consumer: Consumer) -> Consumer:
     """Have half of the consumers that are pushed to write dead letters of what their output can never take."""
     if consumer.is_pulled or chance.random() < 0.5:
         return consumer
     letters = consumer.letters or f"dead-{consumer.name}"
     return replace(consumer, config={**consumer.config, "dead_letter": letters, "on_undeliverable": "dead_letter"})
+
+
+def _share_output(consumers: Sequence[Consumer]) -> tuple[Consumer, ...]:
+    """Have all consumers without acks write to the output of the first of them. If their files differ in nothing else but the
+    filters, their deliveries are in the same batches."""
+    plain = [each for each in consumers if not each.acks and not each.is_pulled]
+    shared = {key: plain[0].config[key] for key in ("deliver_subject", "output")} if plain else {}
+    return tuple(replace(each, config={**each.config, **shared}) if each in plain else each for each in consumers)
 
 
 def _draw_orders(chance: random.Random) -> tuple[Order, ...]:

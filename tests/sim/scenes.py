@@ -28,12 +28,12 @@ def read_sequences(world: World, topic: str) -> list[int]:
     return [int(token.split(b".")[-4]) for token in tokens]
 
 
-async def until(is_so: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+async def until(is_so: Callable[[], bool], what: str, seconds: float = 120.0, pause_s: float = 0.5) -> None:
     """Wait until something is so. Raises AssertionError with `what` if that takes longer."""
     try:
         async with asyncio.timeout(seconds):
             while not is_so():  # noqa: ASYNC110
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(pause_s)
     except TimeoutError:
         raise AssertionError(f"not within {seconds:g} s: {what}") from None
 

@@ -18,6 +18,7 @@ from .host import Worker, warm_up
 from .judge import Judge
 from .limits import read_limits
 from .log_losses import LogLosses
+from .lost_markers import LostMarkers
 from .mishaps import Mishaps
 from .operator_changes import OperatorChanges
 from .orders import Operator
@@ -81,11 +82,10 @@ class Storm:
         world.start("app", produce(run, is_transactional=False))
         world.start("bank", produce(run, is_transactional=True))
         operator_changes = OperatorChanges(run, workers, self._operator)
-        changes = {
-            **TopicChanges(run).acts,
-            **LogLosses(run, self._operator, operator_changes.put_back).acts,
-            **operator_changes.acts,
-        }
+        log_losses = LogLosses(run, self._operator, operator_changes.put_back)
+        lost_markers = LostMarkers(run, workers, log_losses.lose_rounds)
+        changes = {**TopicChanges(run).acts, **log_losses.acts, **operator_changes.acts, **lost_markers.acts}
+        tending = [asyncio.create_task(lost_markers.tend())] if plan.settings.loses_markers_of else []
         mishaps = Mishaps(run, workers, readers, changes)
         await asyncio.sleep(plan.begins_s)
         _take_over(world.faults, plan.faults)
@@ -106,6 +106,8 @@ class Storm:
         await self._await_calm(working)
         await self._write_last()
         await self._await_calm(working)
+        for task in tending:
+            task.cancel()
         for worker in workers:
             await worker.stop()
             worker.check_end()

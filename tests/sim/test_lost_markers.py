@@ -42,6 +42,7 @@ def make_world(seed: int, **limits: Any) -> World:
 
 
 def configure(world: World) -> Loaded:
+    """A stream of one topic, of one partition or of several, and a consumer that pushes to `out`."""
     return read_config(
         {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
         [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
@@ -143,17 +144,18 @@ def test_a_commit_whose_markers_were_lost_is_completed_by_the_next_owner() -> No
     world.run(history)
 
 
-def test_a_ledger_whose_marker_was_lost_can_be_read_by_the_next_owner() -> None:
-    """It is read before anything is written, and behind its open transaction nothing can be read."""
+@pytest.mark.parametrize("places", [(STATE, INDEX, OUTPUT), (INDEX,)], ids=["all", "index"])
+def test_a_ledger_whose_marker_was_lost_can_be_read_by_the_next_owner(places: tuple[tuple[str, int], ...]) -> None:
+    """The new owner reads the ledger before it writes anything. Nothing can be read behind the open transaction."""
     world = make_world(7)
 
     async def history(world: World) -> None:
         worker = Worker(world, "w", configure(world))
         await deliver_first(world, worker, partitions=2)
-        with sabotage(world, worker, STATE, INDEX, OUTPUT, is_kept=True) as saboteur:
+        with sabotage(world, worker, *places, is_kept=True) as saboteur:
             await write_under_one_key(world, "source", ["lost"])
             await until(lambda: saboteur.has_struck, "a transaction ended without leaders")
-        for place in (STATE, INDEX, OUTPUT):
+        for place in places:
             world.cluster.restore_leader(*place)
             assert is_open(world, place)
         await check_rest(world, worker)
@@ -293,5 +295,26 @@ def test_a_decision_that_is_forgotten_is_said() -> None:
     async def history(world: World) -> None:
         world.cluster.create_topic("state")
         await run_as_process(world, write(world))
+
+    world.run(history)
+
+
+def test_a_commit_whose_marker_is_lost_again_when_it_is_completed_is_completed_later() -> None:
+    """The next owner commits it in a transaction of its own, of which the state loses the marker as well."""
+    world = make_world(8)
+
+    async def history(world: World) -> None:
+        worker = Worker(world, "w", configure(world))
+        await deliver_first(world, worker)
+        with sabotage(world, worker, STATE, is_kept=True) as saboteur:
+            await write_under_one_key(world, "source", ["lost"])
+            await until(lambda: saboteur.has_struck, "a transaction ended without leaders")
+        world.cluster.restore_leader(*STATE)
+        with sabotage(world, worker, STATE, is_kept=True) as saboteur:
+            worker.start()
+            await until(lambda: saboteur.has_struck, "its completion ended without leaders")
+        world.cluster.restore_leader(*STATE)
+        assert is_open(world, STATE)
+        await check_rest(world, worker)
 
     world.run(history)

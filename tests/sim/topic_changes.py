@@ -12,7 +12,7 @@ from .applications import Run
 from .kafka.cluster import Cluster
 from .kafka.codes import Code
 from .kafka.topics import Partition
-from .plan import ACKS, SOURCE, STREAM, Kind
+from .plan import ACKS, INDEX, SOURCE, Kind
 from .reading import Found, read_topic
 
 REFUSAL_S = ((0.0, 1.0), (0.0, 10.0), (10.0, 40.0))
@@ -25,7 +25,6 @@ TIGHT_BYTES = (300, 500, 700, 2_000)
 MAX_BYTES = "max.message.bytes"
 MOST_PARTITIONS = 5
 CLEANED_OFTEN = {"segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01"}
-INDEX = f"overlay.{STREAM}.index"
 
 
 class TopicChanges:

@@ -326,6 +326,9 @@ BAD: list[tuple[dict[str, str], str]] = [
     ({"offsetRanges": '{"spark-source": []}'}, "offsetRanges is a JSON object such as"),
     ({"offsetRanges": "{}", "endingOffsets": "latest"}, "each say which offsets to read"),
     ({"columns": "dealy"}, "there is no column 'dealy'"),
+    ({"value": "t..x"}, "t..x"),
+    ({"match_unfiltered": "true"}, "goes with `values`"),
+    ({"subjects": "t.>", "Subject": "t.rome"}, "subjects is given twice"),
 ]
 
 
@@ -335,6 +338,11 @@ BAD: list[tuple[dict[str, str], str]] = [
 def test_options_that_are_wrong(log: Log, options: dict[str, str], message: str) -> None:
     with pytest.raises(OverlayError, match=re.escape(message)):
         read_options({"config": log.client.origin, "stream": "S"} | options)
+
+
+def test_other_spellings_of_options() -> None:
+    topic = {"bootstrap": "localhost:1", "topic": "t", "sql": "a = 'x'"}
+    assert read_options({**topic, "subject": "t"}).request == read_options({**topic, "SUBJECTS": "t"}).request
 
 
 def test_a_column_of_another_type(log: Log) -> None:

@@ -133,7 +133,7 @@ def test_retention_passes_the_position(scene: Scene, new_topic: NewTopicFixture)
     topic = new_topic()
     scene.add_stream("S", topic)
     output = scene.add_consumer("S", "c")
-    idle = scene.add_consumer("S", "idle", "nothing.like.this")
+    idle = scene.add_consumer("S", "idle", "t.nothing-like-this")
     produce(scene.bootstrap, topic, ["a"] * 20)
     with serve(scene) as served:
         await_caught_up(served, "c", "idle")
@@ -152,7 +152,7 @@ def test_retention_passes_the_position(scene: Scene, new_topic: NewTopicFixture)
 def test_a_consumer_without_matches_does_not_read_again(scene: Scene, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
     scene.add_stream("S", topic)
-    scene.add_consumer("S", "idle", "nothing.like.this")
+    scene.add_consumer("S", "idle", "t.nothing-like-this")
     produce(scene.bootstrap, topic, ["a"] * 50)
     with serve(scene) as served:
         await_caught_up(served, "idle")

@@ -78,12 +78,12 @@ def open_pipeline() -> Work:
     def work() -> Answer:
         digest = Digest()
         for outcome in run_rounds(readers):
-            for (_, name), outgoing in outcome.batches:
+            for ((_, name),), outgoing in outcome.batches:
                 digest.add(f"output {name}", outgoing.partition, outgoing.batch.build())
             digest.add("index", *_build(outcome.index))
             digest.add("ledger", *_build(outcome.ledger))
             digest.add("counts", sorted(outcome.counts.delivered.items()), sorted(outcome.results.items()))
-            digest.add("counts", sorted(outcome.nulls.items()), sorted(outcome.unaddressed.items()))
+            digest.add("counts", sorted(outcome.nulls.items()), [read.unaddressed for read in outcome.counts.reads])
         return digest.finish()
 
     return work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from overlay.config import ConsumerConfig
 from overlay.config.identity import Identity
 from overlay.view.facts import ConsumerFacts, OverlayFacts, PartitionFacts, ServiceFacts, StreamFacts
 from overlay.view.look import combine, compare, explain_stranger
@@ -18,7 +19,7 @@ def test_the_service_knows_better_and_the_state_fills_the_gaps() -> None:
         {"A": StreamFacts("A", state="running", partitions={"t-0": PartitionFacts(8, 9)}), "B": StreamFacts("B")},
         {
             ("A", "fine"): ConsumerFacts("A", "fine", state="running", positions={"t-0": 8}, consumer_sequence=4),
-            ("A", "stuck"): ConsumerFacts("A", "stuck", state="stalled", lag_seconds=0.0, rate=0.0),
+            ("A", "stuck"): ConsumerFacts("A", "stuck", state="stalled", lag_records=6, lag_seconds=9.0, rate=0.0),
         },
         WORKER,
     )
@@ -31,12 +32,15 @@ def test_the_service_knows_better_and_the_state_fills_the_gaps() -> None:
             ("C", "fresh"): ConsumerFacts("C", "fresh", state="new"),
         },
     )
+    config = ConsumerConfig(stream="A", durable_name="fine")
+    by_file = {**stored.consumers, ("A", "fine"): replace(stored.consumers["A", "fine"], config=config)}
+    assert combine(running, replace(stored, consumers=by_file), MINE).consumers["A", "fine"].config is config
     found = combine(running, stored, MINE)
     assert found.streams["A"].partitions["t-0"].position == 8
     assert found.streams["B"].partitions == PARTS
     assert found.consumers["A", "fine"].consumer_sequence == 4
     stuck = found.consumers["A", "stuck"]
-    assert (stuck.state, stuck.positions, stuck.lag_records, stuck.lag_seconds) == ("stalled", {"t-0": 5}, 4, None)
+    assert (stuck.state, stuck.positions, stuck.lag_records, stuck.lag_seconds) == ("stalled", {"t-0": 5}, 6, 9.0)
     assert list(found.consumers) == [("A", "fine"), ("A", "gone"), ("A", "stuck"), ("C", "fresh")]
     assert list(found.notes) == [
         "the running service does not know stream C",

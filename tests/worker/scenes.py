@@ -210,9 +210,13 @@ class Served:
             raise AssertionError("the service has ended") from self.error
 
         async def ask() -> dict[str, Any]:
-            return self.service.report()
+            return self.service.report() | self.service.report_readiness()
 
         return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(10)
+
+    def set_gauges(self) -> None:
+        """Set what /metrics sets before it answers."""
+        asyncio.run_coroutine_threadsafe(self.service.set_gauges(), self._loop).result(10)
 
     def reload(self, scene: Scene, problems: int = 0) -> None:
         """Have it take up the folder as it is now, with so many problems in it."""

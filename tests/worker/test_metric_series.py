@@ -10,8 +10,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from overlay.metrics import Metrics
+from overlay.worker.gauges import Gauges
+from overlay.worker.lag import Lags
 from overlay.worker.metric_series import TURN, Series
-from overlay.worker.report import _set_gauges
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import Scene, serve
 
@@ -77,6 +78,7 @@ async def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None
         await series.close_consumers([("S", "c")])
         assert not [line for line in scrape(metrics) if 'consumer="c"' in line]
     else:
+        metrics.delivery_latency_seconds.labels("S", "").observe(1)
         series.close_streams(["S"])
         assert not [line for line in scrape(metrics) if 'stream="S"' in line and 'consumer="c"' not in line]
 
@@ -116,11 +118,27 @@ def test_gauges_of_a_stream_go_when_its_shard_moves() -> None:
     assert not [line for line in left if line.startswith("overlay_redelivery_suspended")]
 
 
-def test_a_scrape_sets_nothing_of_what_is_elsewhere() -> None:
+async def test_a_scrape_sets_nothing_of_what_is_elsewhere() -> None:
     metrics = Metrics()
-    _set_gauges(
-        metrics,
-        [{"stream": "S", "name": "c", "state": "elsewhere", "lag_seconds": 0.0}],
-        [{"name": "S", "state": "elsewhere", "index": None}],
-    )
+    gauges = Gauges(metrics, Lags(), [])
+    gauges.set_stream({"name": "S", "state": "elsewhere", "index": None})
+    await gauges.set_consumers(set)
     assert not [line for line in scrape(metrics) if 'stream="S"' in line]
+
+
+async def test_a_consumer_that_goes_during_a_scrape_gets_no_series_back() -> None:
+    metrics, ids = Metrics(), [("S", f"c{n}") for n in range(2 * TURN)]
+    opened = dict.fromkeys(ids)
+    setting = asyncio.create_task(Gauges(metrics, Lags(), opened.keys()).set_consumers(set))
+    await asyncio.sleep(0)
+    opened.clear()
+    await setting
+    assert len([line for line in scrape(metrics) if line.startswith("overlay_consumer_stalled{")]) == TURN
+
+
+def test_what_a_worker_has_is_told_from_the_first_scrape() -> None:
+    metrics = Metrics()
+    told = ("overlay_ready", "overlay_shards_owned", "overlay_shards")
+    assert {f"{name} 0.0" for name in told} <= set(scrape(metrics))
+    Gauges(metrics, Lags(), []).set_worker(is_ready=True, owned=2, shards=5)
+    assert {f"{name} {number}" for name, number in zip(told, (1.0, 2.0, 5.0), strict=True)} <= set(scrape(metrics))

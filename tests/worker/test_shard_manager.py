@@ -88,3 +88,16 @@ def test_deliveries_of_no_known_time_are_counted() -> None:
     id = ("S", "c")
     shard_manager._note_commit(Counts(delivered=Counter({id: 3})))
     assert shard_manager.rates.delivered[id] == 3
+
+
+@pytest.mark.parametrize(("by_consumer", "names"), [(False, {""}), (True, {"c", "d"})])
+def test_latencies_are_kept_for_streams_or_for_consumers(by_consumer: bool, names: set[str]) -> None:
+    nothing, metrics = cast("Any", None), Metrics()
+    shard_manager = ShardManager(
+        nothing, 1, nothing, metrics, nothing, nothing, Rates(), latency_by_consumer=by_consumer
+    )
+    delivered = {("S", name): 1 for name in ("c", "d")}
+    shard_manager._note_commit(Counts(delivered=Counter(delivered), oldest=dict.fromkeys(delivered, 5)))
+    (family,) = metrics.delivery_latency_seconds.collect()
+    counts = {each.labels["consumer"]: each.value for each in family.samples if each.name.endswith("_count")}
+    assert counts == dict.fromkeys(names, 2.0 / len(names))

@@ -34,6 +34,11 @@ class FakeLoaded:
 
 
 @dataclass
+class FakeMembership:
+    drained: bool = False
+
+
+@dataclass
 class FakeManager:
     """What a status asks of a shard manager. Counts how often a consumer is described."""
 
@@ -45,6 +50,7 @@ class FakeManager:
     rates: Rates = field(default_factory=Rates)
     reports: dict[ConsumerId, dict[str, Any]] = field(default_factory=dict)
     described: int = 0
+    membership: FakeMembership = field(default_factory=FakeMembership)
 
     @property
     def sessions(self) -> list[object]:

@@ -21,7 +21,7 @@ from typing import Any, TypedDict, Unpack
 
 from confluent_kafka import Message
 
-from overlay.client.arguments import CONSUMER_FIELDS, check_names
+from overlay.client.arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig
 from overlay.consumer.acks import Token, Verb, parse_token
@@ -35,7 +35,7 @@ from overlay.kafka.own_topics import acks_topic, control_topic
 from overlay.kafka.properties import Properties
 from overlay.units import format_time
 
-from .inbox import Inbox, NoAnswer
+from .inbox import Inbox, NoAnswer, NoService
 from .refusals import read_error
 
 TIMEOUT_S = 10.0
@@ -87,6 +87,9 @@ class ConsumerInfo:
     paused: bool
     state: str
     reason: str
+    origin: str
+    """`file` if a file of the workers defines it, `request` if it was made by request; "" if a service of an older
+    version does not say."""
     raw: Mapping[str, Any] = field(repr=False)
 
 
@@ -120,14 +123,21 @@ class Control:
     """Requests to the service. Threads may share it; their requests run one after the other.
 
     `timeout`: seconds to wait for an answer before NoAnswer is raised. `name`: the client's name in
-    the audit.
+    the audit. `is_patient`: whether to wait while no service runs, since one may be about to start.
+    Otherwise NoService is raised within about a second, and the request is withdrawn.
     """
 
     def __init__(
-        self, kafka: Properties, prefix: str = "overlay", *, timeout: float = TIMEOUT_S, name: str = ""
+        self,
+        kafka: Properties,
+        prefix: str = "overlay",
+        *,
+        timeout: float = TIMEOUT_S,
+        name: str = "",
+        is_patient: bool = True,
     ) -> None:
         self.prefix, self.timeout, self.name = prefix, timeout, name
-        self._inbox = Inbox(kafka, prefix)
+        self._inbox = Inbox(kafka, prefix, is_patient=is_patient)
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -141,7 +151,8 @@ class Control:
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
         """Create a consumer, or update it if it exists. The fields are those of consumer files;
-        `fields` replace those of `config`.
+        `fields` replace those of `config`. Filters may be given by the words of Client.read:
+        subjects, sql, properties, values, match_unfiltered.
 
         Returns once the consumer is served. Raises Refused, NoAnswer, FiltersDiffer if it got other
         filters, and UnknownArgument for a keyword that is not a field. A mapping is sent as it is,
@@ -197,6 +208,17 @@ class Control:
         """End a consumer's pause."""
         self._ask(Op.RESUME, stream=stream, consumer=name)
 
+    def drain(self, worker: str, boot: str) -> None:
+        """Have a worker give its shards to the others, and take none until `undrain` or its next start. Returns once
+        that is written down; the group then deals the shards out. `worker`, `boot`: as its status has them
+        (docs/fleet.md). Raises Refused, NoAnswer.
+        """
+        self._ask(Op.DRAIN, worker=worker, boot=boot)
+
+    def undrain(self, worker: str) -> None:
+        """Let a worker have shards again. Raises Refused, NoAnswer."""
+        self._ask(Op.UNDRAIN, worker=worker)
+
     def streams(self) -> list[dict[str, Any]]:
         """Return JetStream's stream info of each stream, as the service reports it, sorted by name."""
         found: list[dict[str, Any]] = self._ask(Op.STREAM_LIST)["streams"]
@@ -215,13 +237,22 @@ class Control:
         request, and NoAnswer if the service answers nothing.
         """
         check_names("next", more, ("stream", "name", "batch", "expires", *PullFields.__annotations__))
+        return [_read_message(record) for record in self.pull_records(stream, name, batch, expires, more)]
+
+    def pull_records(
+        self, stream: str, name: str, batch: int, expires: float, more: PullFields, *, quiet_s: float = 0.0
+    ) -> list[Message]:
+        """Pull messages as `next` does, and return their records as the Kafka client has them.
+
+        `quiet_s`: seconds without an answer before an impatient control looks whether a service runs.
+        """
         body: dict[str, Any] = {"stream": stream, "consumer": name, "batch": batch, **more}
         if not more.get("no_wait"):
             body["expires"] = int(expires * _NANOSECONDS)
-        found: list[Pulled] = []
+        found: list[Message] = []
         with self._lock:
             try:
-                self._collect(self._send(Op.NEXT, body, self.timeout + expires), batch, found)
+                self._collect(self._send(Op.NEXT, body, self.timeout + expires, quiet_s), batch, found)
             except NoAnswer:
                 # the service stopped after some messages: they are here, and wait for their acks
                 if not found:
@@ -229,7 +260,7 @@ class Control:
         return found
 
     @staticmethod
-    def _collect(answers: Iterable[Message], batch: int, found: list[Pulled]) -> None:
+    def _collect(answers: Iterable[Message], batch: int, found: list[Message]) -> None:
         """Append the messages of a pull to `found`, until there are `batch` of them or a status
         ends the pull. Raises Refused, PullRefused.
         """
@@ -238,7 +269,7 @@ class Control:
             if CODE in headers and _is_end(headers):
                 return
             if TOKEN in headers:
-                found.append(_read_message(record, headers))
+                found.append(record)
             elif CODE not in headers:
                 _read_answer(record)
             if len(found) == batch:
@@ -266,7 +297,8 @@ class Control:
         """Send an ack, nak, term or progress report for one delivery, and wait until the service
         has committed it. `text`: what follows the verb, such as the reason of a term.
 
-        Raises BadAckToken, and NoAnswer after `self.timeout` seconds.
+        Raises BadAckToken, and NoAnswer after `self.timeout` seconds. The record of an ack that had
+        no answer stays in the ack topic, and a service that reads it later counts it.
         """
         found = find_token(token)
         topic = acks_topic(self.prefix, found.stream)
@@ -276,10 +308,14 @@ class Control:
             try:
                 for _ in self._inbox.ask(topic, key, body, self.timeout, [(TOKEN, token.encode())]):
                     return
+            except NoService as error:
+                raise NoService(
+                    f"{error}. {verb.value.decode()} is written to {topic}, and counts once a service reads it there"
+                ) from error
             except NoAnswer as error:
                 raise NoAnswer(
-                    f"{error} An ack of a message that was never delivered, or that names a consumer without acks, has no"
-                    " answer either"
+                    f"{error} {verb.value.decode()} is written to {topic}, and counts once a service reads it there. An ack"
+                    " of a message that was never delivered, or that names a consumer without acks, has no answer either"
                 ) from error
 
     # requests
@@ -292,9 +328,9 @@ class Control:
         config: ConsumerConfig | Mapping[str, Any] | None,
         fields: Mapping[str, Any],
     ) -> ConsumerInfo:
-        check_names(action or "create", fields, CONSUMER_FIELDS)
+        check_names(action or "create", fields, (*CONSUMER_FIELDS, *FILTER_WORDS))
         given = write_config(config) if isinstance(config, ConsumerConfig) else dict(config or {})
-        wanted = {**given, **fields}
+        wanted = {**given, **spell_filters(fields)}
         found = read_info(self._ask(op, stream=stream, config=wanted, action=action))
         check_filters(wanted, found.config)
         return found
@@ -303,11 +339,17 @@ class Control:
         with self._lock:
             return _read_answer(next(self._send(op, body, self.timeout)))
 
-    def _send(self, op: Op, body: Mapping[str, Any], timeout: float) -> Iterator[Message]:
+    def _send(self, op: Op, body: Mapping[str, Any], timeout: float, quiet_s: float = 0.0) -> Iterator[Message]:
         id = uuid.uuid4().hex
         value = write_json({"v": 1, "op": op.word, "timeout": int(timeout * _NANOSECONDS), **body})
         headers = [(CLIENT, self.name.encode())] if self.name else []
-        return self._inbox.ask(control_topic(self.prefix), make_key(About.REQUEST, id), value, timeout, headers, id=id)
+        topic, key = control_topic(self.prefix), make_key(About.REQUEST, id)
+        try:
+            yield from self._inbox.ask(topic, key, value, timeout, headers, id=id, quiet_s=quiet_s)
+        except NoService as error:
+            # a service that starts before the timeout would carry it out
+            self._inbox.withdraw(topic, key)
+            raise NoService(f"{error}. The request is withdrawn. Start a service with `overlay run`") from error
 
 
 def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
@@ -328,6 +370,7 @@ def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
         paused=bool(answer.get("paused")),
         state=own.get("state", ""),
         reason=own.get("reason", ""),
+        origin=own.get("origin", ""),
         raw=answer,
     )
 
@@ -374,9 +417,10 @@ def _read_answer(record: Message) -> dict[str, Any]:
     return answer
 
 
-def _read_message(record: Message, headers: Mapping[str, bytes | None]) -> Pulled:
-    subject, token = (headers.get(name) or b"" for name in (SUBJECT, TOKEN))
-    return Pulled(subject.decode(), token.decode(), record.key(), record.value(), tuple(read_headers(record)))
+def _read_message(record: Message) -> Pulled:
+    headers = tuple(read_headers(record))
+    subject, token = (dict(headers).get(name) or b"" for name in (SUBJECT, TOKEN))
+    return Pulled(subject.decode(), token.decode(), record.key(), record.value(), headers)
 
 
 _NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Completed", "Message Size Exceeds MaxBytes")

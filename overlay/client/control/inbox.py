@@ -14,14 +14,18 @@ from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable, refuse_settings
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 from overlay.kafka.message_headers import read_headers
-from overlay.kafka.own_topics import reply_topic
+from overlay.kafka.own_topics import reply_topic, workers_group
 from overlay.kafka.properties import Properties, for_confluent
 from overlay.output.record import Headers
 
+from .presence import WorkerWatch
 from .replies import judge, open_replies
 
 POLL_S = 0.05
 REACH_S = 5.0
+LOOK_S = 0.5
+"""Seconds without an answer after which an impatient inbox looks whether any service runs."""
+LOOK_AGAIN_S = 2.0
 SEND_S = 10.0
 """Seconds that Kafka may take for the request itself, however short the wait for its answer is."""
 _NOT_WRITTEN = (
@@ -37,11 +41,22 @@ class NoAnswer(OverlayError, TimeoutError):
     """No answer came in time. The request may have been carried out all the same."""
 
 
-class Inbox:
-    """A sender of requests, which opens its connections with the first one. Not thread-safe."""
+class NoService(NoAnswer):
+    """No answer can come, since no service runs. A request was withdrawn; an ack stays in its topic.
+    The operator acts: a service has to be started.
+    """
 
-    def __init__(self, kafka: Properties, prefix: str) -> None:
-        self._kafka, self._prefix = kafka, prefix
+
+class Inbox:
+    """A sender of requests, which opens its connections with the first one. Not thread-safe.
+
+    `is_patient`: whether to wait for an answer while no service runs. One may start meanwhile and
+    answer, for example after a restart. An impatient inbox raises NoService instead.
+    """
+
+    def __init__(self, kafka: Properties, prefix: str, *, is_patient: bool = True) -> None:
+        self._kafka, self._prefix, self._is_patient = kafka, prefix, is_patient
+        self._look_s = LOOK_S
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
         self._first: Producer | None = None
@@ -61,26 +76,44 @@ class Inbox:
         self._consumer = self._producer = self._first = None
 
     def ask(
-        self, topic: str, key: bytes, value: bytes, timeout: float, headers: Headers = (), id: str = ""
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        timeout: float,
+        headers: Headers = (),
+        id: str = "",
+        quiet_s: float = 0.0,
     ) -> Iterator[Message]:
         """Send a record to `topic` and yield the answers to it as they come, blocking between them.
         The caller stops when it has enough. `timeout` seconds after the record was sent NoAnswer is
         raised, even if there were answers.
 
         Nothing is sent before the first answer is asked for. `headers`: further ones of the record.
-        `id`: the correlation id, a random one if empty. Also raises SourceUnavailable,
-        CredentialsRefused.
+        `id`: the correlation id, a random one if empty. `quiet_s`: seconds for which a service may
+        have nothing to answer yet. Also raises SourceUnavailable, CredentialsRefused, and NoService
+        if this inbox is impatient and no service runs.
         """
         correlation = (id or uuid.uuid4().hex).encode()
         consumer = self._open()
         more = [*headers, (REPLY_TOPIC, reply_topic(self._prefix).encode()), (CORRELATION, correlation)]
         self._send(topic, key, value, more)
-        deadline = time.monotonic() + timeout
-        fault = ""
+        sent = time.monotonic()
+        deadline, fault = sent + timeout, ""
+        watch = self._open_watch(quiet_s)
         while (left := deadline - time.monotonic()) > 0:
             record = consumer.poll(min(left, POLL_S))
             if record is None:
+                if watch is not None and watch.finds_none(time.monotonic() - sent):
+                    # further requests learn it without the delay
+                    self._look_s = 0.0
+                    raise NoService(
+                        f"no service runs: group {workers_group(self._prefix)} has no members on"
+                        f" {self._kafka['bootstrap.servers']}"
+                    )
                 continue
+            # a service answers
+            watch, self._look_s = None, LOOK_S
             if (error := record.error()) is not None:
                 fault = f" Reading the answers failed: {error.str()}."
             elif _find(record, CORRELATION) == correlation:
@@ -92,6 +125,17 @@ class Inbox:
             f"no answer within {timeout:g} s.{fault} Does a service with topics.prefix {self._prefix!r} run on"
             f" {self._kafka['bootstrap.servers']}?"
         )
+
+    def _open_watch(self, quiet_s: float) -> WorkerWatch | None:
+        if self._is_patient:
+            return None
+        return WorkerWatch(self._kafka, self._prefix, self._look_s + quiet_s, LOOK_AGAIN_S)
+
+    def withdraw(self, topic: str, key: bytes) -> None:
+        """Remove a request from the control topic `topic`, so that a service that starts later does
+        not carry it out. Raises SourceUnavailable, CredentialsRefused.
+        """
+        self._send(topic, key, None, ())
 
     def _open(self) -> Consumer:
         """Return the reader of answers. Open it and the producers if they are not open yet.
@@ -114,7 +158,7 @@ class Inbox:
                 raise
         return self._consumer
 
-    def _send(self, topic: str, key: bytes, value: bytes, headers: Headers) -> None:
+    def _send(self, topic: str, key: bytes, value: bytes | None, headers: Headers) -> None:
         """Send a request and wait until Kafka has it. Raises SourceUnavailable, CredentialsRefused."""
         assert self._producer is not None
         first, self._first = self._first, None
@@ -129,7 +173,7 @@ class Inbox:
         raise judge(topic, "Write", failure)
 
 
-def _produce(producer: Producer, topic: str, key: bytes, value: bytes, headers: Headers) -> RdKafkaError | None:
+def _produce(producer: Producer, topic: str, key: bytes, value: bytes | None, headers: Headers) -> RdKafkaError | None:
     """Send a record. Return None once Kafka has it, the error if Kafka refuses it or does not take it
     within SEND_S seconds.
     """

@@ -6,9 +6,9 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
-from overlay.client.arguments import check_names
+from overlay.client.arguments import check_names, join_aliases
 from overlay.config.consumer import FilterConfig
 from overlay.config.filters import check_values
 from overlay.config.relations import suggest
@@ -41,6 +41,10 @@ class Question(TypedDict, total=False):
     """Filter values; a record passes if its own value (the stream's `filter_value`) is one of them."""
     match_unfiltered: bool
     """Whether records without a filter value pass as well, if there are `values`."""
+    subject: str | Sequence[str]
+    """Another spelling of `subjects`."""
+    value: str | Sequence[str]
+    """Another spelling of `values`."""
     since: Moment
     """Records with this timestamp or a later one."""
     until: Moment
@@ -91,9 +95,10 @@ def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: 
 
     An argument that is None counts as left out. `now`: ms since 1970.
 
-    Raises BadQuestion, UnknownArgument, SubjectError or FilterSyntaxError.
+    Raises BadQuestion, UnknownArgument, ArgumentConflict, SubjectError or FilterSyntaxError.
     """
     check_names("read", question, ARGUMENTS)
+    question = cast(Question, join_aliases(question))
     texts = _list_texts("subjects", question.get("subjects"))
     request = CheckedQuestion(
         stream,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import queue
 import threading
 import weakref
@@ -101,13 +102,14 @@ class Reading:
         pyarrow.table(client.read("FLIGHTS"))                    # all at once; Polars and DuckDB take a reading as well
 
     Iterating raises what `read_batches` raises, and ConcurrentIteration if two threads iterate at
-    once.
+    once. `error`: what ended the reading; None while it runs and after a regular end.
     """
 
     def __init__(
         self, lines: Connections, read: Callable[[Connection], Batches], schema: pa.Schema, progress: Progress
     ) -> None:
         self.schema, self.progress = schema, progress
+        self.error: Exception | None = None
         self._channel = Channel()
         self._turn = IterationGuard("reading", _INSTEAD)
         thread = threading.Thread(target=self._channel.run, args=(lines, read), name="overlay-read", daemon=True)
@@ -123,7 +125,8 @@ class Reading:
                 raise StopIteration
             try:
                 batch = self._channel.take()
-            except Exception:
+            except Exception as error:
+                self.error = error
                 self.close()
                 raise
             if batch is None:
@@ -144,9 +147,20 @@ class Reading:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def to_table(self) -> pa.Table:
+        """Return the batches that were not taken yet as one table. Raises what iterating raises."""
+        return pa.Table.from_batches(list(self), self.schema)
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return a stream of Arrow's PyCapsule interface, by which libraries exchange batches."""
-        reader = pa.RecordBatchReader.from_batches(self.schema, self)
+        """Return a stream of Arrow's PyCapsule interface, by which libraries exchange batches.
+
+        Waits for the first batch, and raises what iterating raises. Arrow passes an error of a later
+        batch on as text: the library that reads the stream raises an exception of its own with it,
+        as pyarrow does with ArrowInvalid. `error` has the original.
+        """
+        first = itertools.islice(self, 1)
+        batches = itertools.chain(list(first), self)
+        reader = pa.RecordBatchReader.from_batches(self.schema, batches)
         return reader.__arrow_c_stream__(requested_schema)
 
 

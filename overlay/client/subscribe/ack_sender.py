@@ -41,6 +41,8 @@ MANY = 10_000
 """Number of acks that are sent without waiting for more."""
 POLL_S = 0.05
 CLOSE_S = 30.0
+THREAD = "overlay-acks"
+"""The name of a sender's thread."""
 IDLE_S = 1.0
 """Seconds between two polls of the client's state while nothing is sent."""
 _PURGED = (RdKafkaError._PURGE_QUEUE, RdKafkaError._PURGE_INFLIGHT)
@@ -80,7 +82,7 @@ class AckSender:
         """
         self._kafka = kafka
         self._open()
-        self._thread = threading.Thread(target=self._run, name="overlay-acks", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
         self._thread.start()
 
     def _open(self) -> None:

@@ -74,6 +74,11 @@ class RecordIntake:
         return frozenset(self._work.member.assigned)
 
     @property
+    def has_joined(self) -> bool:
+        """Whether the group has dealt out its partitions to this member, however few."""
+        return self._work.member.has_joined
+
+    @property
     def is_closed(self) -> bool:
         return not self._finalizer.alive
 

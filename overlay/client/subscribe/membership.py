@@ -99,6 +99,8 @@ class Member:
         self._committed: dict[int, int] = {}
         self.assigned: set[int] = set()
         """Partitions that are assigned to this member."""
+        self.has_joined = False
+        """Whether the group has dealt out its partitions to this member, however few."""
         self.is_paused = False
         self._heard = self._tried = self._looked_at = 0.0
         self._was_silent = False
@@ -233,6 +235,7 @@ class Member:
 
     def _take_over(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self.assigned.update(place.partition for place in partitions)
+        self.has_joined = True
         if partitions:
             self._heard = time.monotonic()
         # new partitions are not paused, and either all partitions are paused or none

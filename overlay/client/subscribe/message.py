@@ -106,6 +106,8 @@ class Delivered:
     """
 
     __slots__ = ("_acks", "_is_settled", "_record", "_token")
+    _added = OURS
+    """Names of headers that the source record did not have."""
 
     def __init__(self, record: KafkaRecord, token: bytes, acks: Acks) -> None:
         self._record, self._token, self._acks = record, token, acks
@@ -138,7 +140,7 @@ class Delivered:
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The headers of the source record without those that the overlay added, in order, with repetitions."""
-        return [(name, value) for name, value in self._record.headers() if name not in OURS]
+        return [(name, value) for name, value in self._record.headers() if name not in self._added]
 
     def header(self, name: str) -> bytes | None:
         """Return the value of the last header of this name. None if there is none, or if its value is null."""

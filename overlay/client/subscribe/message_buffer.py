@@ -108,22 +108,27 @@ class MessageBuffer:
                 self._is_ended, self._end = True, error
             self._tell()
 
-    def take(self) -> Batch | None:
-        """Return the next batch; blocks until there is one. Returns None, or raises the error given
-        to `end`, when the buffer is ended and empty.
+    def take(self, timeout: float | None = None) -> Batch | None:
+        """Return the next batch; blocks until there is one, at most `timeout` seconds. Returns None
+        after these. Returns None, or raises the error given to `end`, when the buffer is ended and
+        empty.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._batches or self._is_ended)
-            return self._pop()
+            self._changed.wait_for(lambda: self._batches or self._is_ended, timeout)
+            return self._pop() if self._batches or self._is_ended else None
 
-    async def take_async(self) -> Batch | None:
+    async def take_async(self, timeout: float | None = None) -> Batch | None:  # noqa: ASYNC109 - as `take` has it
         """Return the next batch as `take` does, awaiting it in the caller's loop."""
-        while True:
-            with self._changed:
-                if self._batches or self._is_ended:
-                    return self._pop()
-                wake = self._wake = asyncio.get_running_loop().create_future()
-            await wake
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    with self._changed:
+                        if self._batches or self._is_ended:
+                            return self._pop()
+                        wake = self._wake = asyncio.get_running_loop().create_future()
+                    await wake
+        except TimeoutError:
+            return None
 
     def find_positions(self, *, with_last: bool) -> dict[int, int]:
         """Return the offset to commit by partition (see Batch.find_position), for the batches that

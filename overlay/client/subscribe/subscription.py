@@ -11,6 +11,7 @@ Messages that fail it are acked.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import TypeVar
@@ -44,6 +45,10 @@ class Subscription:
     closes by itself. Loops may follow one another in different threads but may not overlap.
     Messages may be acked in any thread.
 
+    `idle`: seconds without a message of the consumer after which a loop ends; None for a loop without
+    an end. They begin when the subscription has joined its group, and while a loop waits. The next
+    loop waits as long again.
+
     The iteration raises ConcurrentIteration, CredentialsRefused, SourceUnavailable,
     HeartbeatsMissed if asked to, and what `where` raises.
     """
@@ -58,8 +63,11 @@ class Subscription:
         *,
         prefetch: int = PREFETCH,
         on_silence: OnSilence = OnSilence.FLAG,
+        idle: float | None = None,
     ) -> None:
         self._where, self._kind = where, RecordClassifier(target.head)
+        self._idle = idle
+        self._idle_until: float | None = None
         self._batch: Batch | None = None
         name = f"{target.head.stream}/{target.head.consumer}"
         self._turn = IterationGuard(
@@ -98,7 +106,7 @@ class Subscription:
         """Return the next message, None after the last one. Raises ConcurrentIteration."""
         self._turn.enter()
         try:
-            while (batch := self._batch or self._intake.message_buffer.take()) is not None:
+            while (batch := self._batch or self._wait()) is not None:
                 self._batch = batch
                 if (message := self._find_next(batch, Message)) is not None:
                     return message
@@ -107,10 +115,42 @@ class Subscription:
         finally:
             self._turn.leave()
 
+    def _wait(self) -> Batch | None:
+        """Return the next batch, None if the loop is to end."""
+        buffer = self._intake.message_buffer
+        while True:
+            batch = buffer.take(self._find_patience())
+            if batch is not None or buffer.is_ended or self._is_idle():
+                return batch
+
+    async def _wait_async(self) -> Batch | None:
+        """Return the next batch as `_wait` does, in the caller's loop."""
+        buffer = self._intake.message_buffer
+        while True:
+            batch = await buffer.take_async(self._find_patience())
+            if batch is not None or buffer.is_ended or self._is_idle():
+                return batch
+
+    def _find_patience(self) -> float | None:
+        """Return how many seconds a loop may go on waiting, None if there is no limit."""
+        if self._idle is None:
+            return None
+        now = time.monotonic()
+        if self._idle_until is None or not self._intake.has_joined:
+            self._idle_until = now + self._idle
+        return max(0.0, self._idle_until - now)
+
+    def _is_idle(self) -> bool:
+        """Return whether a loop has waited long enough to end. If so, the next one waits anew."""
+        if self._idle_until is None or not self._intake.has_joined or time.monotonic() < self._idle_until:
+            return False
+        self._idle_until = None
+        return True
+
     async def _take_async(self) -> AsyncMessage | None:
         """Return the next message as `_take` does, in the caller's loop."""
         with self._turn:
-            while (batch := self._batch or await self._intake.message_buffer.take_async()) is not None:
+            while (batch := self._batch or await self._wait_async()) is not None:
                 self._batch = batch
                 if (message := self._find_next(batch, AsyncMessage)) is not None:
                     return message
@@ -132,6 +172,7 @@ class Subscription:
                 if flow := kind.find_flow(headers):
                     acks.answer_flow(flow)
                 continue
+            self._idle_until = None
             message = make(record, token, acks)
             if where is None or where(message):
                 return message

@@ -38,11 +38,17 @@ def aim(config: ConsumerConfig) -> Target:
     stream, name = config.id
     if not config.is_push:
         raise BadQuestion(
-            f"consumer {stream}/{name} has no deliver_subject, so there is no topic to subscribe to. Ask it for its next"
-            " messages instead, or give it an output topic"
+            f"consumer {stream}/{name} has no deliver_subject, so there is no topic to subscribe to. It is a pull consumer:"
+            f" client.pull({name!r}).fetch(100, timeout=2), or for message in client.pull({name!r})"
         )
     group = config.deliver_group or name
     return Target(Head(stream, name), config.deliver_subject, group, config.ack_policy, config.idle_heartbeat / 1e9)
+
+
+def check_idle(idle: float | None) -> None:
+    """Raise BadQuestion if this is not a number of seconds after which a loop can end."""
+    if idle is not None and (isinstance(idle, bool) or not isinstance(idle, int | float) or not idle > 0):
+        raise BadQuestion(f"idle is {idle!r}, and has to be a number of seconds, more than 0")
 
 
 def find_consumer(known: Iterable[ConsumerConfig], name: str, stream: str, where: str = "") -> ConsumerConfig:

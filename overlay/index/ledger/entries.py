@@ -156,6 +156,20 @@ class LedgerEntries:
     epoch: Ints
     crc: Ints
 
+    def find_gap(self, next_sequence: int) -> int | None:
+        """Return the first sequence after a gap in the sequences of these entries, None if there is no gap.
+
+        `next_sequence`: the one that the first entry should begin with; 1 if that is unknown, since retention may have
+        removed the entries before it. A value with a flaw may be what fills a gap, so None is returned if there is one.
+        """
+        if self.flaws.any() or not self.first_sequence.size:
+            return None
+        sums = np.concatenate(([0], np.cumsum(self.count)))[self.starts]
+        ends = self.first_sequence + np.maximum(np.diff(sums), 1)
+        first = next_sequence if next_sequence > 1 else int(self.first_sequence[0])
+        gaps = np.flatnonzero(self.first_sequence > np.concatenate(([first], ends[:-1])))
+        return int(self.first_sequence[gaps[0]]) if gaps.size else None
+
 
 def encode_key(stream: str, first_sequence: int) -> bytes:
     """Return the key of a ledger record."""

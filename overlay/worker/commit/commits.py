@@ -65,8 +65,8 @@ class CommitUnit:
     """What is committed together: a round of the pipeline, or a step of the dispatcher."""
 
     delta: Delta
-    batches: Sequence[tuple[ConsumerId, OutputBatch]] = ()
-    """Output batches, each with its consumer."""
+    batches: Sequence[tuple[tuple[ConsumerId, ...], OutputBatch]] = ()
+    """Output batches, each with its consumers."""
     ledger: Sequence[OutputBatch] = ()
     """Ledger entries, as batches for the index topics."""
     index: Sequence[OutputBatch] = ()
@@ -88,10 +88,10 @@ class CommitUnit:
     are written."""
 
     @property
-    def owned(self) -> list[tuple[ConsumerId, OutputBatch]]:
-        """The unit's output batches that are written in a transaction, each with its consumer.
+    def owned(self) -> list[tuple[tuple[ConsumerId, ...], OutputBatch]]:
+        """The unit's output batches that are written in a transaction, each with its consumers.
         Batches of at-least-once consumers are left out."""
-        return [(consumer, outgoing) for consumer, outgoing in self.batches if outgoing.batch.is_transactional]
+        return [(consumers, outgoing) for consumers, outgoing in self.batches if outgoing.batch.is_transactional]
 
     @property
     def transactional(self) -> list[OutputBatch]:
@@ -213,6 +213,7 @@ class Commits:
         pending: list[_Queued] = []
         written = monotonic()
         while not self._ended or pending:
+            await self.transactions.end_own_lost()
             fresh = await self._take_queued()
             await self._gather(pending, fresh)
             waited_for = any(each.unit.is_waited_for for each in fresh)
@@ -373,7 +374,9 @@ class Commits:
         tells_all = is_checkpoint or (checkpoint and not self.has_machines)
         if tells_all:
             machines = [*machines, *self.state.list_machines()]
-        offset, offsets = await self.transactions.finish(encode(written, checkpoint=checkpoint), batches, machines)
+        value = encode(written, checkpoint=checkpoint, after=self.state.end, is_whole=tells_all)
+        offset, offsets = await self.transactions.finish(value, batches, machines, after=self.state.end)
+        self.state.end = offset + 1 + len(machines)
         self._written += 1
         self.since_all += 1
         if tells_all:

@@ -35,10 +35,6 @@ class Counting:
     def take(self, result: RoundResult) -> None:
         """Count the result of a round in the metrics, and move `reaches`. Log corrupt batches that
         were skipped, and records that cannot be delivered because they have no sequence."""
-        for stream, records in result.counts.decoded.items():
-            self.metrics.records_decoded.labels(stream).inc(records)
-        for (stream, reason), records in result.unaddressed.items():
-            self.metrics.records_unaddressed.labels(stream, reason).inc(records)
         for stream, records in result.unsequenced.items():
             if records:
                 self.metrics.records_lost.labels(stream).inc(records)

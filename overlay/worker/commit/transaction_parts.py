@@ -4,7 +4,7 @@ transaction bears.
 Each partition of a transaction costs the broker a marker, and much more the first time. A first
 transaction over 1,000 outputs takes longer than any of our deadlines
 (docs/exactly-once.md#transactions). So the consumers of a round are divided among transactions of
-at most PARTITIONS partitions each.
+at most PARTITIONS partitions each. Those that share batches stay together.
 
 Between two of these transactions some consumers are ahead of others. Each part but the last
 therefore records positions of their own for its consumers, as for consumers that are not at the
@@ -15,7 +15,7 @@ takes the shard over in between finds each consumer either before all of its rec
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.output.batch_builder import OutputBatch
@@ -23,46 +23,69 @@ from overlay.state.shard_state import ConsumerId, ConsumerState, Delta
 
 PARTITIONS = 100
 """Most output partitions of one transaction. A single consumer with more partitions than this is
-not divided."""
+not divided, nor are consumers that share batches."""
 
 
 def split(
-    batches: Sequence[tuple[ConsumerId, OutputBatch]],
+    batches: Sequence[tuple[tuple[ConsumerId, ...], OutputBatch]],
     delta: Delta,
     cursors: Mapping[tuple[str, TopicPartition], LogPosition],
     limit: int,
 ) -> Iterator[tuple[list[OutputBatch], Delta]]:
     """Yield transactions that together write `batches` and `delta`, at least one. Each has all
-    batches of its consumers, and at most `limit` output partitions unless a single consumer has
-    more.
+    batches of its consumers, and at most `limit` output partitions unless consumers that share
+    batches have more.
 
     The last has all of `delta`; those before it record only the new states of their consumers, with
-    positions of their own. `cursors`: the positions that the state has before them.
+    positions of their own. `batches`: each with its consumers. `cursors`: the positions that the
+    state has before them.
     """
-    by_consumer: dict[ConsumerId, list[OutputBatch]] = {}
-    for consumer, outgoing in batches:
-        by_consumer.setdefault(consumer, []).append(outgoing)
-    *firsts, last = _group(by_consumer, limit)
+    *firsts, last = _group(_list_bound(batches), limit)
     moved = {**cursors, **delta.cursors}
     for group in firsts:
-        ahead = {consumer: _detach(consumer, delta.consumers[consumer], moved) for consumer in group}
-        yield [outgoing for consumer in group for outgoing in by_consumer[consumer]], Delta(consumers=ahead)
-    yield [outgoing for consumer in last for outgoing in by_consumer[consumer]], delta
+        ahead = {consumer: _detach(consumer, delta.consumers[consumer], moved) for consumer in group.consumers}
+        yield group.batches, Delta(consumers=ahead)
+    yield last.batches, delta
 
 
-def _group(by_consumer: Mapping[ConsumerId, Sequence[OutputBatch]], limit: int) -> list[list[ConsumerId]]:
-    """Return the consumers, in order, in groups with at most `limit` distinct output partitions
-    each. A consumer with more is a group by itself. Return one empty group if there are no
-    consumers."""
-    groups: list[list[ConsumerId]] = [[]]
-    partitions: set[tuple[str, int]] = set()
-    for consumer, batches in by_consumer.items():
-        more = {(outgoing.topic, outgoing.partition) for outgoing in batches}
-        if groups[-1] and len(partitions | more) > limit:
-            groups.append([])
-            partitions = set()
-        groups[-1].append(consumer)
-        partitions |= more
+@dataclass(slots=True)
+class _Bound:
+    """Consumers and batches that cannot be divided among transactions. `partitions`: of the
+    batches."""
+
+    consumers: dict[ConsumerId, None] = field(default_factory=dict)
+    batches: list[OutputBatch] = field(default_factory=list)
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+
+    def take_in(self, other: _Bound) -> None:
+        """Add the consumers and batches of another one, behind the own."""
+        self.consumers |= other.consumers
+        self.batches += other.batches
+        self.partitions |= other.partitions
+
+
+def _list_bound(batches: Sequence[tuple[tuple[ConsumerId, ...], OutputBatch]]) -> list[_Bound]:
+    """Return the batches, in order for each consumer, with those consumers in one that have batches
+    in common."""
+    bound: dict[ConsumerId, _Bound] = {}
+    for consumers, outgoing in batches:
+        together = list({id(bound[consumer]): bound[consumer] for consumer in consumers if consumer in bound}.values())
+        whole = together[0] if together else _Bound()
+        for other in together[1:]:
+            whole.take_in(other)
+        whole.take_in(_Bound(dict.fromkeys(consumers), [outgoing], {(outgoing.topic, outgoing.partition)}))
+        bound.update(dict.fromkeys([*consumers, *(c for other in together[1:] for c in other.consumers)], whole))
+    return list({id(each): each for each in bound.values()}.values())
+
+
+def _group(bound: Sequence[_Bound], limit: int) -> list[_Bound]:
+    """Return them, in order, in groups with at most `limit` distinct output partitions each. One
+    with more is a group by itself. Return one empty group if there are none."""
+    groups = [_Bound()]
+    for each in bound:
+        if groups[-1].consumers and len(groups[-1].partitions | each.partitions) > limit:
+            groups.append(_Bound())
+        groups[-1].take_in(each)
     return groups
 
 

@@ -57,6 +57,9 @@ class Cursor:
     stable_end: int = -1
     """The last stable offset of its partition, as the last response told; -1 before the first
     one."""
+    read_ms: int | None = None
+    """The timestamp of the last record that was read for it, ms since 1970; None before the first
+    one."""
     is_urgent: bool = False
     """Whether others wait for what it has to fetch."""
 

@@ -347,6 +347,7 @@ class Cursors:
             if progress.log_position.position > cursor.position:
                 self._move(cursor, Move.ADVANCE, progress.log_position)
                 moved.add(partition)
+                cursor.read_ms = cursor.read_ms if progress.read_ms is None else progress.read_ms
             if self._keeps_rest(partition, cursor, progress) or cursor.is_halted:
                 continue
             self._stirred[cursor] = partition
@@ -421,9 +422,10 @@ class Cursors:
     def delta(self, partitions: Iterable[StreamPartition], consumers: Iterable[ConsumerId]) -> Delta:
         """Return what the state has to record: for each of these partitions the position of its
         foremost cursor, and for each of these consumers its whole state."""
-        tails = {partition: find_tail(self._cursors[partition]) for partition in partitions}
-        positions = {partition: tail.log_position for partition, tail in tails.items() if tail is not None}
-        return Delta(positions, {consumer: self.state_of(consumer) for consumer in sorted(consumers)})
+        tails = {partition: find_tail(cursors) for partition, cursors in self._cursors.items()}
+        moved = {partition: tails[partition] for partition in partitions}
+        positions = {partition: tail.log_position for partition, tail in moved.items() if tail is not None}
+        return Delta(positions, {consumer: self._find_state(consumer, tails) for consumer in sorted(consumers)})
 
     def everything(self) -> Delta:
         """Return the positions of all partitions and the states of all consumers as a delta. A
@@ -433,18 +435,29 @@ class Cursors:
 
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
         """Return what the state records of a consumer."""
-        standing, own = self._standings[consumer], self._find_own(consumer)
+        return self._find_state(
+            consumer, {partition: find_tail(cursors) for partition, cursors in self._cursors.items()}
+        )
+
+    def _find_state(self, consumer: ConsumerId, tails: Mapping[StreamPartition, Cursor | None]) -> ConsumerState:
+        """Return what the state records of a consumer. `tails`: the foremost cursor of each
+        partition, as `find_tail` finds it."""
+        standing, own = self._standings[consumer], self._find_own(consumer, tails)
         # in a stream with a ledger a consumer may step back to below its floor or its snapshot's
         # end (open_cursors)
-        kept = consumer[0] in self._ledgers
-        snapshot = {s: end for s, end in standing.snapshot.items() if kept or (s in own and own[s].position < end)}
-        floor = {s: at for s, at in standing.floor.items() if kept or at > self._find_position(consumer, s)}
+        snapshot, floor = standing.snapshot, standing.floor
+        if consumer[0] not in self._ledgers:
+            snapshot = {s: end for s, end in snapshot.items() if s in own and own[s].position < end}
+            floor = {s: at for s, at in floor.items() if at > self._find_position(consumer, s)}
         return ConsumerState(
             standing.sequence, own, snapshot, floor, standing.heard, standing.replay_until, standing.policy
         )
 
-    def _find_own(self, consumer: ConsumerId) -> dict[TopicPartition, LogPosition]:
-        """Return the positions that the state records for the consumer itself.
+    def _find_own(
+        self, consumer: ConsumerId, tails: Mapping[StreamPartition, Cursor | None]
+    ) -> dict[TopicPartition, LogPosition]:
+        """Return the positions that the state records for the consumer itself. `tails`: the foremost
+        cursor of each partition.
 
         These are its positions on cursors other than the tail, and its holds. For a parked consumer
         they are where it left its cursors. Partitions that its stream does not have now are
@@ -453,11 +466,16 @@ class Cursors:
         standing = self._standings[consumer]
         own = {
             source: cursor.log_position
-            for source, cursor in self.members_of(consumer)
-            if cursor is not find_tail(self._cursors[consumer[0], source])
+            for (stream, source), cursors in self._cursors.items()
+            if stream == consumer[0]
+            for cursor in cursors
+            if cursor is not tails[stream, source] and consumer in cursor.members
         }
-        holds = {source: LogPosition(offset) for source, offset in standing.holds.items()}
-        return {**own, **standing.left, **(standing.parked or {}), **holds}
+        if standing.left or standing.parked or standing.holds:
+            own |= standing.left
+            own |= standing.parked or {}
+            own |= {source: LogPosition(offset) for source, offset in standing.holds.items()}
+        return own
 
     def _find_position(self, consumer: ConsumerId, source: TopicPartition) -> int:
         """Return the offset of a consumer's cursor in a partition, or where it was parked; 0 if it

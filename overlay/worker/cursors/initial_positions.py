@@ -6,7 +6,6 @@ Consumers with machines in a stream of several partitions step back to one seque
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.log_position import LogPosition, TopicPartition
@@ -48,20 +47,10 @@ def open_cursors(assignment: Assignment, state: ShardState, indexed: Mapping[Str
             and reader.output_topic is not None
             and not reader.output_topic.transactional
         )
-        known = state.consumers[consumer]
-        known = replace(known, snapshot=_limit_to_log(known.snapshot, assignment.ends))
-        cursors.enlist(consumer, known, log_positions, careful=careful)
+        cursors.enlist(consumer, state.consumers[consumer], log_positions, careful=careful)
     for partition, log_position in indexed.items():
         cursors.enlist_index(partition, log_position)
     return cursors
-
-
-def _limit_to_log(
-    snapshot: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Return a consumer's snapshot limited to the ends of the logs. A search would wait for what a
-    log has lost, and new records at its offsets are not part of the snapshot."""
-    return {source: min(end, ends.get(source, end)) for source, end in snapshot.items()}
 
 
 def _step_back(

@@ -6,9 +6,10 @@ older than the ledger. For a partition without new records, the transaction hold
 current position. That keeps the position known beyond the retention of the index topic.
 
 Sequences that were given out must be known. The state says in which index topic (by Kafka's id) the
-ledger of a stream is. They are unknown if that topic was deleted or replaced, if it holds no entry
-although consumers were given records, or if its last entry cannot be read. Then the stream stops,
-and its error message tells the operator what to do.
+ledger of a stream is, and which sequence comes next. They are unknown if that topic was deleted or
+replaced, if it holds no entry although consumers were given records, if it has lost entries from its
+end or its midst, or if its last entry cannot be read. Then the stream stops, and its error message
+tells the operator what to do.
 
 Entries of records that retention has deleted are dropped when a session begins, and about once a
 minute while it runs. Entries of records that are still to be processed are kept.
@@ -75,8 +76,8 @@ def explain_refusal(stream: str, topic: str, reason: str, known: Mapping[str, st
 
 def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) -> str:
     """Return why a stream has to stop, and what to do: it is unknown which sequences were given
-    out, since the ledger's topic was replaced, holds no entry, or holds one that cannot be read.
-    Empty if all is known."""
+    out, since the ledger's topic was replaced, holds no entry, has lost some, or holds one that
+    cannot be read. Empty if all is known."""
     stream, topic = opening.stream, opening.topic
     known, give_up = state.topics.get((stream, topic)), _GIVE_UP.format(stream=stream)
     if known is not None and known != opening.identity:
@@ -85,6 +86,16 @@ def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) ->
         return (
             f"topic {topic} holds no round of the ledger of stream {stream}. If `overlay stream extend {stream}` was"
             f" interrupted, run it again. {give_up}"
+        )
+    ledger = opening.index.ledger
+    lost = opening.index.gap
+    if opening.is_kept and ledger.next_sequence < state.sequences.get(stream, 0):
+        lost = state.sequences[stream]
+    if lost is not None:
+        return (
+            f"topic {topic} has lost rounds of the ledger of stream {stream}, below sequence {lost}: it is not known any more"
+            f" which records have these sequences. Delete the topic and run `overlay stream reset {stream}`, after which"
+            " sequences begin at 1 again"
         )
     if opening.is_kept and opening.index.doubt >= 0:
         return (
@@ -127,6 +138,7 @@ async def open_ledger(
     ledger.drop({source: assignment.starts[source] for source in assignment.sources[stream].partitions})
     if opening.is_kept:
         assignment.heads[stream] = await _catch_up(client, admin, opening, assignment)
+        delta.sequences[stream] = ledger.next_sequence
     if opening.is_kept or ledger.next_sequence > 1:
         delta.topics[stream, opening.topic] = opening.identity
     assignment.ledgers[stream], assignment.ledger_topics[stream] = ledger, opening.topic

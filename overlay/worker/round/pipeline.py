@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from overlay.config.stream import OnCorrupt, StreamConfig
-from overlay.consumer.endings import give_up
 from overlay.consumer.pending import are_among, distinct
 from overlay.dispatch.dispatcher import Offer
 from overlay.field import Field
@@ -24,27 +23,27 @@ from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.log_position import LogPosition
 from overlay.match import Addressed, Addressing, Audience, Masks, Selection
 from overlay.match.record_slice import keep
-from overlay.output.assemble import Numbers
-from overlay.output.batch_builder import BatchBuilder
-from overlay.output.dead_letters import encode_dead_letters
-from overlay.output.undeliverable import find_refused
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId
+from overlay.subject.dictionary import REASONS
 
+from .deliveries import Deliveries, Passed, Plan
 from .indexing import Indexing
-from .pending_estimate import PendingEstimate, Sight, View
+from .pending_estimate import PendingEstimate, View
 from .sequencing import Sequencing, cut, find_log_position
-from .task import Corruption, Gathering, Progress, Reader, RoundResult, Task
+from .task import Corruption, Gathering, Progress, RoundResult, SliceRead, Task
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Screen:
-    """The subject matcher and the filters of one set of readers, kept from round to round."""
+    """The subject matcher, the filters and the outputs of one set of readers, kept from round to
+    round."""
 
     audience: Audience
     masks: Masks
+    plan: Plan
 
 
 class Pipeline:
@@ -65,12 +64,11 @@ class Pipeline:
         streams that have one. `pending_estimate`: None leaves num_pending unknown.
         """
         self._streams = streams
-        self._sequences = dict(sequences)
         self._addressing = {name: Addressing(s.subject.rule, s.patterns) for name, s in streams.items()}
         self._screens: dict[tuple[object, ...], _Screen] = {}
-        self._builder = BatchBuilder()
         self._pending_estimate = pending_estimate
         self._sequencing = Sequencing(ledgers, index_topics)
+        self._deliveries = Deliveries(dict(sequences), self._sequencing)
         self._indexing = Indexing({name: streams[name] for name in index_topics}, index_topics)
 
     def run(self, tasks: Sequence[Task], now: int) -> RoundResult:
@@ -84,11 +82,9 @@ class Pipeline:
         for task in tasks:
             progress = _stay(task, gathered.progress) or self._run_task(task, now, gathered)
             gathered.progress.append(progress)
-        owners = {reader.output_topic: reader.id for task in tasks for reader in task.readers if reader.output_topic}
-        gathered.batches += ((owners[output_topic], outgoing) for output_topic, outgoing in self._builder.flush())
+        self._deliveries.flush(gathered)
         sealed, index = self._indexing.finish(now)
-        sequences = {consumer: self._sequences[consumer] for consumer in gathered.delivered}
-        return gathered.finish(sequences, ledger, given_out, index, sealed)
+        return gathered.finish(ledger, given_out, index, sealed)
 
     @property
     def has_growing_chunks(self) -> bool:
@@ -108,6 +104,7 @@ class Pipeline:
         topic, partition = task.source
         screen = self._screen(task)
         at, stopped = LogPosition(task.position), False
+        read_ms: int | None = None
         view = self._pending_estimate.open(task) if self._pending_estimate is not None and task.readers else None
         seal, fields = None, screen.masks.fields
         if task.indexed:
@@ -131,6 +128,7 @@ class Pipeline:
                     break
             else:
                 at = LogPosition(piece.records.next_offset)
+                read_ms = int(piece.records.timestamp[-1]) if len(piece.records) else read_ms
                 self._deal(task, piece, screen, view, now, gathered)
             if seal is not None:
                 seal.add(piece, now)
@@ -139,7 +137,7 @@ class Pipeline:
             at = find_log_position(task.fetched, max(at.position, min(task.stop, task.fetched.next_offset)))
         if view is not None:
             gathered.beyond |= view.close(at.position)
-        return Progress(task, at, stopped)
+        return Progress(task, at, stopped, read_ms=read_ms)
 
     def _deal(
         self, task: Task, piece: Addressed, screen: _Screen, view: View | None, now: int, gathered: Gathering
@@ -159,29 +157,7 @@ class Pipeline:
             if view is not None:
                 beyond = {task.readers[i].id: sights[i].count if i in sights else 0 for i in offered}
                 gathered.beyond |= view.tell(beyond)
-        for i, rows in sifted.rows.items():
-            reader = task.readers[i]
-            if reader.output_topic is None or i in offered:
-                continue
-            sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
-            # records before the consumer's first sequence, then records that its output can never
-            # take, get no consumer sequence
-            if reader.first_sequence:
-                rows, sequences = rows[late := sequences >= reader.first_sequence], sequences[late]
-                if not rows.size:
-                    continue
-            if reader.dead_letter_topic is not None:
-                rows, sequences = _sort_out(task, reader, piece, rows, sequences, now, gathered)
-                if not rows.size:
-                    continue
-            first = self._sequences.get(reader.id, 0) + 1
-            pending = _count_pending(rows, wanted[i], sights.get(i))
-            numbers = Numbers(sequences, np.arange(first, first + rows.size), pending=pending)
-            self._builder.add(reader.output_topic, piece, rows, task.source[1], numbers, now)
-            self._sequences[reader.id] = first + rows.size - 1
-            gathered.delivered[reader.id] += rows.size
-            gathered.newest[reader.id] = int(piece.records.timestamp[rows[-1]])
-            gathered.oldest.setdefault(reader.id, int(piece.records.timestamp[rows[0]]))
+        self._deliveries.add(task, piece, screen.plan, Passed(sifted.rows, wanted, sights), now, gathered)
 
     def _offer(self, task: Task, piece: Addressed, wanted: Mapping[int, Ints], gathered: Gathering) -> None:
         """Copy the rows that machines want out of the slice, once for all of them, and add an offer
@@ -207,8 +183,8 @@ class Pipeline:
         gathered.decoded[task.stream] += len(piece.records)
         if task.indexed:
             gathered.indexed[task.stream] += len(piece.records)
-        for reason, count in piece.count_unaddressed().items():
-            gathered.unaddressed[task.stream, reason] += count
+        if len(piece.records):
+            gathered.reads.append(_describe_read(task, piece))
 
     def _screen(self, task: Task) -> _Screen:
         """Return the subject matcher and filters for exactly the task's readers, made at the first
@@ -223,8 +199,21 @@ class Pipeline:
             self._screens[key] = _Screen(
                 Audience(dictionary, [reader.subjects for reader in task.readers], values),
                 Masks([reader.filter for reader in task.readers], properties, values),
+                self._deliveries.plan(task.readers),
             )
         return self._screens[key]
+
+
+def _describe_read(task: Task, piece: Addressed) -> SliceRead:
+    """Return what was read in a slice that has records."""
+    offsets, lost = piece.records.offset, np.flatnonzero(piece.codes < 0)
+    example = None
+    if lost.size:
+        row = int(lost[0])
+        example = int(offsets[row]), REASONS[-1 - int(piece.codes[row])].value
+    partition = task.stream, task.source
+    end = piece.records.next_offset
+    return SliceRead(partition, int(offsets[0]), end, len(offsets), piece.count_unaddressed(), example)
 
 
 def _stay(task: Task, done: Sequence[Progress]) -> Progress | None:
@@ -252,43 +241,12 @@ def _unite(first: tuple[Field, ...], second: tuple[Field, ...]) -> tuple[Field, 
     return first if not second else tuple(sorted({*first, *second}, key=str))
 
 
-def _sort_out(
-    task: Task, reader: Reader, piece: Addressed, rows: Ints, sequences: Ints, now: int, gathered: Gathering
-) -> tuple[Ints, Ints]:
-    """Add dead letters to `gathered` for the rows that the output can never take. Return the other
-    rows and their stream sequences. `now`: ms since 1970.
-
-    Comes before consumer sequences are given out, so that dead letters leave no hole in them.
-    """
-    assert reader.output_topic is not None and reader.dead_letter_topic is not None
-    refused = find_refused(reader.output_topic, piece, rows, now)
-    if not refused.size:
-        return rows, sequences
-    dead_letters = [give_up(sequence) for sequence in sequences[refused].tolist()]
-    pressed = encode_dead_letters(reader.dead_letter_topic, piece, rows[refused], dead_letters, task.source[1], now)
-    gathered.batches += ((reader.id, outgoing) for outgoing in pressed)
-    gathered.dead_letters[reader.id] += refused.size
-    return np.delete(rows, refused), np.delete(sequences, refused)
-
-
-def _count_pending(rows: Ints, wanted: Ints, sight: Sight | None) -> Ints | None:
-    """Return num_pending after each of `rows`, int64, one per row; None if it is not exactly known.
-
-    `wanted`: the rows of the reader's subjects in the slice, among which `rows` are.
-    """
-    if sight is None or not sight.is_exact:
-        return None
-    last = sight.count + wanted.size - 1
-    if rows.size == wanted.size:
-        return np.arange(last, last - rows.size, -1)
-    pending: Ints = last - np.searchsorted(wanted, rows)
-    return pending
-
-
 def _narrow(task: Task, piece: Addressed, selection: Selection) -> dict[int, Ints]:
     """Return, by reader number, the rows of a slice that match its subjects and that its cursor and
     floor let it have (before its filter). Readers without rows are left out."""
     wanted = {i: selection.of(i) for i in selection.wanting()}
+    if task.only is None and not task.floors:
+        return wanted
     for i, rows in wanted.items():
         if task.only is not None:
             rows = rows[np.isin(piece.records.offset[rows], task.only, assume_unique=True)]

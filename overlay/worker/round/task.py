@@ -14,7 +14,7 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.match import Tally, Values
 from overlay.output.batch_builder import OutputBatch, OutputTopic
 from overlay.scan import Malformed
-from overlay.state.shard_state import ConsumerId
+from overlay.state.shard_state import ConsumerId, StreamPartition
 from overlay.subject import Pattern
 
 from .indexing import Sealed
@@ -39,6 +39,8 @@ class Reader:
     dead_letter_topic: OutputTopic | None = None
     """The topic for dead letters of messages that are given up. Without a machine, these are the
     records that the output can never take; if it is None, the consumer stops at such a record."""
+    recipient: int = 0
+    """The consumer's number among the recipients of the output topic's envelope."""
 
     @property
     def takes_all(self) -> bool:
@@ -89,13 +91,31 @@ class Progress:
     `stopped`: a corrupt batch is there, and the partition does not go on.
 
     `is_put_off`: the task was not processed, since a corrupt batch has stopped another partition of
-    its cursor group, and consumers with machines wait for that.
+    its cursor group, and consumers with machines wait for that. `read_ms`: the timestamp of the last
+    record that was read, ms since 1970; None if there was none.
     """
 
     task: Task
     log_position: LogPosition
     stopped: bool = False
     is_put_off: bool = False
+    read_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRead:
+    """What was read of a partition in one slice: offsets from `first` to below `end`.
+
+    `records`: how many there were. `unaddressed`: those without a subject in the stream, by reason.
+    `example`: offset and reason of one of these; None if there is none.
+    """
+
+    partition: StreamPartition
+    first: int
+    end: int
+    records: int
+    unaddressed: Mapping[str, int] = field(default_factory=dict)
+    example: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +134,8 @@ class Counts:
     """Records by stream."""
     indexed: Mapping[str, int] = field(default_factory=dict)
     """Records that went into chunks, by stream."""
+    reads: Sequence[SliceRead] = ()
+    """What was read, slice by slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +145,8 @@ class RoundResult:
 
     progress: Sequence[Progress] = ()
     """One for each task, in their order."""
-    batches: Sequence[tuple[ConsumerId, OutputBatch]] = ()
+    batches: Sequence[tuple[tuple[ConsumerId, ...], OutputBatch]] = ()
+    """Each with the consumers whose deliveries or dead letters it holds."""
     offers: Sequence[tuple[TopicPartition, Offer]] = ()
     """Records that consumers with machines want, and the partitions they are from."""
     beyond: Mapping[ConsumerId, int] = field(default_factory=dict)
@@ -132,8 +155,6 @@ class RoundResult:
     sequences: Mapping[ConsumerId, int] = field(default_factory=dict)
     """The last consumer sequence of each consumer that was given something."""
     counts: Counts = field(default_factory=Counts)
-    unaddressed: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Records that have no subject of the stream, by stream and reason."""
     unsequenced: Mapping[str, int] = field(default_factory=dict)
     """Records by stream that consumers with machines wanted and cannot be offered, since no ledger
     knows their sequences."""
@@ -158,16 +179,17 @@ class Gathering:
 
     def __init__(self) -> None:
         self.progress: list[Progress] = []
-        self.batches: list[tuple[ConsumerId, OutputBatch]] = []
+        self.batches: list[tuple[tuple[ConsumerId, ...], OutputBatch]] = []
         self.offers: list[tuple[TopicPartition, Offer]] = []
         self.beyond: dict[ConsumerId, int] = {}
+        self.sequences: dict[ConsumerId, int] = {}
         self.delivered: Counter[ConsumerId] = Counter()
         self.dead_letters: Counter[ConsumerId] = Counter()
         self.newest: dict[ConsumerId, int] = {}
         self.oldest: dict[ConsumerId, int] = {}
         self.decoded: Counter[str] = Counter()
         self.indexed: Counter[str] = Counter()
-        self.unaddressed: Counter[tuple[str, str]] = Counter()
+        self.reads: list[SliceRead] = []
         self.unsequenced: Counter[str] = Counter()
         self.corruptions: list[Corruption] = []
         self.results: Counter[tuple[ConsumerId, str]] = Counter()
@@ -183,7 +205,6 @@ class Gathering:
 
     def finish(
         self,
-        sequences: Mapping[ConsumerId, int],
         ledger: Sequence[OutputBatch],
         given_out: Mapping[str, int],
         index: Sequence[OutputBatch],
@@ -191,15 +212,16 @@ class Gathering:
     ) -> RoundResult:
         """Return the result of the round: what was gathered, and these values, as RoundResult
         describes them."""
-        counts = Counts(self.delivered, self.dead_letters, self.newest, self.oldest, self.decoded, self.indexed)
+        counts = Counts(
+            self.delivered, self.dead_letters, self.newest, self.oldest, self.decoded, self.indexed, self.reads
+        )
         return RoundResult(
             self.progress,
             self.batches,
             self.offers,
             self.beyond,
-            sequences,
+            self.sequences,
             counts,
-            self.unaddressed,
             self.unsequenced,
             self.corruptions,
             self.results,

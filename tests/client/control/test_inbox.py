@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from overlay.client.control.control import Control
-from overlay.client.control.inbox import Inbox, NoAnswer
+from overlay.client.control.inbox import Inbox, NoAnswer, NoService
+from overlay.client.control.presence import count_workers
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from tests.support.kafka import SureProducer, make_topic
 from tests.support.waiting import wait_until
+from tests.worker.scenes import read_committed
 
 TOKEN = b"$JS.ACK._.1x1.S.c.1.7.1.0.0"
 
@@ -62,6 +65,51 @@ def test_messages_of_a_pull_that_was_broken_off_are_returned(bootstrap: str, pre
     requests.close()
     control.close()
     assert [(message.token, message.value) for message in found] == [(TOKEN.decode(), b"value")]
+
+
+def open_impatient(bootstrap: str, prefix: str, timeout: float) -> Control:
+    return Control({"bootstrap.servers": bootstrap}, prefix, timeout=timeout, is_patient=False)
+
+
+def test_without_a_service_a_request_is_withdrawn(bootstrap: str, prefix: str) -> None:
+    """Otherwise a service that starts a moment later makes a consumer of which the user was told that it is not there."""
+    with closing(open_impatient(bootstrap, prefix, 60)) as control:
+        with pytest.raises(NoService, match=rf"group {prefix}\.workers has no members .* The request is withdrawn"):
+            control.add("S", durable_name="c")
+        with pytest.raises(NoService):
+            control.next("S", "c", expires=60)
+    records = read_committed(bootstrap, f"{prefix}.control")
+    assert [seen.value is None for seen in records] == [False, True, False, True]
+    assert [records[0].key, records[2].key] == [records[1].key, records[3].key]
+
+
+def test_without_a_service_an_ack_stays(bootstrap: str, prefix: str) -> None:
+    make_topic(bootstrap, f"{prefix}.S.acks")
+    with (
+        closing(open_impatient(bootstrap, prefix, 60)) as control,
+        pytest.raises(NoService, match=rf"\+ACK is written to {prefix}\.S\.acks, and counts once a service reads it"),
+    ):
+        control.ack(TOKEN.decode())
+    (record,) = read_committed(bootstrap, f"{prefix}.S.acks")
+    assert (record.value, dict(record.headers)[b"Nats-Reply-To"]) == (b"+ACK", TOKEN)
+
+
+def test_a_service_that_is_there_is_waited_for(bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow it is; and a patient control waits for one that is not there yet."""
+    worker = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{prefix}.workers"})
+    worker.subscribe([f"{prefix}.control"])
+    wait_until(lambda: worker.poll(0.1) or worker.assignment(), 30, "the worker is in its group")
+    monkeypatch.setattr("overlay.client.control.inbox.LOOK_S", 0.1)
+    late = pytest.raises(NoAnswer, match="no answer within 2 s")
+    with closing(worker), closing(open_impatient(bootstrap, prefix, 2)) as control, late:
+        control.info("S", "c")
+    late = pytest.raises(NoAnswer, match="no answer within 1 s")
+    with closing(Control({"bootstrap.servers": bootstrap}, prefix, timeout=1)) as control, late:
+        control.info("S", "c")
+
+
+async def test_a_group_that_cannot_be_asked_says_nothing() -> None:
+    assert await count_workers({"bootstrap.servers": "localhost:1"}, "p") is None
 
 
 def test_a_missing_certificate_is_named(tmp_path: Path) -> None:

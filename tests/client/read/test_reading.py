@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 import overlay
-from overlay.client import Client, Reading
+from overlay.client import Client, Progress, Reading
 from overlay.client.read.reading import ROOM
 from overlay.client.read.row_filter import PART_BYTES
+from overlay.errors import SourceChanged
 from overlay.inspect.reading import TopicNotFound
 from overlay.kafka.fetcher import PARTITION_BYTES
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
@@ -98,6 +102,49 @@ def test_an_error_ends_it(client: Client) -> None:
     with pytest.raises(TopicNotFound):
         next(reading)
     assert list(reading) == [] and not is_reading()
+
+
+def test_an_error_at_the_beginning_passes_through_arrow(client: Client) -> None:
+    """Arrow's stream knows errors as text only, so what is known before the first batch is raised ahead of it."""
+    for take in (pa.table, pa.RecordBatchReader.from_stream, Reading.to_table):
+        with pytest.raises(TopicNotFound, match="there-is-no-such-topic"):
+            take(client.read(topic="there-is-no-such-topic"))
+    assert not is_reading()
+
+
+class Torn:
+    """Connections whose reading ends with an error after one batch."""
+
+    batch = pa.record_batch({"offset": pa.array([1, 2], pa.int64())})
+
+    def run(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run(work(None))
+
+    @classmethod
+    async def read(cls, _: object) -> AsyncIterator[pa.RecordBatch]:
+        yield cls.batch
+        raise SourceChanged("the topic is another one")
+
+    def open(self) -> Reading:
+        return Reading(cast(Any, self), cast(Any, self.read), self.batch.schema, Progress())
+
+
+def test_an_error_after_the_first_batch() -> None:
+    reading = Torn().open()
+    with pytest.raises(pa.ArrowInvalid, match="the topic is another one"):
+        pa.table(reading)
+    assert isinstance(reading.error, SourceChanged)
+    with pytest.raises(SourceChanged):
+        Torn().open().to_table()
+    with Torn().open() as reading:
+        assert next(reading) == Torn.batch and reading.error is None
+
+
+def test_a_table_of_what_is_left(client: Client, large: str) -> None:
+    with client.read(topic=large, columns=["offset"]) as reading:
+        taken = next(reading)["offset"].to_pylist()
+        assert taken + reading.to_table()["offset"].to_pylist() == list(range(COUNT))
+    assert client.read(topic=large, columns=[]).to_table().num_rows == COUNT
 
 
 def test_a_slow_reader_holds_the_fetcher_back(client: Client, large: str) -> None:

@@ -165,3 +165,16 @@ def test_a_batch_that_is_foreign_says_nothing(count: int, taken: int) -> None:
         batch.pop()
     batch.is_foreign = True
     assert batch.find_position(with_last=True) is None
+
+
+def test_a_taker_with_a_limit_stops_waiting() -> None:
+    message_buffer = MessageBuffer(10)
+    assert message_buffer.take(0.01) is None
+    assert asyncio.run(message_buffer.take_async(0.01)) is None
+    message_buffer.put(Batch(0, deque(), 1))
+    assert message_buffer.take(0) is not None
+    message_buffer.put(Batch(0, deque(), 2))
+    assert asyncio.run(message_buffer.take_async(30)) is not None
+    message_buffer.end(ValueError("over"))
+    with pytest.raises(ValueError, match="over"):
+        message_buffer.take(30)

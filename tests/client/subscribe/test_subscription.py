@@ -359,3 +359,48 @@ def test_acks_that_do_not_arrive_end_the_iteration(output: Output) -> None:
         next(iterator).ack()
         with pytest.raises(SourceUnavailable, match="an ack was not taken"):
             next(iterator)
+
+
+def drain(messages: Subscription, count: int) -> list[int]:
+    """So many messages by loops that end when nothing comes: on a busy machine the first may end too early."""
+    found: list[int] = []
+
+    def has_all() -> bool:
+        found.extend(read_numbers(iter(messages)))
+        return len(found) >= count
+
+    wait_until(has_all, DEADLINE_S, f"{count} have come")
+    return found
+
+
+def test_a_loop_ends_when_nothing_comes(output: Output) -> None:
+    """Statuses are nothing; messages that `where` rejects are something. The next loop waits anew."""
+    output.deliver(40)
+    is_over = threading.Event()
+
+    def beat() -> None:
+        while not is_over.wait(0.1):
+            output.say(idle(40, 40))
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        with output.subscribe(lambda message: int(message.data) % 10 == 0, idle=0.5) as messages:
+            assert drain(messages, 4) == [10, 20, 30, 40]
+            assert not messages.is_closed and list(messages) == []
+            output.deliver(10)
+            assert drain(messages, 1) == [50]
+    finally:
+        is_over.set()
+        beating.join()
+
+
+async def test_a_loop_without_partitions_ends_as_well(output: Output) -> None:
+    """A topic of one partition has nothing for a second member of the group, which is not to wait for ever."""
+    output.deliver(5)
+    async with output.subscribe() as first:
+        messages = aiter(first)
+        assert int((await anext(messages)).data) == 1
+        async with output.subscribe(idle=0.5) as second:
+            assert [message async for message in second] == []
+            assert second.partitions == frozenset()

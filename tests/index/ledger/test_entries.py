@@ -188,3 +188,38 @@ def test_many_are_read_where_they_lie(found: list[LedgerEntry | bytes | None], b
             assert rounds.flaws[row]
             assert rounds.starts[row] == rounds.starts[row + 1]
     assert rounds.starts[-1] == rounds.count.size
+
+
+def name_rounds(*rounds: tuple[int, int], damaged: int = -1) -> list[bytes | None]:
+    """Return the values of rounds: each a first sequence and a number of records. `damaged`: the number of one that cannot be
+    read."""
+    values: list[bytes | None] = [
+        encode("S", LedgerEntry((LedgerRun("t", 0, sequence, count, sequence),)))[1] for sequence, count in rounds
+    ]
+    if damaged >= 0:
+        values[damaged] = b"?"
+    return values
+
+
+@pytest.mark.parametrize(
+    ("rounds", "next_sequence", "gap"),
+    [
+        (((1, 5), (6, 2)), 1, None),
+        (((1, 5), (8, 2)), 1, 8),
+        (((6, 5), (11, 2)), 6, None),
+        (((7, 5), (12, 2)), 6, 7),
+        (((7, 5), (12, 2)), 1, None),
+        (((1, 0), (2, 3)), 1, None),
+        (((1, 0), (3, 3)), 1, 3),
+        ((), 9, None),
+    ],
+)
+def test_a_gap_between_rounds_is_found(
+    rounds: tuple[tuple[int, int], ...], next_sequence: int, gap: int | None
+) -> None:
+    """What precedes the first round is not known if the next sequence is 1. A restart takes up one sequence."""
+    assert parse_values(name_rounds(*rounds)).find_gap(next_sequence) == gap
+
+
+def test_a_round_that_cannot_be_read_may_fill_a_gap() -> None:
+    assert parse_values(name_rounds((1, 5), (6, 2), (8, 2), damaged=1)).find_gap(1) is None

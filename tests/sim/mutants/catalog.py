@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 from .acks import ACKS
 from .logs import LOGS
+from .markers import MARKERS
 from .mutant import Mutant
 from .ownership import OWNERSHIP
 from .planted import PLANTED
 from .requests import REQUESTS
 
-MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for mutant in (*PLANTED, *OWNERSHIP, *ACKS, *LOGS, *REQUESTS)}
+MUTANTS: Mapping[str, Mutant] = {
+    mutant.name: mutant for mutant in (*PLANTED, *OWNERSHIP, *ACKS, *LOGS, *REQUESTS, *MARKERS)
+}

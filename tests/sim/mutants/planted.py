@@ -25,11 +25,11 @@ PLANTED = (
             Change(
                 "overlay.state.takeover",
                 "    await transactions.start([topic])\n    try:\n"
-                "        await transactions.end_lost([(topic, shard)])\n"
+                "        await transactions.end_lost([(topic, shard)], encode(Delta()))\n"
                 "        state, count = await read_state(client, admin, topic, shard)\n",
                 "    state, count = await read_state(client, admin, topic, shard)\n"
                 "    await transactions.start([topic])\n    try:\n"
-                "        await transactions.end_lost([(topic, shard)])\n",
+                "        await transactions.end_lost([(topic, shard)], encode(Delta()))\n",
             ),
         ),
     ),
@@ -40,8 +40,8 @@ PLANTED = (
         (
             Change(
                 "overlay.state.takeover",
-                "read_records(client, topic, shard, log_start, end, plain=plain):",
-                "read_records(client, topic, shard, log_start, max(log_start, end - 2), plain=plain):",
+                "read_records(client, topic, shard, *bounds, plain=plain):",
+                "read_records(client, topic, shard, bounds[0], max(bounds[0], bounds[1] - 2), plain=plain):",
             ),
         ),
     ),
@@ -52,7 +52,7 @@ PLANTED = (
         (
             Change(
                 "overlay.output.transaction",
-                "        offsets = await self.commit([*batches, *records])\n",
+                "        offsets = await self._commit([*batches, *records], check)\n",
                 "        offsets = await self.commit(batches)\n        offsets += await self.write(records)\n",
             ),
         ),

@@ -41,7 +41,7 @@ def test_every_prefix_is_a_state_one_can_go_on_from(
 ) -> None:
     """Consumer i writes to the partitions outputs[i]; the round moves those at the cursor from 10 to 20, others from 4 to 9."""
     before = make_before(len(outputs), catching_up)
-    batches = [(name(i), OutputBatch("out", p, BATCH)) for i, partitions in enumerate(outputs) for p in partitions]
+    batches = [((name(i),), OutputBatch("out", p, BATCH)) for i, partitions in enumerate(outputs) for p in partitions]
     after = {
         name(i): ConsumerState(2, {SOURCES[0]: LogPosition(9)} if i in catching_up else {}) for i in range(len(outputs))
     }
@@ -54,7 +54,7 @@ def test_every_prefix_is_a_state_one_can_go_on_from(
         assert len({out.partition for out in sent}) <= max(limit, widest)
         state.apply(part)
         given_to |= {
-            i for i in range(len(outputs)) if any(out is mine for out in sent for c, mine in batches if c == name(i))
+            i for i in range(len(outputs)) if any(out is mine for out in sent for (c,), mine in batches if c == name(i))
         }
         if number == len(parts) - 1:
             given_to = set(range(len(outputs)))
@@ -71,15 +71,39 @@ def test_every_prefix_is_a_state_one_can_go_on_from(
 
 @pytest.mark.parametrize(("limit", "parts"), [(1, 3), (2, 2), (3, 1)])
 def test_as_few_parts_as_the_limit_allows(limit: int, parts: int) -> None:
-    batches = [(name(i), OutputBatch("out", i, BATCH)) for i in range(3)]
+    batches = [((name(i),), OutputBatch("out", i, BATCH)) for i in range(3)]
     delta = Delta(consumers={name(i): ConsumerState(2) for i in range(3)})
     assert len(list(split(batches, delta, {}, limit))) == parts
 
 
 def test_shared_partitions_count_once() -> None:
-    batches = [(name(i), OutputBatch("out", 0, BATCH)) for i in range(50)]
+    batches = [((name(i),), OutputBatch("out", 0, BATCH)) for i in range(50)]
     delta = Delta(consumers={name(i): ConsumerState(2) for i in range(50)})
     assert len(list(split(batches, delta, {}, 1))) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True), st.integers(0, 5)), max_size=12
+    ),
+    st.integers(1, 4),
+)
+def test_consumers_that_share_batches_stay_together(owned: list[tuple[list[int], int]], limit: int) -> None:
+    """Each batch with its consumers and its partition: in one part with all others of these, in their order."""
+    batches = [(tuple(map(name, owners)), OutputBatch("out", partition, BATCH)) for owners, partition in owned]
+    mine = {consumer for consumers, _ in batches for consumer in consumers}
+    delta = Delta(consumers={consumer: ConsumerState(2) for consumer in mine})
+    parts = list(split(batches, delta, {}, limit))
+    sent = [[id(out) for out in part] for part, _ in parts]
+    assert sorted(each for part in sent for each in part) == sorted(id(out) for _, out in batches)
+    for consumer in mine:
+        own = [id(out) for consumers, out in batches if consumer in consumers]
+        (holding,) = [part for part in sent if own[0] in part]
+        assert [each for each in holding if each in own] == own
+    for number, (batches_sent, told) in enumerate(parts[:-1]):
+        there = {id(out) for out in batches_sent}
+        owners = {consumer for consumers, out in batches if id(out) in there for consumer in consumers}
+        assert told.consumers.keys() == owners, number
 
 
 def test_nothing_to_send_is_one_part() -> None:

@@ -111,7 +111,7 @@ def read_pending(outcome: RoundResult, reader: Reader) -> dict[int, int]:
     """num_pending by source offset."""
     found = {}
     for consumer, outgoing in outcome.batches:
-        if consumer == reader.id:
+        if consumer == (reader.id,):
             (batch,) = raw.parse(outgoing.batch.build())
             for record in batch.records:
                 token = parse_token(dict(record.headers)[TOKEN] or b"")

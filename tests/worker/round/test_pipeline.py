@@ -61,8 +61,8 @@ def make_task(fetched: Fetched, *readers: Reader, stop: int = NO_STOP) -> Task:
 def read_offsets(outcome: RoundResult, consumer: str = "c") -> list[int]:
     """Source offsets that a consumer was given, in order, the consumer sequences checked."""
     records: list[Record] = []
-    for (_, name), outgoing in outcome.batches:
-        if name == consumer:
+    for owners, outgoing in outcome.batches:
+        if owners == (("S", consumer),):
             (batch,) = parse(outgoing.batch.build())
             records += batch.records
     tokens = [parse_token(dict(record.headers)[TOKEN] or b"") for record in records]
@@ -232,7 +232,7 @@ def test_what_the_output_can_never_take_lies_in_the_letters(letters_limit: int) 
     outcome = pipeline.run([make_task(make_fetched(build(records, codec=0), 0), *readers)], NOW)
     assert outcome.counts.dead_letters == {plain.id: 3}
     assert outcome.counts.delivered == {plain.id: 7, ("S", "d"): 10}
-    dead_letters = [out for consumer, out in outcome.batches if out.topic == "graves" and consumer == plain.id]
+    dead_letters = [out for consumer, out in outcome.batches if out.topic == "graves" and consumer == (plain.id,)]
     outcome = replace(outcome, batches=[each for each in outcome.batches if each[1].topic != "graves"])
     assert read_offsets(outcome, "c") == [1, 2, 3, 5, 6, 7, 8]
     assert read_offsets(outcome, "d") == list(range(10))

@@ -1,0 +1,150 @@
+"""`overlay apply`: the consumers of a folder into a running service, by requests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from overlay.errors import OverlayError
+
+from .folder import confirm, json_option, open_control, print_json
+
+if TYPE_CHECKING:
+    from overlay.client.control.control import ConsumerInfo, Control
+    from overlay.config import Loaded
+    from overlay.control.change_plan import Held, Step
+    from overlay.control.records import ConsumerId
+
+DONE = "done"
+NOT_TRIED = "not tried, since there was no answer before"
+HELD_BACK = "not removed, since something else was refused; apply again"
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@click.option("--prune", is_flag=True, help="Remove durable consumers of DIR's streams that have no file in DIR.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@json_option
+def apply(folder: Path, prune: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Give the running service the consumers of the config folder DIR.
+
+    Shows a plan like a diff, asks, and then adds, changes and with --prune removes consumers by requests, each confirmed by
+    the service. Consumers that a file of the workers defines stay as that file says. Exit code 1 if something was refused.
+    """
+    from overlay.view.change_plan import describe_plan, print_plan
+    from overlay.view.table import make_console
+
+    loaded = read_sound(folder)
+    outcomes: dict[ConsumerId, str] = {}
+    with open_control(folder) as control:
+        plan, notes = find_plan(loaded, control, prune=prune)
+        if not as_json:
+            for note in notes:
+                click.echo(f"note: {note}", err=True)
+            print_plan(make_console(), plan)
+        if not dry_run and (count := sum(step.verb.changes for step in plan)):
+            confirm(f"Ask the service for {count} change{'' if count == 1 else 's'}?", yes=yes)
+            for step, outcome in carry_out(control, plan):
+                outcomes[step.id] = outcome
+                if not as_json:
+                    click.echo(f"{step.verb.value} {'/'.join(step.id)}: {outcome}")
+    if as_json:
+        print_json(describe_plan(plan, outcomes, dry_run=dry_run) | {"notes": notes})
+    sys.exit(0 if is_complete(plan, outcomes.values()) else 1)
+
+
+def read_sound(folder: Path) -> Loaded:
+    """Return the config of a folder without problems. Raises OverlayError if it has some: a consumer whose file is bad
+    would look like one that has no file.
+    """
+    from overlay.config import load
+
+    loaded = load(folder)
+    if loaded.problems:
+        for problem in loaded.problems:
+            click.echo(str(problem), err=True)
+        count = len(loaded.problems)
+        raise OverlayError(f"{folder}: nothing was applied: {count} problem{'' if count == 1 else 's'}, see above")
+    return loaded
+
+
+def find_plan(loaded: Loaded, control: Control, *, prune: bool) -> tuple[list[Step], list[str]]:
+    """Return the plan, and notes about streams that the service has otherwise than the folder. Raises Refused, NoAnswer."""
+    from overlay.control.change_plan import make_plan
+
+    streams = {found["config"]["name"]: found["config"] for found in control.streams()}
+    held = {(info.stream, info.name): read_held(info) for info in control.consumers()}
+    plan = make_plan(loaded.consumers, held, loaded.streams.keys(), streams.keys(), prune=prune)
+    return plan, list(compare_streams(loaded, streams))
+
+
+def read_held(info: ConsumerInfo) -> Held:
+    """Return a consumer as the service has it."""
+    from overlay.control.change_plan import Held
+    from overlay.control.records import Origin
+
+    return Held(info.config, Origin(info.origin) if info.origin else None, info.push_bound)
+
+
+def compare_streams(loaded: Loaded, streams: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each stream that the service reads otherwise than the folder says. `streams`: the configs that
+    the service tells, by name.
+    """
+    for name, stream in loaded.streams.items():
+        found = streams.get(name)
+        if found is not None and (found["topics"], found["subjects"]) != ([*stream.topic_names], [*stream.subjects]):
+            yield f"stream {name}: the service has other topics or subjects than {loaded.files[name].file}; its own count"
+
+
+def carry_out(control: Control, plan: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    """Ask for the changes of a plan one after the other. Yield each with DONE, or why it was not done.
+
+    Removals come last, and only if everything before them was done. After a request without an answer nothing more is asked.
+    """
+    from overlay.client.control.inbox import NoAnswer
+    from overlay.control.change_plan import Verb
+
+    is_sound = not any(step.verb is Verb.REFUSE for step in plan)
+    is_silent = False
+    for step in plan:
+        if not step.verb.changes:
+            continue
+        if is_silent:
+            outcome = NOT_TRIED
+        elif step.verb is Verb.REMOVE and not is_sound:
+            outcome = HELD_BACK
+        else:
+            try:
+                outcome = ask(control, step)
+            except NoAnswer as error:
+                outcome, is_silent = f"{error} It may have been done all the same", True
+            except OverlayError as error:
+                outcome = str(error)
+        is_sound &= outcome == DONE
+        yield step, outcome
+
+
+def ask(control: Control, step: Step) -> str:
+    """Ask for one change and return DONE once the service has confirmed it. Raises Refused, FiltersDiffer, NoAnswer."""
+    from overlay.control.change_plan import Verb
+
+    stream, name = step.id
+    if step.verb is Verb.REMOVE:
+        control.delete(stream, name)
+    elif step.verb is Verb.ADD:
+        control.add(stream, step.config)
+    else:
+        control.update(stream, step.config)
+    return DONE
+
+
+def is_complete(plan: Sequence[Step], outcomes: Iterable[str]) -> bool:
+    """Return whether nothing was refused, by the plan or by the service."""
+    from overlay.control.change_plan import Verb
+
+    return all(outcome == DONE for outcome in outcomes) and not any(step.verb is Verb.REFUSE for step in plan)

@@ -1,0 +1,88 @@
+"""Notes on stderr about a question that can find nothing, or has found nothing, for a reason that is
+known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from overlay.errors import OverlayError
+
+if TYPE_CHECKING:
+    from overlay.client import Client
+    from overlay.config.stream import StreamConfig
+    from overlay.filter import Filter
+    from overlay.inspect.sample import SampledRecord
+    from overlay.subject import Pattern
+
+SAMPLE = 200
+"""Records of each topic that are looked at."""
+MOST_TOPICS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AskedOf:
+    """What a question asks of a stream. `is_named`: whether a file describes the stream."""
+
+    stream: StreamConfig
+    patterns: tuple[Pattern, ...]
+    filter: Filter | None
+    is_named: bool
+
+
+def tell(lines: Iterable[str]) -> None:
+    """Print each line as a note on stderr."""
+    for line in lines:
+        click.echo(f"note: {line}", err=True)
+
+
+def view_question(
+    client: Client, stream: str, topic: str, declare: Mapping[str, Any] | None, question: Mapping[str, Any]
+) -> AskedOf:
+    """Return what a question that `Client.read` has accepted asks of its stream."""
+    from overlay.client.read.topic import describe_topic
+    from overlay.filter import compile_properties, compile_sql
+    from overlay.subject import Pattern
+
+    config = client.find_stream(stream) if stream else describe_topic(topic, declare or {})
+    filter = None
+    if question.get("sql") is not None:
+        filter = compile_sql(question["sql"], config.properties)
+    elif question.get("properties") is not None:
+        filter = compile_properties(question["properties"], config.properties)
+    patterns = tuple(Pattern.parse(text) for text in question.get("subjects", ()))
+    return AskedOf(config, patterns, filter, bool(stream))
+
+
+def tell_doubts(asked: AskedOf) -> None:
+    """Print why the question can find nothing, as far as that is known without reading."""
+    from overlay.view.doubts import list_doubts
+
+    tell(list_doubts(asked.stream, asked.patterns, asked.filter, is_named=asked.is_named))
+
+
+def tell_missing(client: Client, asked: AskedOf) -> None:
+    """Print which fields of the filter no record of a sample has. Prints nothing if there is no
+    filter, or if Kafka gives no sample.
+    """
+    from overlay.view.doubts import list_missing
+
+    if asked.filter is not None:
+        records = list(read_samples(client.kafka, asked.stream.topic_names[:MOST_TOPICS]))
+        tell(list_missing(asked.stream, asked.filter, records, is_named=asked.is_named))
+
+
+def read_samples(kafka: Mapping[str, str], topics: Iterable[str]) -> Iterator[SampledRecord]:
+    """Yield some records from both ends of each partition of the topics; none where Kafka gives none."""
+    from overlay.inspect.reading import look_around, read_sample
+
+    with contextlib.suppress(OverlayError):
+        cluster = look_around(kafka)
+        for topic in topics:
+            if topic in cluster.topics:
+                yield from read_sample(kafka, topic, cluster.topics[topic], SAMPLE).records

@@ -1,0 +1,1 @@
+"""What `overlay doctor` says of Kafka, the machine and the workers: facts in, diagnoses out."""

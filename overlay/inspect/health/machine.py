@@ -1,0 +1,59 @@
+"""Judgement of this machine: the cache of compiled kernels, and Java. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .diagnosis import Check, Diagnosis, Severity
+
+_FOLDER = "let the service write there, or name another folder with NUMBA_CACHE_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """Where compiled kernels are kept. `failure`: why they cannot be kept anywhere, "" if they can."""
+
+    folder: str = ""
+    is_writable: bool = False
+    is_filled: bool = False
+    """Whether it has the kernels of this version."""
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaFacts:
+    """A Java runtime. `failure`: why there is none, "" if there is one."""
+
+    release: int = 0
+    program: str = ""
+    failure: str = ""
+
+
+def judge_kernels(kernels: KernelFacts) -> Diagnosis:
+    """Return what is to be said of the cache of compiled kernels."""
+    if kernels.failure:
+        text = f"compiled kernels cannot be kept, so every start compiles them: {kernels.failure}"
+        return Diagnosis(Severity.ERROR, Check.KERNELS, "", text, "name a folder with NUMBA_CACHE_DIR")
+    about = kernels.folder
+    if not kernels.is_writable and not kernels.is_filled:
+        text = "it has no kernels of this version, and this user may not write there: every start compiles them"
+        return Diagnosis(Severity.ERROR, Check.KERNELS, about, text, _FOLDER)
+    if not kernels.is_writable:
+        text = "this user may not write there: what is not compiled yet is compiled at every start"
+        return Diagnosis(Severity.WARNING, Check.KERNELS, about, text, _FOLDER)
+    if not kernels.is_filled:
+        text = "it has no kernels of this version yet: the next start compiles them, which takes up to a minute"
+        return Diagnosis(Severity.NOTE, Check.KERNELS, about, text)
+    return Diagnosis(Severity.OK, Check.KERNELS, about, "compiled kernels are kept there")
+
+
+def judge_java(java: JavaFacts, jobs: int) -> Diagnosis:
+    """Return what is to be said of Java. `jobs`: how many consumers of the folder have `engine: spark`."""
+    if not java.failure:
+        return Diagnosis(Severity.OK, Check.JAVA, java.program, f"Java {java.release}")
+    who = "the service needs none"
+    if not jobs:
+        return Diagnosis(Severity.NOTE, Check.JAVA, "", f"{java.failure.partition('. ')[0]}; {who}")
+    text = f"{java.failure.partition('. ')[0]}; {jobs} consumer{' has' if jobs == 1 else 's have'} engine: spark"
+    todo = "install Java 17 or later where the Spark jobs are started"
+    return Diagnosis(Severity.WARNING, Check.JAVA, "", text, todo)

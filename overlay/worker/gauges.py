@@ -1,0 +1,61 @@
+"""The gauges that no event sets: they are worked out when /metrics is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from overlay.clock import now_ms
+from overlay.metrics import Metrics
+from overlay.state.shard_state import ConsumerId
+
+from .lag import Lags
+from .metric_series import TURN
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Sets the gauges of what one worker serves. Other workers and Spark jobs set those of the rest."""
+
+    metrics: Metrics
+    lags: Lags
+    opened: Collection[ConsumerId]
+    """Consumers that have series. They change while `set_consumers` waits."""
+
+    def set_worker(self, *, is_ready: bool, owned: int, shards: int) -> None:
+        """Set what there is once for each worker. `owned`: shards of this worker; `shards`: that
+        there are."""
+        self.metrics.ready.set(is_ready)
+        self.metrics.shards_owned.set(owned)
+        self.metrics.shards.set(shards)
+
+    async def set_consumers(self, find_stalled: Callable[[], Collection[ConsumerId]]) -> None:
+        """Set the gauges of all consumers that have series. Lets other tasks run after every TURN
+        consumers."""
+        stalled, now = find_stalled(), now_ms()
+        for count, id in enumerate(list(self.opened), 1):
+            # one that has gone meanwhile would get its series back
+            if id in self.opened:
+                lag = self.lags.find(id, now)
+                if lag.records is not None:
+                    self.metrics.consumer_lag_records.labels(*id).set(lag.records)
+                if lag.seconds is not None:
+                    self.metrics.consumer_lag_seconds.labels(*id).set(lag.seconds)
+                self.metrics.consumer_stalled.labels(*id).set(id in stalled)
+            if count % TURN == 0:
+                await asyncio.sleep(0)
+
+    def set_stream(self, found: Mapping[str, Any]) -> None:
+        """Set the gauges of a stream. `found`: what /streams says of it (report.py)."""
+        metrics, name = self.metrics, found["name"]
+        if found["state"] != "elsewhere":
+            metrics.stream_stopped.labels(name).set(found["state"] == "stopped")
+        if found["index"] is not None:
+            known = [part for part in found["index"]["partitions"].values() if part["end"] >= 0]
+            behind = sum(max(0, part["end"] - part["position"]) for part in known)
+            metrics.index_lag_records.labels(name).set(behind)
+            if (ledger := found["index"]["ledger"]) is not None:
+                metrics.ledger_next_sequence.labels(name).set(ledger["last_sequence"] + 1)
+                metrics.ledger_runs.labels(name).set(ledger["runs"])

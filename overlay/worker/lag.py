@@ -1,0 +1,230 @@
+"""How far consumers are behind their streams, in records and in seconds, also while nothing is read for them.
+
+A consumer's lag in seconds is the age of the oldest record that it has not been given, whether its
+filter takes that record or not. It is never more than the time since the consumer was last seen at
+the end of its log. So a filter that matches once a day has no lag, and a record with an old
+timestamp counts from when it came.
+
+While a partition is read, the last record before the position is close enough to the first one
+behind it. Where nothing is read (a stalled consumer, a stopped stream, a shard that begins again),
+or where nothing has moved, the record itself has to be looked up, and the end of the log to be
+asked for. `Lags` says which questions to ask; worker/lag_watch.py asks Kafka. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from overlay.kafka.log_position import TopicPartition
+from overlay.state.shard_state import ConsumerId, ShardState
+
+if TYPE_CHECKING:
+    from .session import Session
+
+Spot = tuple[TopicPartition, int]
+"""A partition and an offset in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a consumer is in one partition.
+
+    `position`: the first offset that it has not been given. `end`: the last stable offset, -1 if
+    unknown. `read_ms`: the timestamp of the last record that was read before the position, ms since
+    1970; None if unknown. `is_live`: whether the partition is being read, so that a fetch keeps
+    `end` up to date.
+    """
+
+    position: int
+    end: int
+    read_ms: int | None
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a consumer is behind. `records`: offsets up to the ends of its partitions, None if an
+    end is unknown. `seconds`: None if nothing is known yet."""
+
+    records: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A place, when it was first seen with this position, and when the consumer was last seen at
+    the partition's end (None: never). Times in ms since 1970."""
+
+    place: Place
+    since_ms: int
+    done_ms: int | None
+
+
+@dataclass(slots=True)
+class Lags:
+    """The last known places of consumers, and what Kafka said of them. Outlives sessions."""
+
+    _known: dict[ConsumerId, dict[TopicPartition, _Known]] = field(default_factory=dict)
+    _ends: dict[TopicPartition, int] = field(default_factory=dict)
+    """Last stable offsets that Kafka was asked for."""
+    _times: dict[Spot, int] = field(default_factory=dict)
+    """Timestamps of the first record at or behind an offset, ms since 1970."""
+    _behind: set[Spot] = field(default_factory=set)
+    """Where consumers were behind at the last call of `list_unknown`."""
+
+    def note(self, places: Mapping[ConsumerId, Mapping[TopicPartition, Place]], now: int) -> None:
+        """Set where consumers are. Others keep their last places. `now`: ms since 1970."""
+        # consumers on one cursor share their places, and so what follows from them
+        made: dict[tuple[int, int], _Known] = {}
+        for consumer, own in places.items():
+            before = self._known.get(consumer, {})
+            after = self._known[consumer] = {}
+            for source, place in own.items():
+                known = before.get(source)
+                key = id(place), id(known)
+                if (found := made.get(key)) is None:
+                    found = made[key] = _follow(known, place, now)
+                after[source] = found
+
+    def forget(self, consumers: Iterable[ConsumerId]) -> None:
+        """Drop consumers that are not served here any more."""
+        for consumer in consumers:
+            self._known.pop(consumer, None)
+
+    def find(self, consumer: ConsumerId, now: int) -> Lag:
+        """Return the lag of a consumer. `now`: ms since 1970."""
+        known = self._known.get(consumer)
+        if not known:
+            return Lag(None, None)
+        records: int | None = 0
+        oldest = now
+        for source, each in known.items():
+            end = self._find_end(source, each.place)
+            records = None if end < 0 or records is None else records + max(0, end - each.place.position)
+            if end > each.place.position:
+                oldest = min(oldest, self._find_oldest(source, each))
+        # at the end of what is known, while an end is unknown: that is no lag of 0
+        return Lag(records, None if records is None and oldest == now else (now - oldest) / 1000)
+
+    def _find_end(self, source: TopicPartition, place: Place) -> int:
+        return place.end if place.is_live else max(place.end, self._ends.get(source, -1))
+
+    def _find_oldest(self, source: TopicPartition, known: _Known) -> int:
+        """Return the time of the oldest record that was not given, ms since 1970: the latest of its
+        lower bounds, or since when the consumer has been seen there if there is none."""
+        bounds = (self._times.get((source, known.place.position)), known.place.read_ms, known.done_ms)
+        return max((bound for bound in bounds if bound is not None), default=known.since_ms)
+
+    # questions to Kafka
+
+    def list_unread(self) -> set[TopicPartition]:
+        """Return the partitions whose ends no fetch tells to some consumer."""
+        return {source for own in self._known.values() for source, each in own.items() if not each.place.is_live}
+
+    def note_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Set the last stable offsets of partitions; those that were asked for before are dropped."""
+        self._ends = dict(ends)
+
+    def list_unknown(self, most: int) -> dict[Spot, int]:
+        """Return up to `most` offsets at which consumers are behind and whose timestamps are to be
+        looked up, each with the last stable offset of its partition.
+
+        An offset of a partition that is read is one only if the last call found it too, since most
+        have moved on by then. Forgets timestamps that are not needed any more.
+        """
+        behind: dict[Spot, int] = {}
+        wanted: dict[Spot, int] = {}
+        for own in self._known.values():
+            for source, each in own.items():
+                spot = source, each.place.position
+                if (end := self._find_end(source, each.place)) > each.place.position:
+                    behind[spot] = end
+                    if spot not in self._times and (not each.place.is_live or spot in self._behind):
+                        wanted[spot] = min(wanted.get(spot, each.since_ms), each.since_ms)
+        self._behind = set(behind)
+        self._times = {spot: time for spot, time in self._times.items() if spot in behind}
+        longest = sorted(wanted, key=lambda spot: (wanted[spot], spot))
+        return {spot: behind[spot] for spot in longest[:most]}
+
+    def note_time(self, spot: Spot, time: int) -> None:
+        """Set the timestamp of the first record at or behind an offset, ms since 1970."""
+        self._times[spot] = time
+
+
+def _follow(before: _Known | None, place: Place, now: int) -> _Known:
+    """Return what is known of a place, after what was known before in the same partition."""
+    if place.is_live and 0 <= place.end <= place.position:
+        return _Known(place, now, now)
+    if before is None:
+        return _Known(place, now, None)
+    since = before.since_ms if before.place.position == place.position else now
+    # one that was rewound has not had everything
+    done = before.done_ms if before.place.position <= place.position else None
+    return _Known(place, since, done)
+
+
+def find_places(
+    session: Session, newest: Mapping[ConsumerId, int], only: ConsumerId | None = None
+) -> dict[ConsumerId, dict[TopicPartition, Place]]:
+    """Return where the consumers of a session are: all, or `only` one.
+
+    `newest`: by consumer, the timestamp of the last record that was delivered to it, ms since 1970.
+    A consumer whose matching records wait to be delivered is where the first of these is.
+    """
+    found: dict[ConsumerId, dict[TopicPartition, Place]] = {}
+    ends: dict[TopicPartition, int] = {}
+    for (stream, source), cursors in session.cursors.partitions():
+        if only is not None and stream != only[0]:
+            continue
+        for cursor in cursors:
+            is_live = not cursor.is_halted and cursor.stable_end >= 0
+            place = Place(cursor.position, cursor.stable_end, cursor.read_ms, is_live)
+            ends[source] = max(ends.get(source, -1), cursor.stable_end)
+            for consumer in cursor.members if only is None else cursor.members & {only}:
+                found.setdefault(consumer, {})[source] = place
+    for consumer in session.assignment.readers if only is None else [only]:
+        if consumer in session.assignment.readers:
+            _hold_back(session, consumer, found.setdefault(consumer, {}), ends, newest.get(consumer))
+    unread = _list_unread(session)
+    for consumer in unread if only is None else unread & {only}:
+        found[consumer] = _find_kept(session.commits.state, consumer, newest.get(consumer))
+    return found
+
+
+def _hold_back(
+    session: Session,
+    consumer: ConsumerId,
+    places: dict[TopicPartition, Place],
+    ends: Mapping[TopicPartition, int],
+    newest: int | None,
+) -> None:
+    """Set the places of a consumer that has left its cursors, or whose records wait to be
+    delivered."""
+    standing = session.cursors.standing(consumer)
+    waiting = {source: at.position for source, at in (standing.parked or {}).items()} | dict(standing.holds)
+    for source, position in waiting.items():
+        here = places.get(source)
+        if here is None:
+            places[source] = Place(position, ends.get(source, -1), newest, False)
+        elif position < here.position:
+            places[source] = Place(position, here.end, newest, here.is_live)
+
+
+def _list_unread(session: Session) -> set[ConsumerId]:
+    """Return the consumers that the state knows and for which nothing is read: those that are
+    stalled, and those of stopped streams. Those of Spark jobs have their positions elsewhere."""
+    assignment = session.assignment
+    return {
+        consumer
+        for consumer, known in session.commits.state.consumers.items()
+        if (consumer in assignment.stalled or consumer[0] in assignment.stopped) and not known.job
+    }
+
+
+def _find_kept(state: ShardState, consumer: ConsumerId, newest: int | None) -> dict[TopicPartition, Place]:
+    """Return where a consumer is by the state: at its own positions, elsewhere at its stream's."""
+    at = {source: position for (stream, source), position in state.cursors.items() if stream == consumer[0]}
+    at |= state.consumers[consumer].own
+    return {source: Place(position.position, -1, newest, False) for source, position in at.items()}

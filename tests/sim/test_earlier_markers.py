@@ -1,0 +1,122 @@
+"""An output that loses the marker of a transaction which other transactions of the same owner follow elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from overlay.config import Loaded
+
+from .host import Worker, read_config
+from .kafka.session import Answer
+from .scenes import await_values, intercept, read_values, until
+from .test_lost_markers import END, OUTPUT, is_open, make_world
+from .world import World
+from .writing import New, send
+
+OTHER = ("other", 0)
+SHORT_S = 0.1
+"""Time without a leader: enough to lose a marker, and too short for the worker to notice it."""
+
+
+def configure(world: World) -> Loaded:
+    """Two consumers of a shard, each with the records of one key."""
+    return read_config(
+        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
+        [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
+        [
+            {
+                "stream": "S",
+                "durable_name": "c",
+                "deliver_subject": "out",
+                "ack_policy": "none",
+                "filter_subject": "s.out",
+            },
+            {
+                "stream": "S",
+                "durable_name": "d",
+                "deliver_subject": "other",
+                "ack_policy": "none",
+                "filter_subject": "s.other",
+            },
+        ],
+    )
+
+
+def test_a_worker_completes_its_own_commit_whose_marker_was_lost() -> None:
+    """Readers of the output would wait for it until there is more to deliver."""
+    world = make_world(10)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        worker = Worker(world, "w", configure(world))
+        worker.start()
+        await send(world, "source", [New(0, b"out", b"0")])
+        await await_values(world, "out", ["0"])
+        steps: list[str] = []
+
+        def end(answer: Answer, handle: Callable[[Answer], None]) -> None:
+            if not steps and is_open(world, OUTPUT):
+                world.cluster.remove_leader(*OUTPUT)
+                steps.append("lost")
+            handle(answer)
+
+        intercept(world, END, end)
+        await send(world, "source", [New(0, b"out", b"1")])
+        await until(lambda: bool(steps), "a transaction has ended without a leader", pause_s=SHORT_S)
+        await asyncio.sleep(SHORT_S)
+        world.cluster.restore_leader(*OUTPUT)
+        assert is_open(world, OUTPUT)
+        await await_values(world, "out", ["0", "1"], 30.0)
+        await send(world, "source", [New(0, b"out", b"2")])
+        await await_values(world, "out", ["2"])
+        assert read_values(world, "out") == ["0", "1", "2"]
+        await worker.stop()
+
+    world.run(history)
+
+
+def test_a_commit_that_a_later_transaction_follows_elsewhere_is_completed() -> None:
+    """The worker lives on, writes to another output, and is killed before a transaction there ends. That one is aborted."""
+    world = make_world(9)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        worker = Worker(world, "w", configure(world))
+        worker.start()
+        await send(world, "source", [New(0, b"out", b"0"), New(0, b"other", b"0")])
+        await await_values(world, "out", ["0"])
+        await await_values(world, "other", ["0"])
+        steps: list[str] = []
+
+        def end(answer: Answer, handle: Callable[[Answer], None]) -> None:
+            if steps == ["lose"] and is_open(world, OUTPUT):
+                world.cluster.remove_leader(*OUTPUT)
+                steps.append("lost")
+            elif steps[-1:] == ["kill"] and is_open(world, OTHER):
+                worker.kill()
+                steps.append("killed")
+                return
+            handle(answer)
+
+        intercept(world, END, end)
+        steps.append("lose")
+        await send(world, "source", [New(0, b"out", b"lost")])
+        await until(lambda: steps[-1] == "lost", "a transaction has ended without a leader", pause_s=SHORT_S)
+        await asyncio.sleep(SHORT_S)
+        world.cluster.restore_leader(*OUTPUT)
+        assert is_open(world, OUTPUT)
+        await send(world, "source", [New(0, b"other", b"1")])
+        await await_values(world, "other", ["1"])
+        steps.append("kill")
+        await send(world, "source", [New(0, b"other", b"2")])
+        await until(lambda: steps[-1] == "killed", "the worker is killed before its transaction ends")
+        worker.start()
+        await send(world, "source", [New(0, b"out", b"3")])
+        await await_values(world, "other", ["2"])
+        await await_values(world, "out", ["3"])
+        assert read_values(world, "out") == ["0", "lost", "3"]
+        assert read_values(world, "other") == ["0", "1", "2"]
+        await worker.stop()
+
+    world.run(history)

@@ -1,0 +1,90 @@
+"""What is said of a question that can find nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from overlay.client.read.topic import describe_topic
+from overlay.config.stream import StreamConfig
+from overlay.filter import compile_sql
+from overlay.inspect.sample import SampledRecord
+from overlay.subject import Pattern
+from overlay.view.doubts import list_doubts, list_missing
+from tests.config.folders import load_files
+
+ORDERS = """name: ORDERS
+topics: [orders]
+subjects: ["orders.>"]
+subject: {template: "orders.{header:to}"}
+properties: {total: {type: double, from: "{value:total}"}}
+"""
+RECORDS = [
+    SampledRecord(
+        0, number, None, b'{"total": %d, "customer": {"country": "NO"}, "vip": true}' % number, (("To", b"x"),)
+    )
+    for number in range(3)
+]
+
+
+@pytest.fixture
+def orders(tmp_path_factory: pytest.TempPathFactory) -> StreamConfig:
+    return load_files(tmp_path_factory.mktemp("config"), {"streams/orders.yaml": ORDERS}).streams["ORDERS"]
+
+
+def doubt(stream: StreamConfig, *subjects: str, sql: str = "", is_named: bool = True) -> list[str]:
+    compiled = compile_sql(sql, stream.properties) if sql else None
+    return list(list_doubts(stream, [Pattern(text) for text in subjects], compiled, is_named=is_named))
+
+
+def test_subjects(orders: StreamConfig) -> None:
+    assert doubt(orders, "orders.>", "orders.*", "*.x", ">") == []
+    (plain,) = doubt(orders, "orders.paid*")
+    assert "in 'paid*' is an ordinary character" in plain
+    assert doubt(orders, "invoices.>") == [
+        "no record of stream ORDERS has a subject like invoices.>: its subjects are orders.>"
+    ]
+    topic = describe_topic("orders", {})
+    assert doubt(topic, "orders", ">", is_named=False) == []
+    assert doubt(topic, "orders.>", is_named=False) == [
+        "no record of topic orders has a subject like orders.>: its subjects are orders"
+    ]
+
+
+def test_filters(orders: StreamConfig) -> None:
+    assert doubt(orders, sql="total > 5 AND a = 'x'") == []
+    assert doubt(orders, sql="a = 'x' AND 1 = 2") == ["the filter is false for every record"]
+    assert doubt(orders, sql="5") == ["the filter is unknown for every record"]
+    assert doubt(orders, sql="TRUE") == []
+    (never,) = doubt(orders, sql="total = 'x'")
+    assert never.startswith("total = 'x' is true of no record")
+
+
+def miss(
+    stream: StreamConfig, sql: str, *, is_named: bool = True, records: list[SampledRecord] | None = None
+) -> list[str]:
+    sampled = RECORDS if records is None else records
+    return list(list_missing(stream, compile_sql(sql, stream.properties), sampled, is_named=is_named))
+
+
+def test_names_that_no_record_has(orders: StreamConfig) -> None:
+    topic = describe_topic("orders", {"tot": {"type": "double", "from": "{value:totl}"}})
+    assert miss(topic, "country = 'NO'", is_named=False) == [
+        "none of 3 sampled records has the header 'country', which the filter names. For the JSON field say --property"
+        " country:string=value:customer.country"
+    ]
+    assert miss(topic, "vip = TRUE", is_named=False)[0].endswith("--property vip:boolean=value:vip")
+    assert miss(orders, "country = 'NO'") == [
+        "none of 3 sampled records has the header 'country', which the filter names. For the JSON field add to the file of"
+        ' stream ORDERS, under properties: country: {type: string, from: "{value:customer.country}"}'
+    ]
+    assert miss(topic, "tot > 5", is_named=False) == [
+        "none of 3 sampled records has the JSON field 'totl', which the filter names. Did you mean total?"
+    ]
+    assert miss(topic, "to = 'x'", is_named=False)[0].endswith("Did you mean To?")
+    assert miss(topic, "zebra = 'x'", is_named=False)[0].endswith("They have To")
+
+
+def test_names_that_some_record_has_or_that_need_none(orders: StreamConfig) -> None:
+    assert miss(orders, "total > 5 AND To = 'x'") == []
+    assert miss(orders, "p.subject = 'x' AND p.creation_time > 5 AND h.priority > 3") == []
+    assert miss(orders, "country = 'NO'", records=[]) == []
