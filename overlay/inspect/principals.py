@@ -114,7 +114,8 @@ def _name_resource(need: Need) -> list[str]:
 
 
 def _is_jobs(need: Need) -> bool:
-    return any(user.startswith(JOB_USER) for user in need.users)
+    """Return whether only Spark jobs need it."""
+    return bool(need.users) and all(user.startswith(JOB_USER) for user in need.users)
 
 
 def _pick(loaded: Loaded, *kinds: ResourceKind) -> Iterator[Need]:
