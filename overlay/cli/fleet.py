@@ -63,9 +63,9 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     def reload(files: Loaded) -> None:
         live.expected = expect(files)
 
-    address = loaded.service.fleet.address
-    runner, port = await start_http(make_app(live, FleetMetrics()), address, field="fleet.listen")
-    log.info("http listens", url=f"http://{address[0]}:{port}/")
+    http, address = loaded.service.http, loaded.service.fleet.address
+    runner, port = await start_http(make_app(live, FleetMetrics()), http, address, field="fleet.listen")
+    log.info("http listens", url=f"{http.scheme}://{address[0]}:{port}/")
     watching = asyncio.create_task(watch_folder(folder, reload))
     try:
         await run_app(loaded.service, live, stop)

@@ -115,10 +115,13 @@ def load_service(file: FilePath, environment: Mapping[str, str]) -> ServiceConfi
         first, *others = problems
         message = "\n".join([first.message, *(str(other) for other in others)])
         raise ConfigError(first.place, message, field=first.field, code=first.code)
-    if conflict := service.kafka_properties.find_conflict():
-        name, why = conflict
-        path = ("kafka", name)
-        raise ConfigError(document.place(path), why, field=show_path(path))
+    for part, conflict in (
+        ("kafka", service.kafka_properties.find_conflict()),
+        ("http", service.http.find_conflict()),
+    ):
+        if conflict:
+            path = (part, conflict[0])
+            raise ConfigError(document.place(path), conflict[1], field=show_path(path))
     return service
 
 

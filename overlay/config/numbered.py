@@ -8,19 +8,25 @@ from .service import ServiceConfig
 def number_worker(service: ServiceConfig, number: int) -> ServiceConfig:
     """Return the settings of worker `number`, counted from 0.
 
-    The first listens at `http.listen`, each further one at the next port, without that of `fleet.listen`. Port 0 stays 0.
-    If `fleet.worker` gives a name, a dash and the number from 1 are added to it.
+    The first listens at `http.listen`, each further one at the next port, without that of `fleet.listen`; the same for
+    `http.metrics_listen`. Port 0 stays 0. If `fleet.worker` gives a name, a dash and the number from 1 are added to it.
     """
-    host, first = service.http.address
-    port = _choose_port(first, service.fleet.address[1], number)
-    listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    http = service.http
+    listen = {"listen": _choose_address(http.address, service, number)}
+    if http.metrics_address is not None:
+        listen["metrics_listen"] = _choose_address(http.metrics_address, service, number)
     name = f"{service.fleet.worker}-{number + 1}" if service.fleet.worker else ""
     return service.model_copy(
         update={
-            "http": service.http.model_copy(update={"listen": listen}),
+            "http": http.model_copy(update=listen),
             "fleet": service.fleet.model_copy(update={"worker": name}),
         }
     )
+
+
+def _choose_address(first: tuple[str, int], service: ServiceConfig, number: int) -> str:
+    host, port = first[0], _choose_port(first[1], service.fleet.address[1], number)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _choose_port(first: int, avoided: int, number: int) -> int:
@@ -33,9 +39,16 @@ def _choose_port(first: int, avoided: int, number: int) -> int:
 def find_fault(service: ServiceConfig, count: int) -> str:
     """Return why so many workers cannot be started with these settings, and what to do; "" if they can."""
     last = number_worker(service, count - 1)
-    port = _choose_port(service.http.address[1], service.fleet.address[1], count - 1)
-    if port > 65_535:
-        return f"http.listen: {count} workers need ports up to {port}. Choose a lower one"
+    http, avoided = service.http, service.fleet.address[1]
+    taken: set[int] = set()
+    for name, first in (("http.listen", http.address), ("http.metrics_listen", http.metrics_address)):
+        ports = [_choose_port(first[1], avoided, number) for number in range(count)] if first and first[1] else []
+        if ports and ports[-1] > 65_535:
+            return f"{name}: {count} workers need ports up to {ports[-1]}. Choose a lower one"
+        if taken.intersection(ports):
+            wanted = f"the ports {ports[0]} to {ports[-1]}"
+            return f"{name}: {count} workers need {wanted}, and http.listen has some of them. Choose others"
+        taken.update(ports)
     if len(last.fleet.worker) > 100:
         return f"fleet.worker: {last.fleet.worker} is longer than 100 characters. Choose a shorter one"
     return ""

@@ -16,6 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from .model import Model, check_topic
 
 _HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\],]*):(?P<port>\d{1,5})", re.ASCII)
+_HOST_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?", re.ASCII)
+_TOKEN = re.compile(r"[!-~]{16,1024}", re.ASCII)
 _PREFIX = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,39}", re.ASCII)
 WORKER_NAME = re.compile(r"[a-zA-Z0-9._:-]{1,100}", re.ASCII)
 """Names of workers."""
@@ -43,6 +45,25 @@ def split_address(text: str) -> tuple[str, int]:
 
 def _check_listen(text: str) -> str:
     split_address(text)
+    return text
+
+
+def _check_metrics_listen(text: str) -> str:
+    return _check_listen(text) if text else text
+
+
+def _check_host(text: str) -> str:
+    if not _HOST_NAME.fullmatch(text):
+        raise ValueError("a host name has letters, digits, dots and dashes, and no port")
+    return text
+
+
+def _check_token(text: str) -> str:
+    # 16 characters of base64 are 96 bits; blanks and other scripts are cut or changed on their way through headers
+    if text and not _TOKEN.fullmatch(text):
+        raise ValueError(
+            "a token has at least 16 printable ASCII characters and no blanks: `openssl rand -base64 32` makes one"
+        )
     return text
 
 
@@ -172,15 +193,51 @@ class TopicsConfig(Model):
     topic whose name begins with `name.`"""
 
 
+HostName = Annotated[str, AfterValidator(_check_host), Field(json_schema_extra={"pattern": _HOST_NAME.pattern})]
+
+
 class HttpConfig(Model):
-    """The HTTP server for /metrics, /healthz and /readyz."""
+    """The HTTP server for /metrics, /healthz and /readyz. `hosts`, `token` and `tls_*` hold for the pages of
+    `overlay fleet run` as well."""
 
     listen: Annotated[str, AfterValidator(_check_listen)] = "127.0.0.1:8222"
     """Address to listen on, as host:port; port 0 takes a free one."""
+    metrics_listen: Annotated[str, AfterValidator(_check_metrics_listen)] = ""
+    """Address for /metrics alone, as host:port. The other address has no /metrics then."""
+    hosts: tuple[HostName, ...] = ()
+    """Host names by which the pages may be asked, beside addresses, `localhost` and the name in `listen`. Without any, every
+    name may be used, unless the pages are at a loopback address."""
+    token: Annotated[str, AfterValidator(_check_token), Field(repr=False)] = ""
+    """Secret that every request must bring, as `Authorization: Bearer TOKEN` or as a password; write ${VARIABLE} to take it
+    from the environment."""
+    tls_certificate: str = ""
+    """File with the server's certificate chain (PEM); the pages are served by HTTPS then."""
+    tls_key: str = ""
+    """File with the certificate's private key (PEM), without a password."""
 
     @property
     def address(self) -> tuple[str, int]:
         return split_address(self.listen)
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Where /metrics is served alone; None if it is with the other pages."""
+        return split_address(self.metrics_listen) if self.metrics_listen else None
+
+    @property
+    def scheme(self) -> str:
+        """How URLs of the pages begin."""
+        return "https" if self.tls_certificate else "http"
+
+    def find_conflict(self) -> tuple[str, str] | None:
+        """Return the field to change and the reason, if fields conflict; None otherwise."""
+        if self.tls_certificate and not self.tls_key:
+            return "tls_certificate", "needs tls_key too. Add it"
+        if self.tls_key and not self.tls_certificate:
+            return "tls_key", "needs tls_certificate too. Add it"
+        if self.metrics_address == self.address and self.address[1]:
+            return "metrics_listen", "is the address of http.listen. Choose another one, or leave it out"
+        return None
 
 
 class MetricsConfig(Model):

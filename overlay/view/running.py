@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import ssl
 from contextlib import closing
 from dataclasses import dataclass, fields
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 from typing import Any
 
 from overlay.config import HttpConfig
@@ -46,13 +48,19 @@ async def ask_service(http: HttpConfig) -> OverlayFacts:
     host, port = http.address
     if port == 0:
         raise NoService("http.listen has port 0, so the address of a service is not known")
-    url = f"http://{_reachable(host)}:{port}"
+    url = f"{http.scheme}://{_reachable(host)}:{port}"
     try:
         async with asyncio.timeout(DEADLINE_S):
-            wire = await asyncio.to_thread(_fetch, _reachable(host), port)
+            wire = await asyncio.to_thread(_fetch, http, _reachable(host), port)
         service = ServiceFacts(**_known(ServiceFacts, wire.service) | {"url": url})
         streams = [_read_stream(found) for found in wire.streams]
         consumers = [_read_consumer(found) for found in wire.consumers]
+    except PermissionError as error:
+        raise NoService(f"the service at {url} does not answer: {error}") from error
+    except ssl.SSLError as error:
+        raise NoService(
+            f"the service at {url} does not answer with the certificate of http.tls_certificate: {error}"
+        ) from error
     except OSError as error:
         raise NoService(f"the service is not running: nothing answers at {url}") from error
     except (HTTPException, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -76,21 +84,44 @@ def _reachable(host: str) -> str:
     return host if address.version == 4 else f"[{host}]"
 
 
-def _fetch(host: str, port: int) -> _Wire:
-    """Return the three pages of a service, read over one connection. Raises OSError if none answers,
-    HTTPException or ValueError if the answer is not that of a service.
+def _fetch(http: HttpConfig, host: str, port: int) -> _Wire:
+    """Return the three pages of a service, read over one connection.
+
+    Raises PermissionError with the service's words if it refuses us, ssl.SSLError, OSError if none
+    answers, HTTPException or ValueError if the answer is not that of a service.
 
     The standard library's client: a command is done before another one is imported.
     """
-    with closing(HTTPConnection(host.strip("[]"), port, timeout=DEADLINE_S)) as connection:
+    headers = {"Authorization": f"Bearer {http.token}"} if http.token else {}
+    with closing(_connect(http, host.strip("[]"), port)) as connection:
         parts = []
         for part in ("service", "streams", "consumers"):
-            connection.request("GET", f"/{part}")
+            connection.request("GET", f"/{part}", headers=headers)
             answer = connection.getresponse()
+            body = answer.read()
+            if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise PermissionError(json.loads(body)["error"])
             if answer.status != HTTPStatus.OK:
                 raise HTTPException(f"/{part}: {answer.status}")
-            parts.append(json.loads(answer.read()))
+            parts.append(json.loads(body))
     return _Wire(*parts)
+
+
+def _connect(http: HttpConfig, host: str, port: int) -> HTTPConnection:
+    """Return a connection that is not open yet. With TLS it accepts exactly the certificate of the folder,
+    whatever names are in it. Raises PermissionError if the file cannot be read."""
+    if not http.tls_certificate:
+        return HTTPConnection(host, port, timeout=DEADLINE_S)
+    try:
+        first, end, _ = Path(http.tls_certificate).read_text().partition("-----END CERTIFICATE-----")
+    except (OSError, ValueError) as error:
+        raise PermissionError(f"http.tls_certificate {http.tls_certificate} cannot be read: {error}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    # trusts the certificate itself, without the one that has signed it
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=first + end)
+    return HTTPSConnection(host, port, timeout=DEADLINE_S, context=context)
 
 
 def _read_stream(found: dict[str, Any]) -> StreamFacts:

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from overlay.config import HttpConfig
 from overlay.errors import OverlayError
 from overlay.metrics import Metrics
 
+from .access import load_tls, make_guard, watch_certificate
 from .metrics_page import MetricsPage
 
 
@@ -31,12 +33,9 @@ class Reports(Protocol):
         ...
 
 
-def make_app(metrics: Metrics, reports: Reports) -> web.Application:
-    """Return the application with all routes, which does not listen yet."""
-    page = MetricsPage(metrics, reports.set_gauges)
-
-    async def serve_metrics(_: web.Request) -> web.Response:
-        return web.Response(body=await page.read(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+def make_app(metrics: Metrics | None, reports: Reports) -> web.Application:
+    """Return the application with all routes, which does not listen yet. Without `metrics` it has no
+    /metrics."""
 
     async def serve_health(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -55,8 +54,7 @@ def make_app(metrics: Metrics, reports: Reports) -> web.Application:
 
         return serve
 
-    app = web.Application()
-    app.router.add_get("/metrics", serve_metrics)
+    app = web.Application() if metrics is None else make_metrics_app(metrics, reports)
     app.router.add_get("/healthz", serve_health)
     app.router.add_get("/readyz", serve_ready)
     app.router.add_get("/service", serve_part("service"))
@@ -65,17 +63,50 @@ def make_app(metrics: Metrics, reports: Reports) -> web.Application:
     return app
 
 
+def make_metrics_app(metrics: Metrics, reports: Reports) -> web.Application:
+    """Return an application with /metrics alone."""
+    page = MetricsPage(metrics, reports.set_gauges)
+
+    async def serve_metrics(_: web.Request) -> web.Response:
+        return web.Response(body=await page.read(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/metrics", serve_metrics)
+    return app
+
+
+async def start_pages(metrics: Metrics, reports: Reports, http: HttpConfig) -> tuple[list[web.AppRunner], int]:
+    """Begin to listen at the one or two addresses of a worker. Return what runs, whose `cleanup` ends
+    it, and the real port of http.listen. Raises OverlayError as `start_http`."""
+    if http.metrics_address is None:
+        runner, port = await start_http(make_app(metrics, reports), http, http.address)
+        return [runner], port
+    runner, port = await start_http(make_app(None, reports), http, http.address)
+    try:
+        app = make_metrics_app(metrics, reports)
+        beside, _ = await start_http(app, http, http.metrics_address, field="http.metrics_listen")
+    except BaseException:
+        await runner.cleanup()
+        raise
+    return [runner, beside], port
+
+
 async def start_http(
-    app: web.Application, address: tuple[str, int], field: str = "http.listen"
+    app: web.Application, http: HttpConfig, address: tuple[str, int], field: str = "http.listen"
 ) -> tuple[web.AppRunner, int]:
-    """Begin to listen at a host and port; port 0 lets the system choose one. Return the runner,
-    whose `cleanup` ends it, and the real port. Raises OverlayError if it cannot listen there.
+    """Begin to listen at a host and port, with the token and TLS of `http`; port 0 lets the system choose
+    one. Return the runner, whose `cleanup` ends it, and the real port. Raises OverlayError if it cannot
+    listen there, or if the certificate cannot be used.
 
     `field`: which field of overlay.yaml has the address, for that error.
     """
+    tls = load_tls(http)
+    app.middlewares.append(make_guard(http, address[0]))
+    if tls is not None:
+        app.cleanup_ctx.append(watch_certificate(http, tls))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, *address)
+    site = web.TCPSite(runner, *address, ssl_context=tls)
     try:
         await site.start()
     except OSError as error:

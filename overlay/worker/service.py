@@ -35,7 +35,7 @@ from overlay.state.takeover import ensure_state_topic
 from overlay.waits import is_set_within, unless
 
 from .gauges import Gauges
-from .http import make_app, start_http
+from .http import start_pages
 from .lag import Lags
 from .lag_watch import LagWatch
 from .membership import Membership
@@ -97,9 +97,9 @@ class Service:
     async def run(self, stop: asyncio.Event) -> None:
         """Listen for HTTP, load the kernels, and `serve` until `stop`. Raises OverlayError if the
         HTTP address is taken, CredentialsRefused."""
-        service = self.loaded.service
-        runner, self.port = await start_http(make_app(self.metrics, self), service.http.address)
-        log.info("http listens", url=f"http://{service.http.address[0]}:{self.port}/metrics")
+        http = self.loaded.service.http
+        runners, self.port = await start_pages(self.metrics, self, http)
+        log.info("http listens", url=f"{http.scheme}://{http.address[0]}:{self.port}/readyz")
         interval = sys.getswitchinterval()
         try:
             sys.setswitchinterval(SWITCH_S)
@@ -108,7 +108,8 @@ class Service:
                 await self.serve(stop)
         finally:
             sys.setswitchinterval(interval)
-            await runner.cleanup()
+            for runner in runners:
+                await runner.cleanup()
 
     def reload(self, files: Loaded) -> None:
         """Apply changed stream and consumer files of the folder from now on; does not wait until

@@ -124,6 +124,16 @@ KAFKA = "kafka:\n  bootstrap.servers: a:1\n"
         (KAFKA + "topics: {replicas: 3}\n", "3:10: topics.replicas: ", "Did you mean replication?"),
         (KAFKA + "http: {listen: 8222}\n", "3:16: http.listen: ", "found 8222"),
         (KAFKA + "http: {listen: 'a:70000'}\n", "3:16: http.listen: ", "not host:port"),
+        (KAFKA + "http: {metrics_listen: here}\n", "3:24: http.metrics_listen: ", "not host:port"),
+        (
+            KAFKA + "http: {metrics_listen: '127.0.0.1:8222'}\n",
+            "3:24: http.metrics_listen: ",
+            "is the address of http.listen",
+        ),
+        (KAFKA + "http: {hosts: ['a:1']}\n", "3:16: http.hosts[0]: ", "and no port"),
+        (KAFKA + "http: {token: short}\n", "3:15: http.token: ", "at least 16"),
+        (KAFKA + "http: {tls_key: a.pem}\n", "3:17: http.tls_key: ", "needs tls_certificate too"),
+        (KAFKA + "http: {tls_certificate: a.pem}\n", "3:25: http.tls_certificate: ", "needs tls_key too"),
     ],
 )
 def test_a_bad_service_file_stops_the_load(tmp_path: Path, text: str, where: str, words: str) -> None:
@@ -144,6 +154,9 @@ def test_several_problems_of_the_service_file_come_together(tmp_path: Path) -> N
 def test_a_secret_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_files(tmp_path, {"overlay.yaml": KAFKA + "  sasl.password: [hunter2]\n"})
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        load_files(tmp_path, {"overlay.yaml": KAFKA + "http:\n  token: [hunter2]\n"})
     assert "hunter2" not in str(caught.value)
 
 

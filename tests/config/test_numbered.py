@@ -8,10 +8,16 @@ from overlay.config import ServiceConfig
 from overlay.config.numbered import find_fault, number_worker
 
 
-def make(http: str = "127.0.0.1:8222", fleet: str = "127.0.0.1:8223", worker: str = "") -> ServiceConfig:
+def make(
+    http: str = "127.0.0.1:8222", fleet: str = "127.0.0.1:8223", worker: str = "", metrics: str = ""
+) -> ServiceConfig:
     kafka = {"bootstrap.servers": "localhost:9092"}
     return ServiceConfig.model_validate(
-        {"kafka": kafka, "http": {"listen": http}, "fleet": {"listen": fleet, "worker": worker}}
+        {
+            "kafka": kafka,
+            "http": {"listen": http, "metrics_listen": metrics},
+            "fleet": {"listen": fleet, "worker": worker},
+        }
     )
 
 
@@ -40,3 +46,17 @@ def test_ports_and_names_that_there_are_not() -> None:
     assert find_fault(make(), 64) == ""
     assert "need ports up to 65537" in find_fault(make("127.0.0.1:65530"), 8)
     assert "is longer than 100 characters" in find_fault(make(worker="x" * 99), 2)
+
+
+def test_an_address_for_metrics_is_numbered_too() -> None:
+    service = make("127.0.0.1:8222", "127.0.0.1:9101", metrics="0.0.0.0:9100")
+    assert [number_worker(service, number).http.metrics_listen for number in range(3)] == [
+        "0.0.0.0:9100",
+        "0.0.0.0:9102",
+        "0.0.0.0:9103",
+    ]
+    assert find_fault(service, 64) == ""
+    assert "http.metrics_listen: 900 workers need the ports 9100 to 10000" in find_fault(service, 900)
+    assert "http.metrics_listen: 2 workers need ports up to 65536" in find_fault(make(metrics="127.0.0.1:65535"), 2)
+    assert number_worker(make(metrics="127.0.0.1:0"), 3).http.metrics_listen == "127.0.0.1:0"
+    assert number_worker(make(), 3).http.metrics_listen == ""

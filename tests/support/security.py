@@ -16,7 +16,13 @@ from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, Us
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, pkcs12
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
 from cryptography.x509.oid import NameOID
 
 from overlay.local import Broker
@@ -61,6 +67,18 @@ def make_security(folder: Path) -> Security:
     encryption = BestAvailableEncryption(_STORE_PASSWORD.encode())
     keystore.write_bytes(pkcs12.serialize_key_and_certificates(b"server", key, certificate, [ca], encryption))
     return Security(ca_file, _build_properties(keystore))
+
+
+def write_certificate(folder: Path, name: str, password: str = "") -> tuple[Path, Path]:
+    """Write a certificate that has signed itself into `folder`, and its key. Return the two PEM files."""
+    folder.mkdir(exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+    files = folder / "certificate.pem", folder / "key.pem"
+    files[0].write_bytes(_sign(subject, key, subject, key, authority=False).public_bytes(Encoding.PEM))
+    files[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+    return files
 
 
 def add_scram_user(bootstrap: str, user: str = USER, password: str = PASSWORD) -> None:
