@@ -45,6 +45,8 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     """Listen for HTTP and run the application until SIGTERM or SIGINT. Raises OverlayError if the address is taken,
     CredentialsRefused.
     """
+    from overlay.client.control.control import Control
+    from overlay.fleet.actions import Actions
     from overlay.fleet.app import run_app
     from overlay.fleet.http import make_app
     from overlay.fleet.live import LivePicture
@@ -64,7 +66,10 @@ async def serve(loaded: Loaded, folder: Path) -> None:
         live.expected = expect(files)
 
     http, address = loaded.service.http, loaded.service.fleet.address
-    runner, port = await start_http(make_app(live, FleetMetrics()), http, address, field="fleet.listen")
+    # connects at the first action
+    control = Control(loaded.service.kafka, loaded.service.topics.prefix, name="fleet page", is_patient=False)
+    actions = Actions(http.admin_token, control, live) if http.admin_token else None
+    runner, port = await start_http(make_app(live, FleetMetrics(), actions), http, address, field="fleet.listen")
     log.info("http listens", url=f"{http.scheme}://{address[0]}:{port}/")
     watching = asyncio.create_task(watch_folder(folder, reload))
     try:
@@ -72,4 +77,5 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     finally:
         watching.cancel()
         await runner.cleanup()
+        control.close()
     log.info("stopped")

@@ -21,7 +21,7 @@ from .model import describe_fields
 from .relations import suggest
 from .service import KafkaProperties
 
-_SECRETS = ("sasl.password", "ssl.key.password", "token")
+_SECRETS = ("sasl.password", "ssl.key.password", "token", "admin_token")
 _KINDS = {
     "string_type": "a text",
     "int_type": "a whole number",

@@ -210,6 +210,9 @@ class HttpConfig(Model):
     token: Annotated[str, AfterValidator(_check_token), Field(repr=False)] = ""
     """Secret that every request must bring, as `Authorization: Bearer TOKEN` or as a password; write ${VARIABLE} to take it
     from the environment."""
+    admin_token: Annotated[str, AfterValidator(_check_token), Field(repr=False)] = ""
+    """Secret with which the page of `overlay fleet run` lets an administrator pause consumers and drain workers; without one
+    nothing can be changed there. Write ${VARIABLE} to take it from the environment."""
     tls_certificate: str = ""
     """File with the server's certificate chain (PEM); the pages are served by HTTPS then."""
     tls_key: str = ""
@@ -235,6 +238,8 @@ class HttpConfig(Model):
             return "tls_certificate", "needs tls_key too. Add it"
         if self.tls_key and not self.tls_certificate:
             return "tls_key", "needs tls_certificate too. Add it"
+        if self.admin_token and self.admin_token == self.token:
+            return "admin_token", "is the token of all users. Choose another one"
         if self.metrics_address == self.address and self.address[1]:
             return "metrics_listen", "is the address of http.listen. Choose another one, or leave it out"
         return None

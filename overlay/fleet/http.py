@@ -12,6 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from overlay.clock import monotonic
 
+from .actions import Actions
 from .live import LivePicture
 from .metrics import FleetMetrics
 
@@ -34,8 +35,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def make_app(live: LivePicture, metrics: FleetMetrics) -> web.Application:
-    """Return the application with all routes, which does not listen yet."""
+def make_app(live: LivePicture, metrics: FleetMetrics, actions: Actions | None = None) -> web.Application:
+    """Return the application with all routes, which does not listen yet. Without `actions` nothing can be
+    changed."""
     page, policy = read_page()
 
     async def serve_page(_: web.Request) -> web.Response:
@@ -67,6 +69,8 @@ def make_app(live: LivePicture, metrics: FleetMetrics) -> web.Application:
     app.router.add_get("/readyz", serve_ready)
     app.router.add_get("/healthz", serve_health)
     app.router.add_get("/metrics", serve_metrics)
+    if actions is not None:
+        actions.add_routes(app)
     return app
 
 

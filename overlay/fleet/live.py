@@ -49,6 +49,11 @@ class LivePicture:
         self._picture = look(self.memory, now, self.expected)
         return self.open_findings.update(survey(self._picture), now)
 
+    @property
+    def picture(self) -> Picture | None:
+        """What was judged last; None before the first status, and while another process has the topic."""
+        return self._picture
+
     def stand_by(self) -> None:
         """Show nothing from now on: another process has the topic."""
         self._picture, self._answer, self._text = None, {}, ""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 from prometheus_client import Gauge
 
+from overlay.fleet.actions import Actions, Requests
 from overlay.fleet.findings import PATIENCE_MS
 from overlay.fleet.http import make_app
 from overlay.fleet.live import LivePicture
@@ -34,7 +36,9 @@ def test_it_lists_every_member_of_a_status() -> None:
 
 
 def test_it_lists_every_page() -> None:
-    routes = make_app(LivePicture(), FleetMetrics()).router.routes()
+    live = LivePicture()
+    actions = Actions("a-secret-of-24-characters", cast(Requests, None), live)
+    routes = make_app(live, FleetMetrics(), actions).router.routes()
     served = {route.resource.canonical for route in routes if route.resource}
     assert {row[0].strip("`") for row in read_rows("The picture")} == served
 

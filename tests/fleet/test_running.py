@@ -23,6 +23,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from overlay.config import load_service
+from overlay.fleet.actions import HEADER
 from overlay.kafka.admin import Admin
 from overlay.kafka.own_topics import events_topic, fleet_app, fleet_topic
 from overlay.local.guard import Guard
@@ -33,6 +34,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("quiet_logs")
 
+ADMIN_TOKEN = "an-administrators-secret"
 START_S = 90
 FOUND_S = 60
 """A worker is silent after three statuses; then the group gives its shards to the other one."""
@@ -62,6 +64,15 @@ def ask(fleet: RunningService) -> dict[str, Any]:
         found: dict[str, Any] = fleet.get_json("/fleet")
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return {}
+    return found
+
+
+def act(fleet: RunningService, **action: Any) -> dict[str, Any]:
+    """What /actions answers to an administrator."""
+    headers = {HEADER: ADMIN_TOKEN}
+    request = urllib.request.Request(fleet.url + "/actions", json.dumps(action).encode(), headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found: dict[str, Any] = json.loads(answer.read())
     return found
 
 
@@ -152,7 +163,7 @@ def test_a_killed_worker_is_found_and_forgiven(
     for name in names:
         trips.add_consumer(name, to="rome")
     file = trips.folder / "overlay.yaml"
-    common = file.read_text() + "shards: 2\n"
+    common = file.read_text().replace("http: {", f"http: {{admin_token: {ADMIN_TOKEN}, ") + "shards: 2\n"
     file.write_text(f"{common}fleet: {{worker: first, listen: '127.0.0.1:{find_free_port()}'}}\n")
     second_folder = tmp_path / "second"
     shutil.copytree(trips.folder, second_folder)
@@ -228,6 +239,20 @@ def test_a_killed_worker_is_found_and_forgiven(
     assert read_events(bootstrap, events_topic(prefix)) == told
     with urllib.request.urlopen(other.url + "/", timeout=10) as answer:
         assert "Overlay fleet" in answer.read().decode()
+    # what an administrator does on the page is done, and seen there
+    name = names[0]
+
+    def find_state() -> str:
+        return next(row["state"] for row in ask(other)["consumers"] if row["name"] == name)
+
+    assert "is paused" in act(other, action="pause", stream="TRIPS", consumer=name, seconds=3600)["done"]
+    wait_until(lambda: find_state() == "paused", FOUND_S, "the pause is seen")
+    assert "is resumed" in act(other, action="resume", stream="TRIPS", consumer=name)["done"]
+    wait_until(lambda: find_state() == "running", FOUND_S, "its end is seen")
+    assert "gives its shards away" in act(other, action="drain", worker="second")["done"]
+    wait_until(
+        lambda: [row["workers"] for row in ask(other)["shards"]] == [["first"], ["first"]], FOUND_S, "it is drained"
+    )
     # a worker that is told to stop says so, and is no finding
     assert third.stop() == 0, third.read_log()
     wait_until(

@@ -1,0 +1,147 @@
+"""What an administrator may do on the fleet's page: pause and resume a consumer, drain a worker.
+
+An action is a request to the service like any other; this process only passes it on. It is carried out
+if it brings the `http.admin_token` of overlay.yaml in a header of its own. A page of another site can
+have a browser send what it likes to this address, but no such header: for that the browser would ask
+this server first, which does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Annotated, Protocol
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from overlay.errors import OverlayError
+from overlay.logs import get_logger
+
+from .drain import find_target
+from .live import LivePicture
+
+log = get_logger(__name__)
+
+HEADER = "Overlay-Admin-Token"
+MAX_BODY = 4_096
+MAX_PAUSE_S = 366 * 86_400
+
+
+class Kind(StrEnum):
+    """What can be done."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+
+
+Name = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class Action(BaseModel):
+    """The body of a request: `stream` and `consumer` for a pause and its end, `worker` for the rest.
+    `seconds`: how long a pause lasts."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    action: Annotated[Kind, Field(strict=False)]
+    stream: Name | None = None
+    consumer: Name | None = None
+    worker: Name | None = None
+    seconds: Annotated[int, Field(ge=1, le=MAX_PAUSE_S)] | None = None
+
+
+class Requests(Protocol):
+    """How the service is asked: client/control/control.py. The methods block, and raise OverlayError."""
+
+    def pause(self, stream: str, name: str, until: timedelta) -> bool:
+        """Pause a consumer. Return whether it is paused now."""
+        ...
+
+    def resume(self, stream: str, name: str) -> None:
+        """End a consumer's pause."""
+        ...
+
+    def drain(self, worker: str, boot: str) -> None:
+        """Have a worker give its shards to the others."""
+        ...
+
+    def undrain(self, worker: str) -> None:
+        """Let a worker have shards again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """The actions of a page whose administrators have `token`."""
+
+    token: str
+    requests: Requests
+    live: LivePicture
+
+    def add_routes(self, app: web.Application) -> None:
+        """Add `/actions` to an application."""
+        app.router.add_get("/actions", self._list)
+        app.router.add_post("/actions", self._act)
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return web.json_response({"actions": [kind.value for kind in Kind], "header": HEADER})
+
+    async def _act(self, request: web.Request) -> web.Response:
+        """Carry out an action. Answers with `{"done": what}`, or with an error and what to do."""
+        given = request.headers.get(HEADER, "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self.token.encode()):
+            return _refuse(HTTPStatus.FORBIDDEN, f"the header {HEADER} has not the http.admin_token of overlay.yaml")
+        if (request.content_length or 0) > MAX_BODY:
+            return _refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an action has at most {MAX_BODY} bytes")
+        try:
+            action = Action.model_validate_json(await request.read())
+            order, done = self._prepare(action)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            return _refuse(HTTPStatus.BAD_REQUEST, f"{'.'.join(map(str, found['loc'])) or 'the body'}: {found['msg']}")
+        except OverlayError as error:
+            return _refuse(HTTPStatus.CONFLICT, str(error))
+        try:
+            await asyncio.to_thread(order)
+        except OverlayError as error:
+            log.warning("action refused", action=action.action.value, by=request.remote, reason=str(error))
+            return _refuse(HTTPStatus.BAD_GATEWAY, str(error))
+        log.info("action", done=done, by=request.remote)
+        return web.json_response({"done": done})
+
+    def _prepare(self, action: Action) -> tuple[Callable[[], object], str]:
+        """Return what to call, and what it will have done. Raises OverlayError if that cannot be done."""
+        requests = self.requests
+        if action.action in (Kind.PAUSE, Kind.RESUME):
+            if action.stream is None or action.consumer is None:
+                raise OverlayError(f"{action.action} wants a stream and a consumer")
+            stream, consumer = action.stream, action.consumer
+            if action.action is Kind.RESUME:
+                return lambda: requests.resume(stream, consumer), f"{stream}/{consumer} is resumed"
+            if action.seconds is None:
+                raise OverlayError("pause wants seconds")
+            span = timedelta(seconds=action.seconds)
+            return lambda: requests.pause(stream, consumer, span), f"{stream}/{consumer} is paused for {span}"
+        if action.worker is None:
+            raise OverlayError(f"{action.action} wants a worker")
+        worker, picture = action.worker, self.live.picture
+        if picture is None:
+            raise OverlayError(
+                "this process has no picture of the workers yet, or stands by. Try again, or ask the other one"
+            )
+        target = find_target(picture, worker, undo=action.action is Kind.UNDRAIN)
+        if action.action is Kind.DRAIN:
+            return lambda: requests.drain(worker, target.boot), f"worker {worker} gives its shards away"
+        return lambda: requests.undrain(worker), f"worker {worker} may have shards again"
+
+
+def _refuse(status: HTTPStatus, reason: str) -> web.Response:
+    return web.json_response({"error": reason}, status=status)
