@@ -243,7 +243,7 @@ def test_a_killed_worker_is_found_and_forgiven(
     name = names[0]
 
     def find_state() -> str:
-        return next(row["state"] for row in ask(other)["consumers"] if row["name"] == name)
+        return next(str(row["state"]) for row in ask(other)["consumers"] if row["name"] == name)
 
     assert "is paused" in act(other, action="pause", stream="TRIPS", consumer=name, seconds=3600)["done"]
     wait_until(lambda: find_state() == "paused", FOUND_S, "the pause is seen")
