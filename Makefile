@@ -23,7 +23,7 @@ CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.kernels-checked
 KERNEL_TESTS := $(addprefix tests/,consumer dispatch index match output scan stress subject)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels test test-long test-bounds lint format bench lock clean
+.PHONY: help venv demo kernels test test-long test-bounds lint format bench lock jars clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ lock: $(STAMP) ## resolve the dependencies anew; ARGS=--upgrade takes newer vers
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --constraints $(LOCK) \
 	  --output-file $(SLIM)
 	@echo "$(LOCK) and $(SLIM) are up to date"
+
+jars: $(STAMP) ## write the checksums of the broker's and Spark's jars anew, after a change of ivy.xml
+	@$(RUN)/python -m overlay.local.jar_sums
 
 clean: ## remove .venv, caches and builds
 	@rm -rf $(VENV) .kernels-checked .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -4,6 +4,9 @@ pyspark ships Apache Ivy, which resolves Maven artifacts as a plain command. ivy
 file names the artifacts. A set of jars is fetched into a temporary folder, with a marker that lists
 its files, and the folder is then renamed. So the set is there completely or not at all, and a set
 that lost a file is fetched again. With the set in place nothing uses the network.
+
+jars.sha256 has the checksum of every jar. A set with another file is refused, whichever server or
+mirror it came from. After a change of ivy.xml, `make jars` writes jars.sha256 anew.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from overlay.errors import BrokerError
@@ -27,6 +30,7 @@ from .progress import show_progress
 from .trust import build_java_options
 
 IVY_FILE = Path(__file__).with_name("ivy.xml")
+SUMS_FILE = IVY_FILE.with_name("jars.sha256")
 CONFS = ("broker", "tools", "spark")
 Step = Callable[[str, int, int], None]  # (current activity, jars fetched, jars found so far)
 
@@ -72,13 +76,46 @@ def _retrieve(conf: str, release: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=f"{conf}-", dir=release) as temporary:
         work = Path(temporary)
         found = work / "jars"
-        command = _build_command(conf, found, work, find_java())
-        with show_progress(f"fetching the jars of {conf}") as step:
-            _run_ivy(command, conf, step)
+        run_ivy(conf, found, work)
+        if strange := find_strange(found, read_sums()):
+            raise BrokerError(
+                f"the jars of {conf} are not those that this version was made with: {'; '.join(strange[:5])}. None of them"
+                " is used. See whether a proxy or the repository of OVERLAY_IVYSETTINGS has changed them"
+            )
         names = sorted(jar.name for jar in found.glob("*.jar"))
         (found / _MARKER).write_text("\n".join(names) + "\n")
         shutil.rmtree(release / conf, ignore_errors=True)
         found.rename(release / conf)
+
+
+def run_ivy(conf: str, found: Path, work: Path) -> None:
+    """Have Ivy put the jars of a conf into the folder `found`. `work`: a folder for its own files. Raises
+    BrokerError."""
+    command = _build_command(conf, found, work, find_java())
+    with show_progress(f"fetching the jars of {conf}") as step:
+        _follow(command, conf, step)
+
+
+def read_sums() -> dict[str, str]:
+    """Return the SHA-256 of each jar in hexadecimal, by its file name."""
+    lines = SUMS_FILE.read_text(encoding="ascii").splitlines()
+    return {name: digest for digest, name in (line.split("  ") for line in lines)}
+
+
+def find_strange(folder: Path, sums: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each jar of a folder that is not in `sums` or has another SHA-256."""
+    found = []
+    for jar in sorted(folder.glob("*.jar")):
+        digest = sum_jar(jar)
+        if digest != sums.get(jar.name):
+            found.append(f"{jar.name} has the SHA-256 {digest}, not {sums.get(jar.name, 'one that is known')}")
+    return found
+
+
+def sum_jar(jar: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with jar.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _build_command(conf: str, found: Path, work: Path, java: Java) -> list[str]:
@@ -119,7 +156,7 @@ def _find_ivy() -> Path:
     raise BrokerError("no Ivy jar found: it comes with pyspark. Run `pip install 'kafka-overlay[local]'`")
 
 
-def _run_ivy(command: list[str], conf: str, step: Step) -> None:
+def _follow(command: list[str], conf: str, step: Step) -> None:
     wanted = fetched = 0
     output: list[str] = []
     pipe = subprocess.PIPE

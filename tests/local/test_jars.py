@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 
 from overlay.errors import BrokerError
-from overlay.local.jars import IVY_FILE, fetch_jars
+from overlay.local import jar_sums, jars
+from overlay.local.folders import find_cache
+from overlay.local.jars import CONFS, IVY_FILE, fetch_jars, find_strange, read_sums
 
 from .network import cut_network
 
@@ -73,3 +76,40 @@ def test_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyte
 def test_unknown_conf_is_refused() -> None:
     with pytest.raises(ValueError, match="broker, tools, spark"):
         fetch_jars("flink")
+
+
+def test_every_jar_has_a_checksum() -> None:
+    """Those that are here: the run's broker and Spark use them."""
+    sums = read_sums()
+    assert len(sums) > 90
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in sums.values())
+    release = find_cache() / "jars" / hashlib.sha256(IVY_FILE.read_bytes()).hexdigest()[:12]
+    assert [strange for conf in CONFS for strange in find_strange(release / conf, sums)] == []
+
+
+def test_a_jar_with_another_content_is_refused(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fetch(conf: str, found: Path, work: Path) -> None:
+        found.mkdir()
+        (found / "kafka_2.13-4.3.0.jar").write_bytes(b"not Kafka")
+        (found / "more.jar").write_bytes(b"")
+
+    monkeypatch.setattr(jars, "run_ivy", fetch)
+    with pytest.raises(BrokerError) as raised:
+        fetch_jars("broker")
+    assert "kafka_2.13-4.3.0.jar has the SHA-256 " in str(raised.value)
+    assert "more.jar has the SHA-256 e3b0c442" in str(raised.value)
+    assert [path.name for path in cache.glob("jars/*/*")] == ["broker.lock"]
+
+
+def test_checksums_are_written_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fetch(conf: str, found: Path, work: Path) -> None:
+        found.mkdir()
+        (found / f"{conf}.jar").write_bytes(conf.encode())
+
+    monkeypatch.setattr(jar_sums, "run_ivy", fetch)
+    monkeypatch.setattr(jar_sums, "SUMS_FILE", tmp_path / "sums")
+    monkeypatch.setattr(jars, "SUMS_FILE", tmp_path / "sums")
+    assert jar_sums.write_sums() == 3
+    assert read_sums()["spark.jar"] == hashlib.sha256(b"spark").hexdigest()
