@@ -14,12 +14,21 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TextIO
 
+from overlay.clock import monotonic
+
 if TYPE_CHECKING:
     import structlog
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+BURST, WINDOW_S = 10, 60.0
+"""Warnings and errors of a kind that are logged in so many seconds."""
+MOST_KINDS = 10_000
 
 
 class ModuleLogger:
@@ -39,6 +48,46 @@ class ModuleLogger:
         if self._configured is None:
             self._configured = structlog.get_logger(self._name)
         return getattr(self._configured, method)
+
+
+@dataclass(slots=True)
+class Repeats:
+    """A processor of structlog that lets BURST warnings or errors of a kind pass in WINDOW_S seconds, and drops the
+    others. The next one that passes says how many there were: `repeated=N`.
+
+    Of a kind are those with the same event, whose other texts are the same but for the reason, about the same shard,
+    broker and partition. `monotonic`: the clock, in seconds.
+    """
+
+    monotonic: Callable[[], float] = monotonic
+    _kinds: OrderedDict[tuple[object, ...], list[float]] = field(default_factory=OrderedDict)
+    """By kind: when its window began, how many have passed in it, and how many were dropped. The longest unused is first."""
+
+    def __call__(self, logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Return the event to log. Raises structlog.DropEvent if there are too many."""
+        if event.get("level") not in ("warning", "error"):
+            return event
+        kind = tuple((name, value) for name, value in sorted(event.items()) if _is_of_kind(name, value))
+        now = self.monotonic()
+        known = self._kinds.setdefault(kind, [now, 0, 0])
+        self._kinds.move_to_end(kind)
+        if len(self._kinds) > MOST_KINDS:
+            self._kinds.popitem(last=False)
+        began, passed, dropped = known
+        if now - began >= WINDOW_S:
+            began, passed = now, 0
+        if passed >= BURST:
+            known[:] = began, passed, dropped + 1
+            raise _load().DropEvent
+        known[:] = began, passed + 1, 0
+        if dropped:
+            event["repeated"] = int(dropped)
+        return event
+
+
+def _is_of_kind(name: str, value: object) -> bool:
+    is_text = isinstance(value, str) and name not in ("reason", "error", "exception", "timestamp")
+    return is_text or (isinstance(value, int) and name in ("shard", "broker", "partition"))
 
 
 class _Late:
@@ -81,10 +130,10 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO, late: b
         return
     structlog = _load()
     stderr = _find_stderr()
-    pretty = stderr.isatty() if human is None else human
+    pretty = is_readable(human)
     shared, renderer = _list_processors(pretty), _make_renderer(pretty)
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[*shared[:2], Repeats(), *shared[2:], renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(stderr),
         cache_logger_on_first_use=True,
@@ -92,6 +141,16 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO, late: b
     handler = logging.StreamHandler(stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+
+
+def is_readable(human: bool | None) -> bool:
+    """Return whether logs are lines for people, as `human` of `set_up_logs` says it."""
+    return _find_stderr().isatty() if human is None else human
+
+
+def name_source(**fields: object) -> None:
+    """Add these fields to every log of this task, and of those that it starts."""
+    _load().contextvars.bind_contextvars(**fields)
 
 
 def _make_default() -> Any:

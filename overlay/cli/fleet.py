@@ -12,7 +12,7 @@ import click
 
 from overlay.errors import OverlayError
 
-from .folder import config_option
+from .folder import config_option, log_options
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
@@ -25,19 +25,19 @@ def fleet() -> None:
 
 @fleet.command()
 @config_option
-@click.option("--log-format", type=click.Choice(["auto", "human", "json"]), default="auto", show_default=True)
-def run(folder: Path, log_format: str) -> None:
+@log_options
+def run(folder: Path, log_format: str, log_level: str) -> None:
     """Show all workers, shards and consumers at fleet.listen, until SIGTERM or Ctrl-C.
 
     What is wrong is found and told: at /fleet, in /metrics and in the events topic. No data flows through this
     process, and workers run as well without it. Of several, one judges and the others stand by.
     """
     from overlay.config import load
-    from overlay.logs import set_up_logs
+    from overlay.logs import LEVELS, set_up_logs
 
     if importlib.util.find_spec("faust") is None:
         raise OverlayError("overlay fleet run needs Faust: run `pip install 'kafka-overlay[fleet]'`")
-    set_up_logs(human=None if log_format == "auto" else log_format == "human")
+    set_up_logs(human=None if log_format == "auto" else log_format == "human", level=LEVELS[log_level])
     asyncio.run(serve(load(folder), folder))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from overlay.errors import OverlayError
+from overlay.logs import LEVELS
 
 if TYPE_CHECKING:
     from overlay.client.control.control import Control
@@ -47,6 +48,19 @@ def config_option(command: Command) -> Command:
         help="Config folder. Default: $OVERLAY_CONFIG, else the current folder or ./overlay-config.",
     )
     return option(command)
+
+
+def log_options(command: Command) -> Command:
+    """Add `--log-format` and `--log-level`, passed on as `log_format` and `log_level`."""
+    formats = click.Choice(["auto", "human", "json"])
+    command = click.option(
+        "--log-level",
+        type=click.Choice([*LEVELS]),
+        default="info",
+        show_default=True,
+        help="The least level that is logged.",
+    )(command)
+    return click.option("--log-format", type=formats, default="auto", show_default=True)(command)
 
 
 def json_option(command: Command) -> Command:

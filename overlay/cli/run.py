@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING
 import click
 
 from overlay.errors import ConfigError, FilePosition, OverlayError
-from overlay.logs import get_logger, set_up_logs
+from overlay.logs import LEVELS, get_logger, is_readable, name_source, set_up_logs
 
-from .folder import config_option
+from .folder import config_option, log_options
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
@@ -27,10 +28,10 @@ log = get_logger(__name__)
 
 @click.command()
 @config_option
-@click.option("--log-format", type=click.Choice(["auto", "human", "json"]), default="auto", show_default=True)
+@log_options
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes to start.")
 @click.option("--number", type=click.IntRange(0), hidden=True, help="Which of several workers of a parent this is.")
-def run(folder: Path, log_format: str, workers: int, number: int | None) -> None:
+def run(folder: Path, log_format: str, log_level: str, workers: int, number: int | None) -> None:
     """Run the overlay until SIGTERM or Ctrl-C.
 
     Bad files are reported and left out; the good ones are served. Changes to stream and consumer
@@ -38,15 +39,19 @@ def run(folder: Path, log_format: str, workers: int, number: int | None) -> None
     """
     from overlay.config import load
 
-    set_up_logs(human=None if log_format == "auto" else log_format == "human")
+    human = None if log_format == "auto" else log_format == "human"
+    set_up_logs(human=human, level=LEVELS[log_level])
     loaded = load(folder)
     if number is not None:
-        import structlog
-
         from overlay.config.numbered import number_worker
 
-        structlog.contextvars.bind_contextvars(worker=number)
+        name_source(worker=number)
         loaded = replace(loaded, service=number_worker(loaded.service, number))
+    if not is_readable(human) and workers == 1:
+        # logs of many workers are looked at together
+        from overlay.worker.status import name_worker
+
+        name_source(worker=name_worker(loaded.service, socket.gethostname(), loaded.service.http.address[1]))
     # one of several workers leaves it to the first to tell
     for problem in loaded.problems if not number else ():
         log.error("config problem", problem=str(problem))
@@ -56,15 +61,15 @@ def run(folder: Path, log_format: str, workers: int, number: int | None) -> None
         hint = "no stream can be served. Add one to streams/, or repair what is reported above"
         raise ConfigError(FilePosition(str(folder)), hint)
     if workers > 1:
-        if not asyncio.run(supervise(loaded, folder, log_format, workers)):
+        if not asyncio.run(supervise(loaded, folder, ("--log-format", log_format, "--log-level", log_level), workers)):
             raise OverlayError("not all workers have ended as they should; see their logs")
         return
     asyncio.run(serve(loaded, folder, is_child=number is not None))
 
 
-async def supervise(loaded: Loaded, folder: Path, log_format: str, workers: int) -> bool:
-    """Run workers as child processes until SIGTERM or SIGINT. Return whether all have ended without an error then. Raises
-    OverlayError if there are not ports or names for so many.
+async def supervise(loaded: Loaded, folder: Path, options: Sequence[str], workers: int) -> bool:
+    """Run workers as child processes with these options until SIGTERM or SIGINT. Return whether all have ended without an
+    error then. Raises OverlayError if there are not ports or names for so many.
     """
     from overlay.config.numbered import find_fault
     from overlay.worker.supervisor import Supervisor
@@ -73,7 +78,7 @@ async def supervise(loaded: Loaded, folder: Path, log_format: str, workers: int)
         raise OverlayError(fault)
     if loaded.service.shards < workers:
         log.warning("there are more workers than shards: some stand by", workers=workers, shards=loaded.service.shards)
-    command = [sys.executable, "-m", "overlay", "run", "--config", str(folder), "--log-format", log_format]
+    command = [sys.executable, "-m", "overlay", "run", "--config", str(folder), *options]
     stop = stop_at_signals()
     if not find_kernels().is_filled:
         await compile_kernels(stop)

@@ -103,7 +103,8 @@ def test_two_workers_of_one_command(trips: Trips, parent: RunningProcess) -> Non
     assert not is_gone(second)
     assert parent.stop() == 0, parent.read_log()
     assert all(map(is_gone, list_workers(parent)))
-    assert '"worker": 1' in parent.read_log(), "log lines name the worker"
+    named = set(re.findall(r'"worker": "[^"]+:(\d+)"', parent.read_log()))
+    assert len(named) == 2, "log lines name their worker by its port"
 
 
 def test_workers_end_when_their_parent_is_killed(trips: Trips, parent: RunningProcess) -> None:
