@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from confluent_kafka import IsolationLevel, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from .partitions import describe_partitions, find_ends
@@ -31,12 +31,25 @@ def make_topic(
     *,
     nodes: Sequence[int] = (),
 ) -> str:
-    """Create a topic and wait until the broker has it. `nodes`: who has each partition, its leader first."""
+    """Create a topic and wait until the leaders of its partitions answer. `nodes`: who has each partition, its leader first.
+
+    A broker is named as leader some milliseconds before it knows that itself, and then says that it is not.
+    """
     client = AdminClient({"bootstrap.servers": bootstrap})
     where: dict[str, Any] = {"replica_assignment": [list(nodes)] * partitions} if nodes else {"replication_factor": 1}
     topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}), **where)
     client.create_topics([topic], operation_timeout=DEADLINE_S)[name].result(DEADLINE_S)
+    wait_until(lambda: have_leaders(client, name, partitions), DEADLINE_S, f"the leaders of {name} answer")
     return name
+
+
+def have_leaders(client: AdminClient, topic: str, partitions: int) -> bool:
+    """Whether the leaders of all partitions answer a question for offsets."""
+    asked = client.list_offsets({TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)})
+    try:
+        return all(future.result(DEADLINE_S).offset >= 0 for future in asked.values())
+    except KafkaException:
+        return False
 
 
 def add_partitions(bootstrap: str, topic: str, total: int) -> None:

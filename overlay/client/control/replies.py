@@ -35,6 +35,8 @@ def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Cons
         try:
             found = consumer.list_topics(topic, OPEN_S).topics[topic]
             if found.error is not None:
+                if found.error.code() in _REFUSALS:
+                    raise judge(topic, "Describe and Read", found.error)
                 raise SourceUnavailable(
                     f"{topic}: {found.error.str()}. The service makes this topic when it starts: does it run?"
                 )
