@@ -22,7 +22,6 @@ from .arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
 from .connection import Connections
 from .control.control import Control
 from .control.inbox import NoAnswer
-from .read.columns import choose_schema
 from .read.indexes import Indexes
 from .read.question import BadQuestion, CheckedQuestion, Question, make_request
 from .read.reader import Progress, read_alone, read_batches
@@ -107,7 +106,7 @@ class Client:
         """
         request, progress = self._ask(stream, topic, declare, question), Progress()
         read = partial(read_batches, indexes=self._indexes, request=request, progress=progress)
-        return Reading(self._lines, read, choose_schema(request.columns), progress)
+        return Reading(self._lines, read, request.make_form().schema, progress)
 
     def read_async(
         self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
@@ -118,7 +117,7 @@ class Client:
         """
         request, progress = self._ask(stream, topic, declare, question), Progress()
         batches = read_alone(self._lines, self._indexes, request, progress)
-        return AsyncReading(batches, choose_schema(request.columns), progress)
+        return AsyncReading(batches, request.make_form().schema, progress)
 
     def subscribe(
         self,
