@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
-from overlay.client.arguments import check_names, join_aliases
-from overlay.config.consumer import FilterConfig
+from overlay.client.arguments import FILTER_WORDS, check_names, join_aliases
+from overlay.config.consumer import ConsumerConfig, FilterConfig
 from overlay.config.filters import check_values
 from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
@@ -100,8 +100,29 @@ class CheckedQuestion:
         return make_form(self.stream, self.columns, name, decode=self.decode)
 
 
-ARGUMENTS = ("stream", "topic", "declare", *Question.__annotations__)
+ARGUMENTS = ("stream", "topic", "consumer", "declare", *Question.__annotations__)
 """The arguments of `Client.read`."""
+
+
+def ask_as_consumer(consumer: ConsumerConfig, question: Question) -> Question:
+    """Return the question with the filters of a consumer: its subjects, its SQL or property filter,
+    and its filter values. Where the consumer begins, its acks and its state have no part in it.
+
+    Raises BadQuestion if the question has a filter of its own.
+    """
+    clash = [name for name, value in question.items() if name in FILTER_WORDS and value not in (None, (), False)]
+    if clash:
+        raise BadQuestion(f"consumer and {clash[0]} each say what passes. Leave one of them out")
+    asked, filter = question.copy(), consumer.filter
+    if consumer.filters:
+        asked["subjects"] = consumer.filters
+    if filter.sql is not None:
+        asked["sql"] = filter.sql
+    if filter.properties is not None:
+        asked["properties"] = filter.properties
+    if filter.values:
+        asked["values"], asked["match_unfiltered"] = filter.values, filter.match_unfiltered
+    return asked
 
 
 def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> CheckedQuestion:
