@@ -130,7 +130,8 @@ class Client:
     ) -> AsyncReading:
         """Return the records as `read` does, for `async for` in the caller's event loop. Nothing is
         fetched before the iteration begins. The reading has a connection of its own, which is
-        closed at its end.
+        closed at its end. For a `consumer` that no file describes the call blocks until the service
+        has answered.
         """
         request, progress = self._ask(stream, topic, consumer, declare, question), Progress()
         batches = read_alone(self._lines, self._indexes, request, progress)
