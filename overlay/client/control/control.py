@@ -398,6 +398,10 @@ _FILTERS = ("filter_subject", "filter_subjects", "filter")
 def find_token(text: str) -> Token:
     """Parse an ack token. Raises BadAckToken."""
     found = parse_token(text)
+    if found is None and parse_token(f"$JS{text}"):
+        raise BadAckToken(
+            f"{text!r} is a token without its $JS, which a shell takes for a variable. Put it in single quotes"
+        )
     if found is None:
         raise BadAckToken(
             f"{text!r} is no ack token. Tokens look like $JS.ACK._.1x1.STREAM.CONSUMER.1.17.17.0.0; a delivery has its own in"
