@@ -155,6 +155,8 @@ def produce(
     from overlay.local.producing import produce as write
     from overlay.local.topics import find_topic
 
+    from .read import INTERRUPTED
+
     kafka = find_kafka(**where)
     facts = asyncio.run(find_topic(kafka, name))
     reader = LineReader(_read_rules(form, headers, key_separator, partition, facts.partitions))
@@ -163,6 +165,8 @@ def produce(
     written = Written()
     try:
         write(kafka, facts, read_all(sources, reader), written)
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
     finally:
         _show(name, written, reader.blank, as_json)
 

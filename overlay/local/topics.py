@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from overlay.config.model import check_topic
 from overlay.config.relations import suggest
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin, TopicFacts, new_topic
@@ -44,6 +45,8 @@ async def create_topics(
     Raises TopicRefused if one was there and `may_exist` is not set, before any is created, or if
     Kafka refuses one; the others are created then. Raises SourceUnavailable and CredentialsRefused.
     """
+    for name in names:
+        _check_name(name)
     async with Admin(kafka) as admin:
         present = await admin.find_topics(names, with_config=False)
         if present and not may_exist:
@@ -79,12 +82,20 @@ async def find_topic(kafka: Properties, name: str) -> TopicFacts:
 
     Raises TopicRefused if there is none, SourceUnavailable and CredentialsRefused.
     """
+    _check_name(name)
     async with Admin(kafka) as admin:
         found = (await admin.find_topics([name])).get(name)
         others = [] if found else await admin.list_topics("")
     if found is None:
         raise TopicRefused(_describe_missing(name, others))
     return found
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_topic(name)
+    except ValueError as error:
+        raise TopicRefused(f"topic {name!r}: {error}") from None
 
 
 def _describe_missing(name: str, others: Collection[str]) -> str:
