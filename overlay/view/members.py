@@ -22,6 +22,7 @@ def read_members(text: str) -> Iterator[tuple[str, str, object]]:
 
     Raises JSONDecodeError, a ValueError with line and column, where the text is no JSON object.
     """
+    decoder = JSONDecoder(parse_constant=_refuse)
     at = _skip(text, 0)
     if text[at : at + 1] != "{":
         raise JSONDecodeError("this is no object", text, at)
@@ -32,9 +33,9 @@ def read_members(text: str) -> Iterator[tuple[str, str, object]]:
             at = _skip(text, _expect(text, at, ","))
         if text[at : at + 1] != '"':
             raise JSONDecodeError("Expecting the name of a member in double quotes", text, at)
-        name, at = _DECODER.raw_decode(text, at)
+        name, at = decoder.raw_decode(text, at)
         start = _skip(text, _expect(text, _skip(text, at), ":"))
-        value, at = _DECODER.raw_decode(text, start)
+        value, at = decoder.raw_decode(text, start)
         yield name, text[start:at], value
         at, is_first = _skip(text, at), False
     if (end := _skip(text, at + 1)) < len(text):
@@ -56,6 +57,3 @@ def _expect(text: str, at: int, sign: str) -> int:
 
 def _refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is no JSON, though some programs write it")
-
-
-_DECODER = JSONDecoder(parse_constant=_refuse)

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from overlay.cli import overlay
 from overlay.errors import OverlayError
+from tests.oracle.push import place
 from tests.support.kafka import DEADLINE_S, NewTopicFixture
 from tests.support.partitions import find_ends
 from tests.support.service import write_service_file
@@ -100,7 +101,7 @@ def test_lines_of_files_become_records(bootstrap: str, new_topic: NewTopicFixtur
     assert (nothing.key, nothing.value, last.value) == (None, None, b"last")
 
 
-def test_raw_lines_keep_their_order_within_a_key(bootstrap: str, new_topic: NewTopicFixture) -> None:
+def test_keys_decide_partitions_and_keep_their_order(bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic = new_topic(partitions=3)
     lines = b"".join(b"%d|%d\n" % (number % 7, number) for number in range(5_000))
     result = run(
@@ -112,6 +113,9 @@ def test_raw_lines_keep_their_order_within_a_key(bootstrap: str, new_topic: NewT
     for partition in told["partitions"]:
         here = [record.offset for record in seen if record.partition == partition["partition"]]
         assert (partition["written"], partition["first"], partition["last"]) == (len(here), min(here), max(here))
+    assert {(record.key, record.partition) for record in seen} == {
+        (b"%d" % key, place("key", 3, 0, b"%d" % key, "")) for key in range(7)
+    }
     for key in range(7):
         values = [int(record.value or b"") for record in in_order(seen) if record.key == b"%d" % key]
         assert values == [*range(key, 5_000, 7)]
