@@ -19,7 +19,10 @@ from tests.support.source import REPOSITORY
 from tests.support.terminal import Terminal, open_terminal
 
 TUTORIAL = "docs/tutorial.md"
-RUN = (TUTORIAL, "docs/questions.md", "README.md")
+SHORT = (TUTORIAL, "README.md")
+LONG = ("docs/questions.md", "docs/reading.md")
+"""Pages that only `make test-long` runs, as it does blocks with the comment `run: long`: each call takes a second."""
+RUN = (*SHORT, *LONG)
 """Pages that are run. The ones behind the tutorial go on in its folder."""
 
 
@@ -30,22 +33,37 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 
 
 def follow(terminal: Terminal, page: str) -> None:
-    """Run the blocks of a page and of those before it that have not been run yet, but those for the end."""
-    pages = RUN[: RUN.index(page) + 1]
-    for block in (block for each in pages for block in list_blocks(each) if block.how is not How.LAST):
-        if block not in terminal.ran:
+    """Run the blocks of a page, and those of the tutorial before, that have not been run yet and are not for later."""
+    for block in (block for each in dict.fromkeys((TUTORIAL, page)) for block in list_blocks(each)):
+        if block.how not in (How.LONG, How.LAST) and block not in terminal.ran:
             terminal.run(block)
 
 
 @pytest.mark.kafka
-@pytest.mark.spark
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", SHORT)
 def test_pages_for_newcomers_work_as_written(terminal: Terminal, page: str) -> None:
     follow(terminal, page)
 
 
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.parametrize("page", LONG)
+def test_further_pages_work_as_written(terminal: Terminal, page: str) -> None:
+    follow(terminal, page)
+
+
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.spark
+def test_long_blocks_of_the_tutorial_work_as_written(terminal: Terminal) -> None:
+    follow(terminal, TUTORIAL)
+    blocks = [block for block in list_blocks(TUTORIAL) if block.how is How.LONG]
+    assert any("overlay_session" in block.text for block in blocks)
+    for block in blocks:
+        terminal.run(block)
+
+
+@pytest.mark.kafka
 def test_what_the_tutorial_started_ends(terminal: Terminal) -> None:
     follow(terminal, TUTORIAL)
     terminal.stop()

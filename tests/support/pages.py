@@ -27,6 +27,7 @@ class How(Enum):
 
     IN_ORDER = "in order"
     BESIDE = "beside"
+    LONG = "long"
     LAST = "last"
     NEVER = "never"
 
@@ -88,12 +89,12 @@ def _read_marker(place: str, line: str) -> tuple[How, str]:
     found = _MARKER.fullmatch(line)
     if found is None:
         raise MarkerError(
-            f"{place}: {line!r} is no marker. Write <!-- not run: REASON --> or <!-- run: beside|last -->"
+            f"{place}: {line!r} is no marker. Write <!-- not run: REASON --> or <!-- run: beside|long|last -->"
         )
     kind, said = found.groups()
     if kind == "run":
-        if said not in (How.BESIDE.value, How.LAST.value):
-            raise MarkerError(f"{place}: `run: {said}` is not known. Write beside or last")
+        if said not in (How.BESIDE.value, How.LONG.value, How.LAST.value):
+            raise MarkerError(f"{place}: `run: {said}` is not known. Write beside, long or last")
         return How(said), ""
     if len(said.split()) < _REASON_WORDS:
         raise MarkerError(f"{place}: say in some words why the block is not run")
