@@ -9,14 +9,17 @@ The one thing that the test changes is the HTTP port, which other programs of th
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from overlay.local import Condition, status
 from tests.support.pages import Block, How, MarkerError, is_shown, list_blocks, list_pages, parse_blocks
 from tests.support.source import REPOSITORY
-from tests.support.terminal import Terminal, open_terminal
+from tests.support.terminal import Terminal, await_end, open_terminal
+from tests.support.waiting import wait_until
 
 TUTORIAL = "docs/tutorial.md"
 SHORT = (TUTORIAL, "README.md")
@@ -136,3 +139,21 @@ def test_a_block_that_fails_or_prints_something_else_is_noticed(tmp_path_factory
     with pytest.raises(AssertionError, match="ended with 1"):
         terminal.run(failing)
     assert terminal.ran == [first, lasting]
+
+
+def test_a_block_that_hangs_is_ended_with_what_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.terminal.BLOCK_S", 0.1)
+    command = ["bash", "-c", "sleep 600 & echo $!; wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as shell:
+        assert shell.stdout is not None
+        started = Path("/proc", shell.stdout.readline().decode().strip(), "stat")
+        assert await_end(shell) is None
+        wait_until(lambda: has_ended(started), 10, "what the shell started has ended")
+
+
+def has_ended(stat: Path) -> bool:
+    """Return whether the process of `/proc/PID/stat` has ended, though no parent may have waited for it yet."""
+    try:
+        return ") Z " in stat.read_text()
+    except OSError:
+        return True

@@ -18,7 +18,7 @@ from tests.support.pages import Block, How, is_shown
 from tests.support.service import READY_S, STOP_S, RunningService, find_free_port
 from tests.support.waiting import wait_until
 
-BLOCK_S = 150
+BLOCK_S = 240
 """Longest time of one block. The longest one starts a Spark session."""
 INIT_LISTEN = "127.0.0.1:8222"
 """The address that `overlay init` writes. Another service of this machine may have it."""
@@ -73,13 +73,14 @@ class Terminal:
             text = f"python - <<'END_OF_BLOCK'\n{text}END_OF_BLOCK\n"
         # files and no pipes: a program that goes on in the background keeps its end of a pipe open
         with out.open("w") as stdout, error.open("w") as stderr:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 ["bash", "-c", f"set -eo pipefail\n{self._remember()}{text}{self._keep()}"],
-                cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, timeout=BLOCK_S,
+                cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+                start_new_session=True,
             )  # fmt: skip
+            code = await_end(process)
         printed = out.read_text()
-        said = f"{block} ended with {done.returncode}\n{block.text}\n{printed}\n{error.read_text()}"
-        assert done.returncode == 0, said
+        assert code == 0, f"{block} ended with {code}\n{block.text}\n{printed}\n{error.read_text()}"
         return printed
 
     def _start(self, block: Block) -> RunningService:
@@ -110,6 +111,18 @@ class Terminal:
         file = self.folder / "overlay-config" / "overlay.yaml"
         if file.exists() and INIT_LISTEN in (text := file.read_text()):
             file.write_text(text.replace(INIT_LISTEN, f"127.0.0.1:{find_free_port()}"))
+
+
+def await_end(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code of a block's shell; None after BLOCK_S, when the shell and what it started are killed."""
+    try:
+        return process.wait(BLOCK_S)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @contextmanager
