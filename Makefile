@@ -23,7 +23,7 @@ CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.kernels-checked
 KERNEL_TESTS := $(addprefix tests/,consumer dispatch index match output scan stress subject)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels test test-long test-bounds lint format bench lock jars clean
+.PHONY: help venv demo kernels test test-long test-bounds lint format bench docs lock jars clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ format: $(STAMP) ## write the code as ruff formats it
 bench: $(STAMP) ## measure beside what you would use instead: make bench NAME=scan
 	@if [ -z "$(NAME)" ]; then echo "which bench? For example: make bench NAME=scan" >&2; exit 2; fi
 	@$(RUN)/python -m bench $(NAME) $(ARGS)
+
+docs: $(STAMP) ## build the site of the documents, build/site; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --quiet --config-file docsite/mkdocs.yml $(ARGS)
+	@echo "build/site/index.html is the site"
 
 # `fewest`: one version of a package for every Python, so that what passes on one passes on the others
 lock: $(STAMP) ## resolve the dependencies anew; ARGS=--upgrade takes newer versions

@@ -35,11 +35,11 @@ from pyspark.sql.types import (
 from overlay.arrays import Ints
 from overlay.client import SCHEMA, BadQuestion
 from overlay.client.read.columns import build_batch
+from overlay.client.read.typed_columns import OWN, list_fields, list_own, pick_fields
 from overlay.config.relations import suggest
-from overlay.config.stream import StreamConfig, place_property
+from overlay.config.stream import StreamConfig
 from overlay.field import Field
-from overlay.filter.fields import FIELDS
-from overlay.filter.nodes import Column, Section
+from overlay.filter.nodes import Column
 from overlay.match import Addressed
 from overlay.match.properties import Source, find_sources
 from overlay.match.reading import Reading
@@ -73,28 +73,6 @@ ENVELOPE: dict[str, DataType] = {
 assert list(ENVELOPE) == SCHEMA.names
 
 
-def list_fields(stream: StreamConfig) -> dict[tuple[str, str], Column]:
-    """Return the typed fields of a stream's records by section and name: declared ones, and those
-    of every message.
-    """
-    declared = {place_property(name): entry.type.value for name, entry in stream.properties.items()}
-    built_in = {(section, name): type for section, of in FIELDS.items() for name, type in of.items()}
-    types = {key: type for key, type in declared.items() if key[0] is Section.APPLICATION} | {
-        key: declared.get(key, type) for key, type in built_in.items()
-    }
-    return {(section.value, name): Column(section, name, type) for (section, name), type in types.items()}
-
-
-def list_own(stream: StreamConfig) -> dict[str, Column]:
-    """Return the declared properties that may be columns of their own, by name. A property with the
-    name of another column is left out.
-    """
-    fields = list_fields(stream)
-    taken = {*ENVELOPE, *(section for section, _ in fields), Section.APPLICATION.value}
-    of = Section.APPLICATION.value
-    return {name: column for (section, name), column in fields.items() if section == of and name not in taken}
-
-
 def make_schema(stream: StreamConfig, columns: Sequence[str] | None) -> StructType:
     """Return the schema of a reading. Raises BadQuestion.
 
@@ -102,10 +80,9 @@ def make_schema(stream: StreamConfig, columns: Sequence[str] | None) -> StructTy
     `delay` for a column of its own; by default the envelope and what the stream's file declares.
     """
     fields = list_fields(stream)
-    application = Section.APPLICATION.value
     own = list_own(stream)
     if columns is None:
-        columns = [*ENVELOPE, *([application] if any(section == application for section, _ in fields) else [])]
+        columns = [*ENVELOPE, *([OWN] if pick_fields(fields, OWN) else [])]
     found: dict[str, DataType] = {}
     for name in columns:
         if name in ENVELOPE:
@@ -114,13 +91,13 @@ def make_schema(stream: StreamConfig, columns: Sequence[str] | None) -> StructTy
         if name in own:
             found[name] = _SPARK_TYPES[own[name].type]
             continue
-        section, dot, field = name.partition(".")
-        chosen = [key for key in fields if key[0] == section and (not dot or key[1] == field)]
+        section = name.partition(".")[0]
+        chosen = pick_fields(fields, name)
         if not chosen:
             raise _refuse(name, fields)
         before = found.get(section, StructType())
         assert isinstance(before, StructType)
-        added = [_make_field(key[1], fields[key]) for key in chosen if key[1] not in before.fieldNames()]
+        added = [_make_field(field, column) for field, column in chosen.items() if field not in before.fieldNames()]
         found[section] = StructType([*before.fields, *added])
     return StructType([StructField(name, type) for name, type in found.items()])
 

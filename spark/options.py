@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from overlay.client import SCHEMA, BadQuestion, Client, Question, open_client
-from overlay.client.read.question import CheckedQuestion, make_request
+from overlay.client.read.question import CheckedQuestion, ask_as_consumer, make_request
 from overlay.client.read.topic import describe_topic
 from overlay.clock import now_ms
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, TopicsConfig, load
@@ -272,15 +272,7 @@ def _make_question(given: _Given, stream: StreamConfig, loaded: Loaded | None) -
     if "consumer" in given.text:
         if clash := [name for name in ("subjects", "sql", "properties", *_BY_VALUE) if name in given.text]:
             raise BadQuestion(f"consumer and {clash[0]} each say what passes. Leave one of them out")
-        consumer = find_consumer(given.text["consumer"], stream.name, loaded)
-        if consumer.filters:
-            question["subjects"] = consumer.filters
-        if consumer.filter.sql is not None:
-            question["sql"] = consumer.filter.sql
-        if consumer.filter.properties is not None:
-            question["properties"] = consumer.filter.properties
-        if consumer.filter.values:
-            question["values"], question["match_unfiltered"] = consumer.filter.values, consumer.filter.match_unfiltered
+        question = ask_as_consumer(find_consumer(given.text["consumer"], stream.name, loaded), question)
     else:
         if (subjects := given.list("subjects")) is not None:
             question["subjects"] = subjects

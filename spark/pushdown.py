@@ -45,6 +45,7 @@ from pyspark.sql.datasource import (
 )
 
 from overlay.client.read.question import CheckedQuestion
+from overlay.client.read.typed_columns import list_fields, list_own
 from overlay.filter import Filter as OverlayFilter
 from overlay.filter import nodes
 from overlay.filter.describe import describe
@@ -54,7 +55,6 @@ from overlay.filter.rewrite import rewrite
 from overlay.scan.decode import NO_STOP
 from overlay.subject import Pattern, is_subject
 
-from .form import list_fields, list_own
 from .plan import EVERYTHING, PositionWindow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -27,12 +27,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from overlay.client import BadQuestion
+from overlay.client.read.typed_columns import list_fields, list_own
 from overlay.config import load
 from overlay.config.stream import StreamConfig
 from overlay.logs import get_logger
 
 from .datasource import NAME, OverlaySource
-from .form import ENVELOPE, list_fields, list_own, make_schema
+from .form import ENVELOPE, make_schema
 from .options import Ask, read_options
 
 log = get_logger(__name__)

@@ -41,6 +41,10 @@ DOCUMENTED = {
 }
 """What programs of users call, and the page that says so."""
 KEPT = {
+    "overlay.client.control.control.ConsumerInfo._repr_html_": "notebooks call it",
+    "overlay.client.read.reading.Reading._repr_html_": "notebooks call it",
+    "overlay.client.subscribe.message.Delivered._repr_html_": "notebooks call it",
+    "overlay.load_ipython_extension": "IPython calls it for `%load_ext overlay`",
     "overlay.client.subscribe.order.OrderState.renewals": "applications read it as `messages.state`",
     "overlay.kernels.Kernel._numba_type_": "numba asks an object for its type by this name",
     "overlay.local.broker.Broker.restart": "the embedded Kafka is there for tests",

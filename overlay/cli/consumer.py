@@ -27,8 +27,7 @@ from .folder import (
 )
 
 if TYPE_CHECKING:
-    from overlay.config import ConsumerConfig, Loaded
-    from overlay.control.registry import Registry
+    from overlay.config import Loaded
     from overlay.view.facts import ConsumerFacts, OverlayFacts
 
 
@@ -98,9 +97,12 @@ def export(names: tuple[str, ...], file: Path | None, folder: Path) -> None:
     """
     from overlay.config.spelling import write_file
 
+    from .lookup import find_config
+
     if len(names) > 2:
         raise click.UsageError("name one consumer: [STREAM] NAME")
-    text = write_file(find_config(open_folder(folder), "/".join(names), folder))
+    loaded = open_folder(folder)
+    text = write_file(find_config(loaded, "/".join(names), folder, loaded.service.kafka))
     if file is None:
         click.echo(text, nl=False)
         return
@@ -110,27 +112,6 @@ def export(names: tuple[str, ...], file: Path | None, folder: Path) -> None:
     except OSError as error:
         raise OverlayError(f"{file}: {error.strerror}. Name another file") from error
     click.echo(f"written {file}")
-
-
-def find_config(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
-    """Return the config of a consumer by NAME or STREAM/NAME, from its file or from the control topic
-    without a pause by request. Blocks. Raises OverlayError if it is unknown or ambiguous.
-    """
-    import asyncio
-
-    from overlay.control.tail import read_registry
-    from overlay.kafka.admin import Admin
-
-    from .explain import find_consumer
-
-    async def look() -> Registry:
-        async with Admin(loaded.service.kafka) as admin:
-            return await read_registry(loaded.service.kafka, admin, loaded)
-
-    registry = asyncio.run(look())
-    config = find_consumer(registry.effective(), name, folder)
-    definition = registry.definitions.get(config.id)
-    return loaded.consumers[config.id] if definition is None or config.id in loaded.consumers else definition.config
 
 
 @consumer.command()

@@ -30,14 +30,17 @@ _tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
 @click.argument("stream")
 @click.argument("name")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Messages at the most.")
-@click.option("--wait", default="5s", show_default=True, metavar="DURATION", help="How long to wait for them.")
+@click.option(
+    "--wait", default="5s", show_default=True, metavar="DURATION", help="How long to wait until so many are there."
+)
 @click.option("--ack", "is_acked", is_flag=True, help="Ack each message that was printed.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON object on a line of its own.")
 def pull(stream: str, name: str, count: int, wait: str, is_acked: bool, folder: Path, as_json: bool) -> None:
     """Pull messages of a pull consumer and print them with their tokens.
 
-    Without --ack they are delivered again after ack_wait, unless `overlay consumer ack` acks them.
+    Without --ack they are delivered again after ack_wait or backoff, unless `overlay consumer ack`
+    acks them. It takes tokens in single quotes: a shell takes $JS for a variable.
     """
     seconds = _read_seconds(wait, "--wait") or 0.0
     with open_control(folder) as control:
@@ -54,7 +57,10 @@ def pull(stream: str, name: str, count: int, wait: str, is_acked: bool, folder: 
 @_tokens
 @config_option
 def ack(tokens: tuple[str, ...], folder: Path) -> None:
-    """Ack deliveries by their tokens, and wait until the service has committed the acks."""
+    """Ack deliveries by their tokens, and wait until the service has committed the acks.
+
+    Put tokens in single quotes: a shell takes $JS for a variable.
+    """
     _tell(folder, tokens, "acked", lambda control, token: control.ack(token))
 
 
@@ -63,7 +69,10 @@ def ack(tokens: tuple[str, ...], folder: Path) -> None:
 @click.option("--delay", metavar="DURATION", help="Deliver them again only after so long.")
 @config_option
 def nak(tokens: tuple[str, ...], delay: str | None, folder: Path) -> None:
-    """Request redelivery of messages, at once or after a delay."""
+    """Request redelivery of messages, at once or after a delay.
+
+    Put tokens in single quotes: a shell takes $JS for a variable.
+    """
     seconds = _read_seconds(delay, "--delay")
     _tell(folder, tokens, "nakked", lambda control, token: control.nak(token, seconds))
 
@@ -73,7 +82,10 @@ def nak(tokens: tuple[str, ...], delay: str | None, folder: Path) -> None:
 @click.option("--reason", default="", help="Stands in the advisory and in the dead letter.")
 @config_option
 def term(tokens: tuple[str, ...], reason: str, folder: Path) -> None:
-    """Stop all further deliveries of messages."""
+    """Stop all further deliveries of messages.
+
+    Put tokens in single quotes: a shell takes $JS for a variable.
+    """
     _tell(folder, tokens, "terminated", lambda control, token: control.term(token, reason))
 
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from overlay.errors import OverlayError
-
 from .folder import look_options, open_folder, print_json, refuse_unknown
+from .lookup import find_consumer
 
 if TYPE_CHECKING:
     from overlay.config import ConsumerConfig, Loaded, StreamConfig
@@ -82,19 +81,6 @@ def explain(
     explanation = _explain(loaded, wanted)
     observed, matches = _analyze(loaded, explanation, config) if analyze else (None, None)
     _show(loaded, explanation, observed, matches, as_json)
-
-
-def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
-    """Return a consumer by its name or STREAM/NAME. Raises OverlayError if it is unknown or
-    ambiguous.
-    """
-    found = [config for id, config in loaded.consumers.items() if name in (id[1], "/".join(id))]
-    if not found:
-        raise refuse_unknown("consumer", name, ("/".join(id) for id in loaded.consumers), folder)
-    if len(found) > 1:
-        names = ", ".join("/".join(config.id) for config in found)
-        raise OverlayError(f"{folder}: several streams have a consumer {name!r}. Name one of {names}")
-    return found[0]
 
 
 def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:

@@ -13,6 +13,7 @@ import click
 from .folder import INIT_FOLDER, SETTINGS_HELP
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from overlay.inspect.proposal import Proposal
@@ -104,38 +105,42 @@ def _read_value(name: str, value: str) -> str:
 
 
 def _show(proposal: Proposal) -> None:
-    from rich.console import Console
     from rich.markup import escape
 
-    console = Console(soft_wrap=True)
+    from overlay.inspect.draft import describe_unaddressed
+    from overlay.view.table import make_console
+
+    console = make_console()
     sample = proposal.sample
     formats = ", ".join(f"{form.value} {count}" for form, count in proposal.formats.most_common()) or "none"
     where = f"{len(sample.records)} records of {sample.span} offsets in {sample.partitions} partitions"
-    console.print(f"\n[bold]{escape(sample.topic)}[/bold]: {where}; values: {escape(formats)}")
-    if proposal.columns:
-        console.print(_table(proposal))
-    console.print(f"subject: [bold]{escape(proposal.subject.template)}[/bold]  ({proposal.subject.why})")
+    lines = [f"subject: [bold]{escape(proposal.subject.template)}[/bold]  ({proposal.subject.why})"]
     if proposal.subjects:
         common = ", ".join(subject for subject, _ in proposal.subjects.most_common(3))
-        console.print(f"         {len(proposal.subjects)} in the sample, such as {escape(common)}")
+        lines.append(f"         {len(proposal.subjects)} in the sample, such as {escape(common)}")
     if proposal.unaddressed:
-        console.print(f"         {proposal.unaddressed} sampled records lack a field and would be left out")
-    for note in proposal.notes:
-        console.print(f"note: {escape(note)}")
+        lines.append(f"         {escape(describe_unaddressed(proposal))}")
+    lines += [f"note: {escape(note)}" for note in proposal.notes]
+    console.print(f"\n[bold]{escape(sample.topic)}[/bold]: {where}; values: {escape(formats)}", soft_wrap=True)
+    if proposal.columns:
+        console.print(_table(console, proposal))
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
-def _table(proposal: Proposal) -> Table:
-    from rich.table import Table
+def _table(console: Console, proposal: Proposal) -> Table:
     from rich.text import Text
 
-    table = Table("field", "type", "in", "values", "use")
+    from overlay.view.table import make_table
+
+    table = make_table(console, "field", "type", "use", right=("in", "values"))
     names = {column.field: name for name, column in proposal.properties}
     for column in proposal.columns[:_ROWS]:
         use = f"property {names[column.field]}" if column.field in names else ""
         if column in proposal.subject.columns:
             use = "subject" + (f", {use}" if use else "")
         table.add_row(
-            Text(str(column.field)), column.type.value, f"{column.share:.0%}", str(column.distinct), Text(use)
+            Text(str(column.field)), column.type.value, Text(use), f"{column.share:.0%}", str(column.distinct)
         )
     if len(proposal.columns) > _ROWS:
         table.add_row(f"... {len(proposal.columns) - _ROWS} more", "", "", "", "")

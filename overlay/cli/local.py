@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .local_topic import topic
+
 if TYPE_CHECKING:
     from overlay.local import BrokerStatus
 
@@ -36,6 +38,9 @@ def local() -> None:
     """
 
 
+local.add_command(topic)
+
+
 @local.command()
 @_home_option
 def up(home: Path | None) -> None:
@@ -49,7 +54,8 @@ def up(home: Path | None) -> None:
     click.echo(f"Kafka {'was running already' if running else 'is running'} at {broker.bootstrap}")
     click.echo(f"data and log: {broker.home}")
     option = f" --home {broker.home}" if home else ""
-    click.echo(f"next: overlay init --bootstrap {broker.bootstrap} --topic TOPIC   (a first config for your topic)")
+    click.echo(f"next: overlay local topic create TOPIC{option}   overlay local topic produce TOPIC FILE{option}")
+    click.echo(f"      overlay init --bootstrap {broker.bootstrap} --topic TOPIC   (a first config for your topic)")
     click.echo(f"      overlay local logs{option}   overlay local down{option}")
 
 

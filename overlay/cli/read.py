@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -18,7 +18,8 @@ from .folder import SETTINGS_HELP, config_option, open_folder, parse_object
 from .read_notes import AskedOf, tell_doubts, tell_missing, view_question
 
 if TYPE_CHECKING:
-    from overlay.client import Client, Progress, Reading
+    from overlay.client import Client, Progress, Question, Reading
+    from overlay.config import Loaded
     from overlay.errors import FilterSyntaxError
 
 _IN_FILE = "add to the stream's file, under properties: "
@@ -29,6 +30,12 @@ INTERRUPTED = 130
 @click.command()
 @click.argument("stream", required=False, default="")
 @click.option("--topic", default="", help="A topic, in place of a stream; its name is the subject of every record.")
+@click.option(
+    "--consumer",
+    default="",
+    metavar="NAME",
+    help="What this consumer's filters let through; STREAM may be left out, or NAME be STREAM/NAME.",
+)
 @config_option
 @click.option("--bootstrap", default="", metavar="HOST:PORT", help="Some brokers, in place of those of the config.")
 @click.option("-X", "settings", multiple=True, metavar="NAME=VALUE", help=SETTINGS_HELP)
@@ -75,6 +82,7 @@ INTERRUPTED = 130
 def read(
     stream: str,
     topic: str,
+    consumer: str,
     folder: Path,
     bootstrap: str,
     settings: tuple[str, ...],
@@ -83,13 +91,16 @@ def read(
     counting: bool,
     **question: Any,
 ) -> None:
-    """Print the records of STREAM, or of a topic, that pass a filter.
+    """Print the records of STREAM, or of a topic, that pass a filter, or those that pass a
+    consumer's.
 
     Reads committed records and changes nothing in Kafka. Without --follow it stops at the end that
     the topics have when it begins. Ctrl-C ends it with exit code 130.
     """
-    if bool(stream) == bool(topic):
-        raise click.UsageError("name a STREAM or a --topic" + (", not both" if stream else ""))
+    if not (stream or consumer or topic):
+        raise click.UsageError("name a STREAM, a --consumer or a --topic")
+    if topic and (stream or consumer):
+        raise click.UsageError(f"name a {'STREAM' if stream else '--consumer'} or a --topic, not both")
     if sys.stdout is None:
         raise click.UsageError("standard output is closed. Send it somewhere")
     if form == "arrow-ipc" and not counting and sys.stdout.isatty():
@@ -97,7 +108,12 @@ def read(
     with end_quietly():
         from overlay.view.printer import open_printer
 
-        client = _open(topic, folder, bootstrap, settings)
+        client, loaded = _open(topic, folder, bootstrap, settings)
+        if question["properties"] is not None:
+            question["properties"] = parse_object(question["properties"])
+        if consumer:
+            assert loaded is not None
+            stream, question = _ask_as_consumer(client, loaded, _join_names(stream, consumer), folder, question)
         printer = open_printer("count" if counting else form, click.get_binary_stream("stdout"))
         declare = dict(parse_property(text) for text in declared) if declared else None
         reading = _ask(client, stream, topic, declare, {**question, "columns": printer.columns})
@@ -127,9 +143,7 @@ def _note(
     """
     if not question["subjects"] and question["sql"] is None and question["properties"] is None:
         return None
-    properties = question["properties"]
-    parsed = {**question, "properties": None if properties is None else parse_object(properties)}
-    asked = view_question(client, stream, topic, declare, parsed)
+    asked = view_question(client, stream, topic, declare, question)
     tell_doubts(asked)
     if question["follow"]:
         tell_missing(client, asked)
@@ -159,7 +173,8 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _open(topic: str, folder: Path, bootstrap: str, settings: tuple[str, ...]) -> Client:
+def _open(topic: str, folder: Path, bootstrap: str, settings: tuple[str, ...]) -> tuple[Client, Loaded | None]:
+    """Return a client, and the folder's config if one is needed: a topic at an address needs none."""
     from overlay.client import open_client
     from overlay.logs import set_up_logs
 
@@ -167,11 +182,45 @@ def _open(topic: str, folder: Path, bootstrap: str, settings: tuple[str, ...]) -
 
     if topic and bootstrap:
         set_up_logs(level=logging.WARNING)
-        return open_client(bootstrap=bootstrap, kafka=read_settings(bootstrap, settings))
+        return open_client(bootstrap=bootstrap, kafka=read_settings(bootstrap, settings)), None
     loaded = open_folder(folder)
     address = bootstrap or loaded.service.kafka["bootstrap.servers"]
     more = read_settings(address, settings) if settings else {}
-    return open_client(loaded, bootstrap=bootstrap, kafka=more)
+    return open_client(loaded, bootstrap=bootstrap, kafka=more), loaded
+
+
+def _join_names(stream: str, consumer: str) -> str:
+    """Return a consumer as NAME or STREAM/NAME. Raises click.UsageError if both say a stream, and not
+    the same.
+    """
+    of, slash, _ = consumer.rpartition("/")
+    if stream and slash and of != stream:
+        raise click.UsageError(f"--consumer {consumer} is not of stream {stream}. Leave one of the streams out")
+    return f"{stream}/{consumer}" if stream and not slash else consumer
+
+
+def _ask_as_consumer(
+    client: Client, loaded: Loaded, name: str, folder: Path, question: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Return the stream of a consumer, and the question with the consumer's filters. `name`: NAME or
+    STREAM/NAME.
+
+    The consumer is looked up in the folder's files, and then in the control topic, which needs no
+    service. Raises OverlayError if it is unknown or ambiguous, and click.UsageError if the question
+    has filters of its own.
+    """
+    from overlay.client import BadQuestion
+    from overlay.client.read.question import ask_as_consumer
+
+    from .lookup import find_config, find_consumer
+
+    is_in_file = any(name in (id[1], "/".join(id)) for id in loaded.consumers)
+    config = find_consumer(loaded, name, folder) if is_in_file else find_config(loaded, name, folder, client.kafka)
+    try:
+        asked = ask_as_consumer(config, cast("Question", question))
+    except BadQuestion as error:
+        raise click.UsageError(str(error)) from None
+    return config.stream, cast("dict[str, Any]", asked)
 
 
 def _ask(
@@ -180,11 +229,8 @@ def _ask(
     from overlay.client import BadQuestion
     from overlay.errors import FilterSyntaxError
 
-    properties = question["properties"]
     asked: dict[str, Any] = {name: value for name, value in question.items() if value not in (None, ())}
     asked["columns"] = question["columns"]
-    if properties is not None:
-        asked["properties"] = parse_object(properties)
     try:
         return client.read(stream, topic=topic, declare=declare, **asked)
     except BadQuestion as error:

@@ -22,9 +22,8 @@ from .arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
 from .connection import Connections
 from .control.control import Control
 from .control.inbox import NoAnswer
-from .read.columns import choose_schema
 from .read.indexes import Indexes
-from .read.question import BadQuestion, CheckedQuestion, Question, make_request
+from .read.question import BadQuestion, CheckedQuestion, Question, ask_as_consumer, make_request
 from .read.reader import Progress, read_alone, read_batches
 from .read.reading import AsyncReading, Reading
 from .read.topic import Declared, describe_topic
@@ -90,35 +89,53 @@ class Client:
         self.close()
 
     def read(
-        self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
+        self,
+        stream: str = "",
+        *,
+        topic: str = "",
+        consumer: str = "",
+        declare: Declared | None = None,
+        **question: Unpack[Question],
     ) -> Reading:
         """Return the records of a stream, or of a topic that no file describes, as an iterator of
         RecordBatches. Name one of `stream` and `topic`. Reading begins at once, in another thread.
+
+        `consumer`: the records of its stream that its filters let through, wherever it begins and
+        whatever it has acked. `stream` may be left out if only one stream has a consumer of this
+        name. A consumer that no file describes is looked up at the service.
 
         See Question for the arguments. Without `follow` the reading ends at what is committed at
         the time of the call. For a topic, the subject of each record is the topic's name, and
         headers are string properties. `declare` describes other properties: {"dep_delay": "double",
         "tail": {"type": "string", "from": "{value:tailnum}"}}.
 
-        Raises BadQuestion, UnknownArgument (a TypeError), UnknownStream, SubjectError,
-        FilterSyntaxError and ConfigError at once. Other errors come out of the iteration:
+        Raises BadQuestion, UnknownArgument (a TypeError), UnknownStream, UnknownConsumer,
+        SubjectError, FilterSyntaxError and ConfigError at once; for a consumer that no file
+        describes also NoAnswer and SourceUnavailable. Other errors come out of the iteration:
         CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, CorruptBatch,
         NoSequence.
         """
-        request, progress = self._ask(stream, topic, declare, question), Progress()
+        request, progress = self._ask(stream, topic, consumer, declare, question), Progress()
         read = partial(read_batches, indexes=self._indexes, request=request, progress=progress)
-        return Reading(self._lines, read, choose_schema(request.columns), progress)
+        return Reading(self._lines, read, request.make_form().schema, progress)
 
     def read_async(
-        self, stream: str = "", *, topic: str = "", declare: Declared | None = None, **question: Unpack[Question]
+        self,
+        stream: str = "",
+        *,
+        topic: str = "",
+        consumer: str = "",
+        declare: Declared | None = None,
+        **question: Unpack[Question],
     ) -> AsyncReading:
         """Return the records as `read` does, for `async for` in the caller's event loop. Nothing is
         fetched before the iteration begins. The reading has a connection of its own, which is
-        closed at its end.
+        closed at its end. For a `consumer` that no file describes the call blocks until the service
+        has answered.
         """
-        request, progress = self._ask(stream, topic, declare, question), Progress()
+        request, progress = self._ask(stream, topic, consumer, declare, question), Progress()
         batches = read_alone(self._lines, self._indexes, request, progress)
-        return AsyncReading(batches, choose_schema(request.columns), progress)
+        return AsyncReading(batches, request.make_form().schema, progress)
 
     def subscribe(
         self,
@@ -214,7 +231,14 @@ class Client:
                 raise UnknownConsumer(f"{unknown} And the service cannot be asked: {error}") from error
             return find_consumer(served, name, stream, "the service")
 
-    def _ask(self, stream: str, topic: str, declare: Declared | None, question: Question) -> CheckedQuestion:
+    def _ask(
+        self, stream: str, topic: str, consumer: str, declare: Declared | None, question: Question
+    ) -> CheckedQuestion:
+        if consumer:
+            if topic:
+                raise BadQuestion("consumer and topic each say what to read. Leave one of them out")
+            found = self.find_consumer(consumer, stream)
+            stream, question = found.stream, ask_as_consumer(found, question)
         if bool(stream) == bool(topic):
             raise BadQuestion("name a stream or a topic" + (", not both" if stream else ""))
         if declare is not None and stream:

@@ -31,13 +31,15 @@ Cell = tuple[str, PropertyType] | None
 @dataclass(frozen=True, slots=True)
 class SampledField:
     """One field over all sampled records. `texts[i]` is its value in record i, None if absent.
-    `type`: the narrowest that all values fit. `present`: number of records with a value. `counts`:
-    number of records by value.
+    `type`: the narrowest that all values fit. `rows`: number of records that could have the field:
+    for a field of JSON those with a JSON object, else all. `present`: number of records with a
+    value. `counts`: number of records by value.
     """
 
     field: Field
     texts: tuple[str | None, ...]
     type: PropertyType
+    rows: int
     present: int = dataclasses.field(init=False)
     counts: Counter[str] = dataclasses.field(init=False)
 
@@ -52,8 +54,8 @@ class SampledField:
 
     @property
     def share(self) -> float:
-        """The share of records that have the field, 0 to 1."""
-        return self.present / len(self.texts) if self.texts else 0.0
+        """The share of `rows` that have a value, 0 to 1."""
+        return self.present / self.rows if self.rows else 0.0
 
     @property
     def fits_template(self) -> bool:
@@ -71,8 +73,11 @@ def find_columns(records: Sequence[SampledRecord]) -> tuple[SampledField, ...]:
     They come in that order, each kind in the order of first occurrence.
     """
     cells: dict[Field, list[Cell]] = {}
+    objects = 0
     for row, record in enumerate(records):
-        for name, cell in _read_record(record):
+        document = parse_json(record.value or b"")
+        objects += isinstance(document, dict)
+        for name, cell in _read_record(record, document):
             column = cells.get(name)
             if column is None:
                 if len(cells) >= MAX_COLUMNS:
@@ -82,8 +87,21 @@ def find_columns(records: Sequence[SampledRecord]) -> tuple[SampledField, ...]:
             # of several headers with one name the last counts; it overwrites the others here
             column[row:] = [cell]
     kinds = (FieldKind.HEADER, FieldKind.VALUE, FieldKind.KEY)
-    found = (_make_column(name, column, len(records)) for name, column in cells.items())
+    found = (_make_column(name, column, len(records), objects) for name, column in cells.items())
     return tuple(sorted(found, key=lambda column: kinds.index(column.field.kind)))
+
+
+def find_arrays(records: Iterable[SampledRecord]) -> dict[str, SampledRecord]:
+    """Return the paths of JSON fields that hold arrays, MAX_COLUMNS at most, each with the first
+    record that has one.
+    """
+    found: dict[str, SampledRecord] = {}
+    for record in records:
+        document = parse_json(record.value or b"")
+        for path in _list_arrays(document, ()) if isinstance(document, dict) else ():
+            if len(found) < MAX_COLUMNS:
+                found.setdefault(path, record)
+    return found
 
 
 def count_unnamed(records: Iterable[SampledRecord]) -> int:
@@ -118,18 +136,23 @@ def join_types(types: Iterable[PropertyType]) -> PropertyType:
     return PropertyType.DOUBLE if distinct == {PropertyType.LONG, PropertyType.DOUBLE} else PropertyType.STRING
 
 
-def _make_column(name: Field, cells: list[Cell], rows: int) -> SampledField:
+def _make_column(name: Field, cells: list[Cell], rows: int, objects: int) -> SampledField:
+    """Return a column of as many `cells` as there are rows, or fewer if the last rows have none.
+    `objects`: how many of the rows have a JSON object.
+    """
     cells.extend([None] * (rows - len(cells)))
     texts = tuple(cell[0] if cell else None for cell in cells)
-    return SampledField(name, texts, join_types(cell[1] for cell in cells if cell))
+    judged = objects if name.kind is FieldKind.VALUE else rows
+    return SampledField(name, texts, join_types(cell[1] for cell in cells if cell), judged)
 
 
-def _read_record(record: SampledRecord) -> Iterator[tuple[Field, Cell]]:
-    """Yield the fields of a record with their values: headers, JSON fields, and the key."""
+def _read_record(record: SampledRecord, document: object) -> Iterator[tuple[Field, Cell]]:
+    """Yield the fields of a record with their values: headers, JSON fields, and the key.
+    `document`: its value, if that is JSON.
+    """
     for name, value in record.headers:
         if name:
             yield Field(FieldKind.HEADER, name), _read_bytes(value)
-    document = parse_json(record.value or b"")
     if isinstance(document, dict):
         yield from _read_object(document, ())
     if record.key is not None:
@@ -150,6 +173,16 @@ def _read_object(document: dict[str, object], path: tuple[str, ...]) -> Iterator
                 yield from _read_object(value, here)
         elif not isinstance(value, list):
             yield Field(FieldKind.VALUE, ".".join(here)), _read_scalar(value)
+
+
+def _list_arrays(document: dict[str, object], path: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths of arrays in a JSON object, as far as a path can name their place."""
+    for name, value in document.items():
+        here = (*path, name)
+        if isinstance(value, list) and _is_nameable(name):
+            yield ".".join(here)
+        elif isinstance(value, dict) and _is_nameable(name) and len(here) < MAX_DEPTH:
+            yield from _list_arrays(value, here)
 
 
 def _has_unnamed(document: dict[str, object], depth: int) -> bool:
@@ -190,10 +223,17 @@ def _read_scalar(value: object) -> Cell:
         case int() if -_LONG_MAX <= value < _LONG_MAX:
             return str(value), PropertyType.LONG
         case int() | float():
-            return repr(float(value)) if isinstance(value, float) else "more than 64 bits", PropertyType.DOUBLE
+            return _show_double(value), PropertyType.DOUBLE
         case str() if value:
             return value, PropertyType.TIMESTAMP if _is_time(value) else PropertyType.STRING
     return None
+
+
+def _show_double(value: float) -> str:
+    try:
+        return repr(float(value))
+    except OverflowError:
+        return "inf" if value > 0 else "-inf"
 
 
 def _is_time(text: str) -> bool:

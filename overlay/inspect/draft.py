@@ -1,7 +1,8 @@
 """The text of config files for a proposal: valid, with the reasons for each choice in comments.
 
-Values from the data appear only as parts of subjects. Config files get committed to repositories,
-and the data should stay in Kafka.
+Values from the data appear only as parts of subjects, and one of a field with few values, or a
+median, in an example filter. Config files get committed to repositories, and the data should stay in
+Kafka.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import textwrap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from overlay.config.stream import PropertyType, place_property
+from overlay.config.stream import PropertyType
 from overlay.config.yaml_text import escape, quote
 from overlay.field import Field, FieldKind, parse_template
-from overlay.filter.describe import describe
-from overlay.filter.nodes import IsNull, Name
 from overlay.subject import SubjectRule, escape_token
 
 from .column import SampledField
+from .example_filter import make_example
+from .formats import ValueFormat
 from .proposal import Proposal
 
 SECRETS = {"sasl.password": "SASL_PASSWORD", "ssl.key.password": "SSL_KEY_PASSWORD"}
@@ -75,7 +76,7 @@ def draft_service(kafka: Mapping[str, str], brokers: int) -> str:
         f"  replication: {replication}        # for topics that the overlay creates; {answered}",
         "",
         "http:",
-        "  listen: 127.0.0.1:8222        # /metrics /healthz /readyz",
+        "  listen: 127.0.0.1:8222        # /metrics /healthz /readyz /service /streams /consumers",
     )
 
 
@@ -106,13 +107,13 @@ def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] =
     """Return the texts of consumer files, by file name without its suffix.
 
     One consumer takes everything. If the subject has tokens, a second one takes the commonest value
-    of the first token. The file name is also the name of the consumer and of its output topic,
-    which is never one of `sources`.
+    of the first token. Output topics get as many partitions as the source. The file name is also
+    the name of the consumer and of its output topic, which is never one of `sources`.
     """
     everything = _avoid(f"{names.stem}-all", sources)
     found = {
         everything: _draft_consumer(
-            names, everything, f"Everything in the stream {names.stream}, copied to the topic {everything}."
+            proposal, names, everything, f"Everything in the stream {names.stream}, copied to the topic {everything}."
         )
     }
     if narrow := _narrow(proposal):
@@ -121,7 +122,7 @@ def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] =
         name = _avoid(f"{names.stem}-{slug}" if slug.lower() != "all" else f"{names.stem}-all-only", sources)
         about = "Only some subjects: `*` is one token, `>` all that follow."
         found[name] = _draft_consumer(
-            names, name, about, [f"filter_subject: {quote(pattern)}", *_draft_filter(proposal)]
+            proposal, names, name, about, [f"filter_subject: {quote(pattern)}", *_draft_filter(proposal, value)]
         )
     return found
 
@@ -152,30 +153,49 @@ def describe_template(template: str) -> str:
     return ", ".join(["the topic's name", *fields])
 
 
+def describe_unaddressed(proposal: Proposal) -> str:
+    """Return how many sampled records would have no subject, with the place of one."""
+    reads_broken = proposal.formats[ValueFormat.JSON_BROKEN] and any(
+        column.field.kind is FieldKind.VALUE for column in proposal.subject.columns
+    )
+    # a field in front of the fault of broken JSON is read
+    number = f"{'at most ' if reads_broken else ''}{proposal.unaddressed} of {len(proposal.sample.records)} records"
+    return f"{number} lack a field and would be left out, counted, such as {proposal.unaddressed_at}"
+
+
 def _draft_rule(template: str, topic: str) -> str:
     return "{topic: true}" if template == topic else f"{{template: {quote(template, force=True)}}}"
 
 
-def _draft_consumer(names: Names, name: str, about: str, filters: Iterable[str] = ()) -> str:
+def _draft_consumer(proposal: Proposal, names: Names, name: str, about: str, filters: Iterable[str] = ()) -> str:
+    sample = proposal.sample
+    # 1 is the default
+    output = [f"output: {{partitions: {sample.partitions}}}     # as {sample.topic} has"] * (sample.partitions > 1)
     return _join(
         *comment(about),
         f"stream: {quote(names.stream)}",
         f"durable_name: {quote(name)}     # the position is kept under this name",
         f"deliver_subject: {quote(name)}     # the output topic; created when it is missing",
+        *output,
         *filters,
         "ack_policy: none     # deliver once and go on; `explicit`: a message without an ack comes again (docs/consumers.md)",
         "# deliver_policy: new     # only what comes from now on; without it from the topic's beginning",
     )
 
 
-def _draft_filter(proposal: Proposal) -> list[str]:
-    """Return an example condition on the first property, as a comment line; empty without properties."""
-    if not proposal.properties:
+def _draft_filter(proposal: Proposal, value: str) -> list[str]:
+    """Return an example condition for the consumer of the records whose first field of the subject
+    has this value, as comment lines; empty without properties.
+    """
+    example = make_example(proposal, value)
+    if example is None:
         return []
-    section, field = place_property(proposal.properties[0][0])
-    condition = describe(IsNull(Name(section, field), negated=True))
+    what = f"{example.passed} of the {count(example.rows, 'sampled record')} with such a subject"
     return [
-        f"# filter: {{sql: {quote(condition, force=True)}}}     # any condition on the stream's properties (docs/filters.md)"
+        *comment(
+            f"A condition on the stream's properties (docs/filters.md), such as this one, which {what} would pass:"
+        ),
+        f"# filter: {{sql: {quote(example.sql, force=True)}}}",
     ]
 
 
@@ -211,7 +231,7 @@ def _comment_outcome(proposal: Proposal) -> list[str]:
     common = ", ".join(subject for subject, _ in proposal.subjects.most_common(2))
     lines = comment(f"In the sample that makes {count(len(proposal.subjects), 'subject')}, such as {common}")
     if proposal.unaddressed:
-        lines += comment(f"{proposal.unaddressed} of {rows} records lack a field and would be left out, counted.")
+        lines += comment(describe_unaddressed(proposal))
     return lines
 
 
@@ -244,7 +264,8 @@ def _draft_properties(proposal: Proposal) -> list[str]:
 def _comment_property(column: SampledField) -> str:
     remarks = []
     if column.share < 1:
-        remarks.append(f"in {column.share:.0%} of the records")
+        rows = "JSON objects" if column.field.kind is FieldKind.VALUE else "records"
+        remarks.append(f"in {column.share:.0%} of the {rows}")
     if column.type is PropertyType.LONG and all(1e12 <= abs(int(text)) < 5e12 for text in column.counts):
         remarks.append("perhaps milliseconds since 1970; `timestamp` then")
     return f"     # {', '.join(remarks)}" if remarks else ""

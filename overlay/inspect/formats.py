@@ -1,10 +1,11 @@
 """Recognition of the format of a topic's values, from their bytes.
 
 Nothing in Kafka says how a value was serialised, so this is a judgement with degrees. A container file of Avro names
-itself, and JSON either parses or does not. Serialisers with a schema registry begin with a zero byte and a four-byte
-schema id; what follows is JSON, or Avro, or Protobuf, and the last has a list of message indexes in front. Avro has no
-marks of its own, so such a value is called Protobuf only when every value of its schema id reads as Protobuf to the
-last byte. Bare Protobuf has no marks either: it is a guess, and is called one.
+itself, and JSON either parses or does not; what does not parse and begins as JSON is broken JSON. Serialisers with a
+schema registry begin with a zero byte and a four-byte schema id; what follows is JSON, or Avro, or Protobuf, and the
+last has a list of message indexes in front. Avro has no marks of its own, so such a value is called Protobuf only when
+every value of its schema id reads as Protobuf to the last byte. Bare Protobuf has no marks either: it is a guess, and
+is called one.
 
 Sources: the wire format page of Confluent's serialisers, and Protobuf's page on its encoding.
 """
@@ -12,21 +13,26 @@ Sources: the wire format page of Confluent's serialisers, and Protobuf's page on
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from typing import NoReturn
 
 from overlay.scan.values import AVRO_FILE, FRAME
 
 _MAX_INDEXES = 16
 _MAX_FIELD = 4096
+# no log line in brackets, such as `[INFO] started`, and no text in braces begins like this
+_JSON_BEGIN = re.compile(rb"\s*(?:\{\s*(?:[\"'}]|\Z)|\[\s*[\[{\"])")
 
 
 class ValueFormat(Enum):
     """Formats of values, by the names that users see."""
 
     JSON = "JSON object"
-    JSON_OTHER = "JSON, but no object"
+    JSON_ARRAY = "JSON array"
+    JSON_BROKEN = "broken JSON"
     JSON_REGISTRY = "JSON with a schema registry"
     AVRO_REGISTRY = "Avro with a schema registry"
     PROTOBUF_REGISTRY = "Protobuf with a schema registry"
@@ -88,7 +94,9 @@ def recognise(value: bytes | None) -> ValueFormat:
     if value[0] == 0 and len(value) > FRAME:
         return _recognise_framed(value[FRAME:])
     if (document := parse_json(value)) is not None:
-        return ValueFormat.JSON if isinstance(document, dict) else ValueFormat.JSON_OTHER
+        return ValueFormat.JSON if isinstance(document, dict) else ValueFormat.JSON_ARRAY
+    if _JSON_BEGIN.match(value):
+        return ValueFormat.JSON_BROKEN
     if _is_text(value):
         return ValueFormat.TEXT
     return ValueFormat.PROTOBUF if is_protobuf(value) else ValueFormat.BINARY
@@ -102,17 +110,21 @@ def schema_id(value: bytes | None) -> int | None:
 
 
 def parse_json(value: bytes) -> object | None:
-    """Return the document if the bytes are a JSON object or array, else None.
+    """Return the document if the bytes are a JSON object or array in UTF-8, else None.
 
     Bare numbers, strings and words count as text here.
     """
     if value.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
-        document: object = json.loads(value)
+        document: object = json.loads(value.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
     return document
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no JSON")
 
 
 def is_protobuf(value: bytes) -> bool:

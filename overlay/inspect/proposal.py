@@ -1,11 +1,12 @@
 """A stream proposed from a sample: which fields make the subject, and which become properties.
 
 A subject should tell kinds of messages apart, so that a few patterns select well. Good tokens are
-fields that every record has and that have few values. The field with the fewest values comes first,
-because a wildcard at the end (`>`) is the cheapest. If two fields always change together, only one
-of them becomes a token. Headers come before fields of the value, since a header is read without
-parsing the value. An id that is new in each record makes a poor token. A key that recurs makes a
-fair one, but only if there is nothing better.
+fields that every record has and that have few values. Fields of JSON values are judged over the
+records with a JSON object, so that some broken values do not hide them. The field with the fewest
+values comes first, because a wildcard at the end (`>`) is the cheapest. If two fields always change
+together, only one of them becomes a token. Headers come before fields of the value, since a header
+is read without parsing the value. An id that is new in each record makes a poor token. A key that
+recurs makes a fair one, but only if there is nothing better.
 
 All of it is judged from a sample. So the result is a draft for the owner of the topic, and it says
 so.
@@ -15,15 +16,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from overlay.config.stream import PropertyType
 from overlay.field import FieldKind
 from overlay.subject import SubjectRule, Unaddressed, is_subject
 
-from .column import SampledField, count_unnamed, find_columns
-from .formats import ValueFormat, count_formats
+from .column import SampledField, count_unnamed, find_arrays, find_columns
+from .formats import ValueFormat, count_formats, recognise
 from .sample import TopicSample
 
 MAX_TOKENS = 3
@@ -33,7 +34,15 @@ MAX_NUMBERS = 32
 MAX_TEXT = 48
 MAX_PROPERTIES = 60
 MIN_SHARE = 0.98
+MIN_OBJECTS = 0.5
+"""The share of records with JSON objects from which on a field of theirs can make the subject."""
 RARE = 0.01
+_SHOWN = 3
+_BEYOND = {
+    ValueFormat.JSON_BROKEN: ("broken JSON", "what a value holds behind its fault cannot be read"),
+    ValueFormat.JSON_ARRAY: ("JSON arrays", "no path can name their fields"),
+}
+"""Formats of which an example is shown: what users see, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,8 @@ class Proposal:
     subjects: Counter[str]
     """Counts of the sampled records by subject, under the proposed rule."""
     unaddressed: int
+    unaddressed_at: str
+    """Place of the first sampled record without a subject, such as `orders-0@146`; empty if there is none."""
     notes: tuple[str, ...]
 
 
@@ -70,7 +81,7 @@ def propose(sample: TopicSample) -> Proposal:
     ranked = _rank(columns, len(sample.records))
     subject = _choose(sample, ranked, columns)
     properties, left_out = _name_properties(columns)
-    subjects, unaddressed = _try_out(subject, sample)
+    subjects, unaddressed_at = _try_out(subject, sample)
     return Proposal(
         sample=sample,
         columns=columns,
@@ -80,7 +91,8 @@ def propose(sample: TopicSample) -> Proposal:
         properties=properties,
         left_out=left_out,
         subjects=subjects,
-        unaddressed=unaddressed,
+        unaddressed=len(sample.records) - subjects.total(),
+        unaddressed_at=unaddressed_at,
         notes=(*sample.notes, *_note(sample, columns, formats)),
     )
 
@@ -98,7 +110,11 @@ def _rank(columns: Sequence[SampledField], rows: int) -> list[SampledField]:
     of the value, strings before numbers and booleans. Of columns that always change together only
     the first is kept.
     """
-    fit = [column for column in columns if column.field.kind is not FieldKind.KEY and _makes_kinds(column, rows)]
+    fit = [
+        column
+        for column in columns
+        if column.field.kind is not FieldKind.KEY and column.rows >= MIN_OBJECTS * rows and _makes_kinds(column)
+    ]
     order = (PropertyType.STRING, PropertyType.LONG, PropertyType.BOOLEAN)
     fit.sort(key=lambda column: (column.field.kind is FieldKind.VALUE, order.index(column.type)))
     ranked: list[SampledField] = []
@@ -108,12 +124,12 @@ def _rank(columns: Sequence[SampledField], rows: int) -> list[SampledField]:
     return ranked
 
 
-def _makes_kinds(column: SampledField, rows: int) -> bool:
-    """Return whether a column can tell kinds of messages apart: nearly all records have it, and it
-    has at least two values, few enough for its type, and none of them long.
+def _makes_kinds(column: SampledField) -> bool:
+    """Return whether a column can tell kinds of messages apart: nearly all records that could have
+    it have it, and it has at least two values, few enough for its type, and none of them long.
     """
     limits = {PropertyType.STRING: MAX_VALUES, PropertyType.LONG: MAX_NUMBERS, PropertyType.BOOLEAN: 2}
-    most = min(limits.get(column.type, 0), max(4, rows // 4), rows - 1)
+    most = min(limits.get(column.type, 0), max(4, column.rows // 4), column.rows - 1)
     return (
         1 < column.distinct <= most
         and column.share >= MIN_SHARE
@@ -135,7 +151,10 @@ def _choose(sample: TopicSample, ranked: Sequence[SampledField], columns: Sequen
     if ranked:
         first = ranked[0].field.kind
         same_place = [column for column in ranked if column.field.kind is first]
-        return _make_choice(sample.topic, same_place[:MAX_TOKENS], "fields that every record has, with few values each")
+        having = "JSON object" if first is FieldKind.VALUE else "record"
+        return _make_choice(
+            sample.topic, same_place[:MAX_TOKENS], f"fields that every {having} has, with few values each"
+        )
     if (key := _find_key(columns)) is not None and key.distinct < key.present:
         return _make_choice(sample.topic, [key], "no header and no field has few values, but keys come back")
     return RuleProposal(topic_literal(sample.topic), "nothing in the sample tells kinds of messages apart")
@@ -190,17 +209,22 @@ def _copies(column: SampledField, other: SampledField) -> bool:
     return column.field.name == other.field.name and column.texts == other.texts
 
 
-def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], int]:
-    """Return how many of the sample's records get each subject by the rule, and how many get none."""
+def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], str]:
+    """Return how many of the sample's records get each subject by the rule, and the place of the
+    first that gets none; "" if all get one.
+    """
     rule = SubjectRule.from_template(choice.template)
     subjects: Counter[str] = Counter()
+    lost = ""
     for row, record in enumerate(sample.records):
         texts = {column.field: column.texts[row] for column in choice.columns}
         values = [_encode(texts[field], field.kind) for field in rule.fields]
         subject = rule.build(values, sample.topic, record.partition)
-        if not isinstance(subject, Unaddressed):
+        if isinstance(subject, Unaddressed):
+            lost = lost or sample.name_place(record)
+        else:
             subjects[subject] += 1
-    return subjects, len(sample.records) - subjects.total()
+    return subjects, lost
 
 
 def _encode(text: str | None, kind: FieldKind) -> bytes | None:
@@ -220,9 +244,23 @@ def _note(sample: TopicSample, columns: Sequence[SampledField], formats: Counter
         if form.is_encoded:
             share = f"{count} of {len(sample.records)} values"
             notes.append(f"{share} are {form.value}: not decoded yet; subjects come from headers, key and topic only")
+    notes += _note_json(sample, formats)
     if unnamed := count_unnamed(sample.records):
         notes.append(f"{unnamed} records have JSON fields with a dot in their name or none: no path can name them")
     braced = [column.field.name for column in columns if not column.fits_template]
     if braced:
         notes.append(f"names with braces can be properties, but no part of a template: {', '.join(braced[:3])}")
     return notes
+
+
+def _note_json(sample: TopicSample, formats: Counter[ValueFormat]) -> Iterator[str]:
+    """Yield what of the JSON in a sample cannot be named, with a place for each."""
+    for form, (what, why) in _BEYOND.items():
+        if formats[form]:
+            first = next(record for record in sample.records if recognise(record.value) is form)
+            share = f"{formats[form]} of {len(sample.records)} values"
+            yield f"{what}: {share}, such as {sample.name_place(first)}: {why}"
+    if arrays := find_arrays(sample.records):
+        names = ", ".join([*arrays][:_SHOWN]) + (" ..." if len(arrays) > _SHOWN else "")
+        place = sample.name_place(next(iter(arrays.values())))
+        yield f"arrays are no properties and no part of a subject: {names}, such as in {place}"

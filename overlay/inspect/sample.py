@@ -30,3 +30,7 @@ class TopicSample:
     records: tuple[SampledRecord, ...] = ()
     notes: tuple[str, ...] = ()
     """Remarks for the user, such as a read that was cut short."""
+
+    def name_place(self, record: SampledRecord) -> str:
+        """Return where a record of the sample is, such as `orders-0@146`."""
+        return f"{self.topic}-{record.partition}@{record.offset}"

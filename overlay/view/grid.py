@@ -9,12 +9,14 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from overlay.client.read.cells import list_headers, show_times
+from overlay.client.texts import make_printable, show_content
+
 from .figures import UNKNOWN
-from .lines import list_headers, show_times
 
 GRID_COLUMNS = ("subject", "sequence", "timestamp", "key", "value", "headers", "partition", "offset")
 _CAPS = {"subject": 0.3, "key": 0.15, "headers": 0.2}
-"""The largest share of a terminal's width for a column, so that the value keeps some room."""
+"""The largest share for a column of the width that numbers and the time leave, so that the value keeps some room."""
 _GAP = "  "
 _RIGHT = ("sequence", "partition", "offset")
 
@@ -49,20 +51,23 @@ class Grid:
         columns: dict[str, Iterable[object]] = {
             name: batch[name].to_pylist() for name in (("sequence",) if sequenced else ("partition", "offset"))
         }
-        columns["timestamp"] = show_times(batch)
+        columns["timestamp"] = show_times(batch["timestamp"])
         columns["subject"] = batch["subject"].to_pylist()
         columns["key"] = batch["key"].to_pylist()
-        columns["headers"] = [" ".join(map(_show_header, headers)) for headers in list_headers(batch)]
+        columns["headers"] = [" ".join(map(_show_header, headers)) for headers in list_headers(batch["headers"])]
         columns["value"] = batch["value"].to_pylist()
-        return {name: [self._cap(name, _show(cell)) for cell in column] for name, column in columns.items()}
+        cells = {name: [_show(cell) for cell in column] for name, column in columns.items()}
+        return self._fit(cells) if self._console.is_terminal else cells
 
-    def _cap(self, name: str, text: str) -> str:
-        if name not in _CAPS or not self._console.is_terminal:
-            return text
-        cap = int(self._console.width * _CAPS[name])
-        if cell_len(text) <= cap:
-            return text
-        return set_cell_size(text, cap - 1) + "…"
+    def _fit(self, cells: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Return the cells, cut where the terminal is too narrow for subject, key and headers."""
+        fixed = [max(len(name), *map(cell_len, cells[name])) for name in cells if name not in (*_CAPS, "value")]
+        room = self._console.width - sum(fixed) - len(_GAP) * (len(cells) - 1)
+        caps = {name: max(len(name), int(room * share)) for name, share in _CAPS.items()}
+        return {
+            name: [_cut(cell, caps[name]) for cell in column] if name in caps else column
+            for name, column in cells.items()
+        }
 
     def _show(self, rows: Iterable[Sequence[str]], style: str) -> None:
         lines = [self._pad(row) for row in rows]
@@ -91,9 +96,9 @@ def _show(cell: object) -> str:
     """Return the text of a cell on one line, with control characters escaped; UNKNOWN for null."""
     if cell is None:
         return UNKNOWN
-    text = cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else str(cell)
-    return text if text.isprintable() else "".join(map(_escape, text))
+    return show_content(cell) if isinstance(cell, bytes) else make_printable(str(cell))
 
 
-def _escape(char: str) -> str:
-    return char if char.isprintable() else char.encode("unicode_escape").decode()
+def _cut(text: str, most: int) -> str:
+    """Return a text that is at most so many columns wide, with `…` in place of what was cut off."""
+    return text if cell_len(text) <= most else set_cell_size(text, most - 1) + "…"

@@ -7,16 +7,15 @@ keys their order. Only line ends, which JSON allows between tokens only, become 
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+
+from overlay.client.read.cells import list_headers, show_times
 
 JSON_COLUMNS = ("subject", "sequence", "timestamp", "key", "value", "headers", "topic", "partition", "offset")
 RAW_COLUMNS = ("value",)
-_NO_TIME = -1
 
 
 def write_json(batch: pa.RecordBatch) -> bytes:
@@ -27,7 +26,9 @@ def write_json(batch: pa.RecordBatch) -> bytes:
     `value_base64` instead of `key` or `value`.
     """
     plain = [batch[name].to_pylist() for name in ("subject", "sequence", "topic", "partition", "offset")]
-    rows = zip(*plain, show_times(batch), batch["key"].to_pylist(), list_headers(batch), strict=True)
+    rows = zip(
+        *plain, show_times(batch["timestamp"]), batch["key"].to_pylist(), list_headers(batch["headers"]), strict=True
+    )
     lines = [_write_object(row, value) for row, value in zip(rows, batch["value"].to_pylist(), strict=True)]
     return b"".join(lines)
 
@@ -35,23 +36,6 @@ def write_json(batch: pa.RecordBatch) -> bytes:
 def write_raw(batch: pa.RecordBatch) -> bytes:
     """Return the values with a line feed after each. A record without a value is an empty line."""
     return b"".join((value or b"") + b"\n" for value in batch["value"].to_pylist())
-
-
-def show_times(batch: pa.RecordBatch) -> list[str | None]:
-    """Return timestamps like `2026-01-31T12:00:00.000Z`; None for a record without one."""
-    times = batch["timestamp"].cast(pa.int64()).fill_null(_NO_TIME).to_numpy()
-    texts = np.datetime_as_string(times.astype("datetime64[ms]"), unit="ms", timezone="UTC").tolist()
-    return [None if time == _NO_TIME else text for time, text in zip(times.tolist(), texts, strict=True)]
-
-
-def list_headers(batch: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]]:
-    """Return the name and value of every header of each record."""
-    column = batch["headers"]
-    pairs = column.flatten()
-    names, values = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
-    bounds = (column.offsets.to_numpy() - column.offsets[0].as_py()).tolist()
-    flat = list(zip(names, values, strict=True))
-    return [flat[first:end] for first, end in itertools.pairwise(bounds)]
 
 
 def _write_object(row: tuple[Any, ...], value: bytes | None) -> bytes:

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from json import JSONDecoder
 from typing import Any
 
 import numpy as np
@@ -38,9 +37,9 @@ from overlay.scan.states import ABSENT, REASONS
 from overlay.units import parse_time
 
 from .expression import bind_names
+from .members import split_members
 
 _PLACE = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d{1,9})@(?P<offset>\d{1,18})", re.ASCII)
-_BLANKS = re.compile(r"[ \t\r\n]*")
 MEMBERS = ("topic", "partition", "offset", "headers")
 """Members that tell a line of `overlay read` from a message."""
 
@@ -127,32 +126,6 @@ def read_line(compiled: Filter, stream: StreamConfig, line: str) -> RecordView:
     data = np.frombuffer(encode_records([record], time, transactional=False).build(), np.uint8)
     found = _view(compiled, stream, place, data, 0, NO_ABORTS)
     assert found is not None  # the batch has this one record
-    return found
-
-
-def split_members(text: str) -> dict[str, str]:
-    """Return the members of a JSON object with their values as they are spelled. Raises ValueError
-    if the text is not such an object.
-    """
-    found: dict[str, str] = {}
-    decoder = JSONDecoder()
-
-    def skip(at: int) -> int:
-        blanks = _BLANKS.match(text, at)
-        return at if blanks is None else blanks.end()
-
-    at = skip(0)
-    if text[at : at + 1] != "{":
-        raise ValueError("it is no object")
-    at = skip(at + 1)
-    while text[at : at + 1] == '"':
-        name, at = decoder.raw_decode(text, at)
-        start = skip(skip(at) + 1)
-        _, at = decoder.raw_decode(text, start)
-        found[name] = text[start:at]
-        at = skip(at)
-        if text[at : at + 1] == ",":
-            at = skip(at + 1)
     return found
 
 

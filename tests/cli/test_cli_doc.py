@@ -1,20 +1,28 @@
-"""docs/cli.md against the commands themselves."""
+"""The documents against the commands themselves: docs/cli.md has all of them, and no page names one that does not exist."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
+import pytest
 
 from overlay.cli import overlay
+from tests.support.pages import list_pages
 
-TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+TARGETS = re.compile(r"^([a-z-]+):", re.MULTILINE)
+"""Targets of the Makefile."""
 
 
 def list_commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command and every group below one, with the words that call it."""
     context = click.Context(group)
+    yield path, group
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
@@ -24,17 +32,56 @@ def list_commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Co
             yield f"{path} {name}", command
 
 
+@cache
+def find_commands() -> dict[str, click.Command]:
+    return dict(list_commands(overlay, "overlay"))
+
+
+def list_calls(text: str) -> list[str]:
+    """Return the calls of `overlay` that a page shows, in blocks and within sentences, without comments."""
+    text = text.replace("\\\n", "")
+    lines = re.findall(r"^(?:    )?(?:\.venv/bin/)?(overlay [^#\n]*)", text, re.MULTILINE)
+    spans = [" ".join(span.split()) for span in re.findall(r"`(overlay [^`]+)`", text)]
+    return [call.partition(" | ")[0].strip() for call in (*lines, *spans)]
+
+
+def find_fault(call: str) -> str:
+    """Return what of a call does not exist: a command or an option; "" if all does."""
+    words = call.split()
+    longest = max(number for number in range(1, len(words) + 1) if " ".join(words[:number]) in find_commands())
+    command = find_commands()[" ".join(words[:longest])]
+    if (
+        isinstance(command, click.Group)
+        and longest < len(words)
+        and re.fullmatch(r"[a-z-]+", words[longest].rstrip(","))
+    ):
+        return f"command {words[longest]}" if not words[longest].startswith("-") else ""
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"-h", "--help"}
+    unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "", call)
+    return " ".join(sorted(set(re.findall(r"(?<=[\s\[])--?[A-Za-z][A-Za-z-]*", unquoted)) - known))
+
+
 def test_every_command_has_an_example() -> None:
-    assert [path for path, _ in list_commands(overlay, "overlay") if f"    {path}" not in TEXT] == []
+    commands = [path for path, command in find_commands().items() if not isinstance(command, click.Group)]
+    assert [path for path in commands if f"    {path}" not in TEXT] == []
 
 
-def test_every_option_of_an_example_exists() -> None:
-    commands = dict(list_commands(overlay, "overlay"))
-    examples = [line.partition("#")[0] for line in TEXT.replace("\\\n", "").splitlines() if line.startswith("    ov")]
-    assert examples
-    for example in examples:
-        path = next(path for path in commands if example.strip().startswith(path))
-        known = {
-            option for parameter in commands[path].params for option in (*parameter.opts, *parameter.secondary_opts)
-        }
-        assert set(re.findall(r"(?<=\s)--?[A-Za-z-]+", example)) <= known, example
+@pytest.mark.parametrize("page", list_pages())
+def test_calls_of_a_page_name_commands_and_options_that_exist(page: str) -> None:
+    calls = list_calls((ROOT / page).read_text(encoding="utf-8"))
+    assert [f"{call}: {fault}" for call in calls if (fault := find_fault(call))] == []
+
+
+@pytest.mark.parametrize("page", list_pages())
+def test_make_targets_of_a_page_exist(page: str) -> None:
+    targets = set(TARGETS.findall((ROOT / "Makefile").read_text(encoding="utf-8")))
+    named = re.findall(r"(?:^|^    |`)make ([a-z-]+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(named) - targets == set()
+
+
+def test_what_does_not_exist_is_found() -> None:
+    page = "    overlay read FLIGHTS --sbject x | head\nSay `overlay consumer\nlist --json`, or\noverlay run --workers 2 #\n"
+    calls = list_calls(page)
+    assert calls == ["overlay read FLIGHTS --sbject x", "overlay run --workers 2", "overlay consumer list --json"]
+    assert [find_fault(call) for call in calls] == ["--sbject", "", "command list"]
+    assert find_fault("overlay read T --sql '--no'") == ""

@@ -14,6 +14,7 @@ from overlay.cli import overlay
 from overlay.cli.consumer_change import add, collect_fields, overlay_fields, read_settings, update
 from overlay.cli.explain import explain
 from overlay.cli.read import read
+from overlay.client import open_client
 from overlay.config import load
 from overlay.control.records import write_config
 from tests.support.kafka import NewTopicFixture
@@ -52,6 +53,10 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     assert (found["state"], found["consumer_sequence"]) == ("running", 10)
 
     assert (found["config"]["filter_subjects"], found["config"]["ack_policy"]) == (["trips.rome"], "none")
+    with open_client(trips.folder) as client:
+        assert client.read(consumer="rome", columns=["subject"]).to_table()["subject"].unique().to_pylist() == [
+            "trips.rome"
+        ]
 
     check_pause(trips, "rome")
     # what is not named stays as it is
@@ -106,7 +111,9 @@ def check_pause(trips: Trips, name: str) -> None:
 
 
 def check_export(trips: Trips, name: str, config: dict[str, Any]) -> None:
-    """Export a consumer that was made by request, and compare its file with its config."""
+    """Read what a consumer that was made by request would get, export it, and compare its file with its config."""
+    for words in (("--consumer", name), ("TRIPS", "--consumer", name), ("--consumer", f"TRIPS/{name}")):
+        assert trips.run("read", *words, "--format", "raw").split() == [str(number) for number in range(1, 20, 2)]
     file = trips.consumer_file(name)
     assert trips.run("consumer", "export", name, "--out", str(file)) == f"written {file}\n"
     assert "Name another file" in trips.run("consumer", "export", name, "--out", str(file), code=1)

@@ -88,6 +88,8 @@ def test_messages_by_hand(trips: Trips, running_service: StartService) -> None:
 
 def test_what_cannot_be_settled(trips: Trips) -> None:
     assert "'x' is no ack token" in trips.run("consumer", "ack", "x", code=1)
+    taken_apart = ".ACK._.1x1.TRIPS.work.1.17.17.0.0"
+    assert "a shell takes for a variable. Put it in single quotes" in trips.run("consumer", "ack", taken_apart, code=1)
     trips.add_consumer("rome")
     assert "has no dead_letter topic" in trips.run("consumer", "replay-dead-letter", "TRIPS", "rome", code=1)
     assert "there is no consumer TRIPS/oslo" in trips.run("consumer", "replay-dead-letter", "TRIPS", "oslo", code=1)

@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from overlay.cli import overlay
-from overlay.view.one_record import split_members
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import write_service_file
 
@@ -137,13 +136,3 @@ def test_what_is_no_record(orders: tuple[Path, str]) -> None:
     broken = json.dumps({"topic": "t", "partition": 0, "offset": 0, "headers": [{"value": "x"}]})
     done = CliRunner().invoke(overlay, ["filter", "test", "a = 'x'", "--message", "-", *config], input=broken)
     assert "this is no line of `overlay read" in str(done.exception)
-
-
-def test_members_keep_their_spelling() -> None:
-    assert split_members(' {"a" : 1.50 ,"b":{"c":[1e400, "}"]}, "d": "x"}\n') == {
-        "a": "1.50", "b": '{"c":[1e400, "}"]}', "d": '"x"',
-    }  # fmt: skip
-    assert split_members("{}") == {}
-    for wrong in ("[]", "1", ""):
-        with pytest.raises(ValueError, match="no object"):
-            split_members(wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import click
@@ -79,6 +80,33 @@ def test_a_second_topic_joins_the_folder(
     assert "kept" in result.output
     assert "Avro with a schema registry: not decoded yet" in result.output
     assert (len(load(tmp_path).streams), load(tmp_path).problems) == (2, ())
+
+
+def test_what_is_broken_is_named_and_nothing_is_folded(
+    bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    topic, name = new_topic(partitions=3), "a_long_name_" * 8
+    values = [json.dumps({"kind": "ab"[at % 2], name: at / 2, "lines": [at]}).encode() for at in range(60)]
+    produce_values(bootstrap, topic, [*values, b'{"kind": "a', b"[1, 2]"])
+    result = run("--bootstrap", bootstrap, "--topic", topic, "--dir", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert "values: JSON object 60, " in result.output
+    assert ", broken JSON 1" in result.output
+    assert ", JSON array 1" in result.output
+    place = rf"{re.escape(topic)}-[012]@\d+"
+    for note in (
+        "broken JSON: 1 of 62 values, such as",
+        "JSON arrays: 1 of 62 values, such as",
+        "at most 2 of 62 records lack a field and would be left out, counted, such as",
+        "arrays are no properties and no part of a subject: lines, such as in",
+    ):
+        assert re.search(f"{note} {place}", result.output), note
+    rows = [line.split() for line in result.output.splitlines() if line.startswith("{value:")]
+    assert [row[0] for row in rows] == ["{value:kind}", f"{{value:{name}}}"]
+    assert rows[1] == [f"{{value:{name}}}", "double", "property", name.strip("_"), "100%", "60"]
+    loaded = load(tmp_path)
+    assert loaded.problems == ()
+    assert {consumer.output.partitions for consumer in loaded.consumers.values()} == {3}
 
 
 def test_files_of_ones_own_are_not_overwritten(bootstrap: str, orders: str, tmp_path: Path) -> None:

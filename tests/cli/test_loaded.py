@@ -84,7 +84,9 @@ def test_commands_that_read_files_alone(trips: Trips) -> None:
     assert loaded & FILES == set()
 
 
-@pytest.mark.parametrize("words", [("run",), ("consumer",), ("consumer", "ls"), ("read",), ("stream", "info")])
+@pytest.mark.parametrize(
+    "words", [("run",), ("consumer",), ("consumer", "ls"), ("read",), ("stream", "info"), ("local", "topic", "produce")]
+)
 def test_help_of_a_command(words: tuple[str, ...]) -> None:
     text, loaded = run(*words, "--help")
     assert text.startswith("Usage:")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,42 @@ def test_filter_values(config: Config, folder: Path) -> None:
         (folder / "streams" / "valued.yaml").unlink()
 
 
+def test_what_a_consumer_would_get(config: Config, folder: Path) -> None:
+    filters = {
+        "late": "filter_subject: trips.oslo\nfilter: {sql: delay >= 100}",
+        "rome": "filter: {properties: {application_properties: {to: rome}}}\ndeliver_policy: new",
+        "valued": "filter_subjects: [trips.rome, trips.oslo]\nfilter: {values: trips.oslo}",
+        "whole": "headers_only: true",
+    }
+    (folder / "consumers").mkdir()
+    for name, text in filters.items():
+        (folder / "consumers" / f"{name}.yaml").write_text(
+            f"stream: TRIPS\ndurable_name: {name}\ndeliver_subject: {name}\nack_policy: none\n{text}\n"
+        )
+    try:
+        assert count("--consumer", "late", *config) == count("TRIPS", "--consumer", "late", *config) == 150
+        assert count("TRIPS", "--consumer", "TRIPS/late", *config) == 150
+        assert count("--consumer", "late", *config, "--last", "3") == 3
+        assert count("--consumer", "rome", *config, "--limit", "500") == COUNT // 2 - 1
+        assert count("--consumer", "valued", *config) == COUNT // 2
+        assert count("--consumer", "whole", *config) == COUNT - 1
+        with open_client(folder) as client:
+            assert client.read(consumer="late", columns=[]).to_table().num_rows == 150
+            assert client.read("TRIPS", consumer="late", columns=["delay"]).to_table()["delay"][0].as_py() == 101
+        for words, code, message in (
+            (("--consumer", "late", "--sql", "delay > 1"), 2, "consumer and sql each say what passes"),
+            (("--consumer", "late", "--subject", "trips.>"), 2, "consumer and subjects each say what passes"),
+            (("OTHER", "--consumer", "TRIPS/late"), 2, "--consumer TRIPS/late is not of stream OTHER"),
+            (("--consumer", "late", "--topic", "t"), 2, "name a --consumer or a --topic, not both"),
+            (("--consumer", "latte"), 1, "there is no consumer 'latte'"),
+            (("OTHER", "--consumer", "late"), 1, "there is no consumer 'OTHER/late'. Did you mean TRIPS/late?"),
+        ):
+            done = run(*words, *config, code=code)
+            assert message in done.output + str(done.exception)
+    finally:
+        shutil.rmtree(folder / "consumers")
+
+
 def test_the_last_of_each_subject(config: Config) -> None:
     words = ("TRIPS", *config, "--format", "json", "--last-per-subject")
     found = [json.loads(line) for line in run(*words).stdout.splitlines()]
@@ -181,8 +218,8 @@ def test_a_topic_of_the_config_s_kafka(config: Config, topic: str) -> None:
         (("TRIPS", "--bootstrap", "127.0.0.1:1"), 1, "Kafka cannot be reached"),
         (("--topic", "read-nothing"), 1, "there is no such topic"),
         (("--topic", "t", "--property", "a:lng"), 1, "Did you mean long?"),
-        ((), 2, "name a STREAM or a --topic"),
-        (("TRIPS", "--topic", "t"), 2, "not both"),
+        ((), 2, "name a STREAM, a --consumer or a --topic"),
+        (("TRIPS", "--topic", "t"), 2, "name a STREAM or a --topic, not both"),
         (("TRIPS", "--since", "tomorrow"), 2, "since: 'tomorrow' is no point in time"),
         (("TRIPS", "--follow", "--until", "1h"), 2, "exclude each other"),
         (("TRIPS", "--properties", "{"), 2, "this is no JSON"),

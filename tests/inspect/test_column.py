@@ -6,7 +6,7 @@ import pytest
 
 from overlay.config import PropertyType
 from overlay.field import Field, FieldKind
-from overlay.inspect.column import MAX_COLUMNS, count_unnamed, find_columns, guess_type, join_types
+from overlay.inspect.column import MAX_COLUMNS, count_unnamed, find_arrays, find_columns, guess_type, join_types
 from overlay.inspect.sample import SampledRecord
 from tests.inspect.samples import make_record
 
@@ -58,10 +58,39 @@ def test_headers_fields_and_key_become_columns() -> None:
     assert columns["{key}"].share == pytest.approx(2 / 3)
 
 
+def test_fields_of_json_are_judged_over_records_with_an_object() -> None:
+    records = [
+        make_record(0, key="k", headers={"h": "1"}, value={"a": 1, "b": 1}),
+        make_record(1, value={"a": 2}),
+        make_record(2, raw=b'{"a": '),
+        make_record(3, raw=b"[1]"),
+        make_record(4),
+    ]
+    columns = {str(column.field): column for column in find_columns(records)}
+    assert {name: (column.rows, column.share) for name, column in columns.items()} == {
+        "{header:h}": (5, 0.2), "{value:a}": (2, 1.0), "{value:b}": (2, 0.5), "{key}": (5, 0.2),
+    }  # fmt: skip
+
+
+def test_arrays_are_found_with_their_first_record() -> None:
+    records = [
+        make_record(0, value={"a": {"b": 1}, "c.d": [1], "e": {"": {"f": [1]}}}),
+        make_record(1, value={"a": {"b": [1], "g": []}}),
+        make_record(2, value={"a": {"b": [2]}, "h": [{"i": [1]}]}),
+        make_record(3, raw=b"[[1]]"),
+    ]
+    assert {path: record.offset for path, record in find_arrays(records).items()} == {"a.b": 1, "a.g": 1, "h": 2}
+
+
 def test_the_last_header_of_a_name_counts() -> None:
     record = SampledRecord(0, 0, headers=(("h", b"first"), ("x", b"1"), ("h", b"last"), ("empty", b""), ("null", None)))
     columns = {column.field.name: column.texts for column in find_columns([record])}
     assert columns == {"h": ("last",), "x": ("1",), "empty": (None,), "null": (None,)}
+
+
+def test_numbers_of_json_that_fit_no_type() -> None:
+    (column,) = find_columns([make_record(at, value={"n": value}) for at, value in enumerate([2**63, 10**999, 1.5])])
+    assert (column.type, column.texts) == (PropertyType.DOUBLE, ("9.223372036854776e+18", "inf", "1.5"))
 
 
 def test_bytes_that_are_no_text_are_binary() -> None:

@@ -13,7 +13,14 @@ from ruamel.yaml import YAML
 
 from overlay.config import Loaded, load
 from overlay.config.yaml_text import quote
-from overlay.inspect.draft import comment, draft_consumers, draft_service, draft_stream, name_topics
+from overlay.inspect.draft import (
+    comment,
+    describe_unaddressed,
+    draft_consumers,
+    draft_service,
+    draft_stream,
+    name_topics,
+)
 from overlay.inspect.folder import ENVIRONMENT
 from overlay.inspect.proposal import propose
 from overlay.inspect.sample import SampledRecord, TopicSample
@@ -70,7 +77,25 @@ def test_what_stands_in_comments_works_too() -> None:
     )
     loaded = load_drafts({**files, "consumers/flights-JFK.yaml": text})
     assert loaded.problems == ()
-    assert str(loaded.consumers["FLIGHTS", "flights-JFK"].filter.sql).endswith(" IS NOT NULL")
+    assert str(loaded.consumers["FLIGHTS", "flights-JFK"].filter.sql) == "delay >= 15.0"
+
+
+def test_outputs_have_as_many_partitions_as_their_source() -> None:
+    sample = make_flights()
+    several = TopicSample(sample.topic, 3, sample.span, sample.records)
+    for source, wanted in ((several, 3), (sample, 1)):
+        consumers = load_drafts(draft(source)).consumers
+        assert [consumer.output.partitions for consumer in consumers.values()] == [wanted, wanted]
+
+
+def test_records_without_a_subject_are_counted_with_the_place_of_one() -> None:
+    records = [make_record(at, headers={"kind": "ab"[at % 2]} if at else {}) for at in range(100)]
+    assert describe_unaddressed(propose(make_sample(records))) == (
+        "1 of 100 records lack a field and would be left out, counted, such as orders-0@0"
+    )
+    values = [make_record(at, value={"kind": "ab"[at % 2]}) for at in range(99)] + [make_record(99, raw=b'{"kind')]
+    text = draft(make_sample(values))["streams/orders.yaml"]
+    assert "# at most 1 of 100 records lack a field and would be left out, counted, such as orders-0@99" in text
 
 
 def test_every_alternative_would_load() -> None:
@@ -144,7 +169,16 @@ _records = st.lists(
         st.none() | st.binary(max_size=8),
         st.none()
         | st.binary(max_size=8)
-        | st.sampled_from([b'{"a":{"b":1}}', b'{"a":"x"}', b'{"$ref":true,"\xc2\x85":"y"}']),
+        | st.sampled_from(
+            [
+                b'{"a":{"b":1}}',
+                b'{"a":"x"}',
+                b'{"$ref":true,"\xc2\x85":"y"}',
+                b'{"a":-1e400,"c":[1]}',
+                b'{"a":"\'"}',
+                b"[{",
+            ]
+        ),
         st.lists(st.tuples(st.sampled_from(["h", "i"]) | _names, st.none() | st.binary(max_size=3)), max_size=4).map(
             tuple
         ),
@@ -156,7 +190,10 @@ _records = st.lists(
 @settings(max_examples=80, deadline=None)
 @given(_records, st.sampled_from(["orders", "a.b", "a..b"]))
 def test_whatever_a_topic_holds_the_files_load(records: list[SampledRecord], topic: str) -> None:
-    assert load_drafts(draft(TopicSample(topic, 1, len(records), tuple(records)))).problems == ()
+    """With the filter that a consumer's file has in a comment."""
+    files = draft(TopicSample(topic, 1, len(records), tuple(records)))
+    filtered = {name: text.replace("# filter:", "filter:") for name, text in files.items()}
+    assert load_drafts(filtered).problems == ()
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=30))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from overlay.inspect.proposal import propose
 from overlay.inspect.sample import TopicSample
 from tests.inspect.samples import make_flights, make_record, make_sample
@@ -62,6 +64,29 @@ def test_rare_records_without_the_field_are_counted() -> None:
     sample = make_sample(make_record(at, headers={"kind": "ab"[at % 2]} if at else {}) for at in range(100))
     found = propose(sample)
     assert (found.subject.template, found.unaddressed) == ("orders.{header:kind}", 1)
+
+
+def make_orders(count: int, broken: int) -> TopicSample:
+    """Orders of two kinds, of which the first `broken` are cut off, and one array behind them."""
+    texts = [json.dumps({"kind": "ab"[at % 2], "lines": [at]}).encode() for at in range(count)]
+    values = [text[:3] if at < broken else text for at, text in enumerate(texts)] + [b"[1]"]
+    return make_sample(make_record(at, raw=value) for at, value in enumerate(values))
+
+
+def test_broken_json_does_not_hide_a_field_and_is_named() -> None:
+    found = propose(make_orders(99, broken=20))
+    assert found.subject.template == "orders.{value:kind}"
+    assert found.subject.why == "fields that every JSON object has, with few values each"
+    assert (found.unaddressed, found.unaddressed_at) == (21, "orders-0@0")
+    assert found.notes == (
+        "broken JSON: 20 of 100 values, such as orders-0@0: what a value holds behind its fault cannot be read",
+        "JSON arrays: 1 of 100 values, such as orders-0@99: no path can name their fields",
+        "arrays are no properties and no part of a subject: lines, such as in orders-0@20",
+    )
+
+
+def test_a_field_of_few_json_objects_is_no_token() -> None:
+    assert propose(make_orders(99, broken=60)).subject.template == "orders"
 
 
 def test_an_empty_topic_has_its_name_for_a_subject() -> None:

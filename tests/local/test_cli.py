@@ -98,10 +98,20 @@ def test_up_status_logs_down(tmp_path: Path) -> None:
         shown = json.loads(run("local", "status", "--json", "--home", tmp_path).stdout)
         assert (shown["condition"], shown["bootstrap"]) == ("running", status(tmp_path).bootstrap)
         assert "Kafka Server started" in run("local", "logs", "-n", "100", "--home", tmp_path).stdout
+        _check_topic(tmp_path)
         _check_follow(tmp_path)
         assert "was not running" in run("local", "down", "--home", tmp_path).stdout
     finally:
         stop(tmp_path)
+
+
+def _check_topic(home: Path) -> None:
+    """`topic` finds the broker of its home by itself."""
+    assert run("local", "topic", "create", "orders", "--partitions", "2", "--home", home).returncode == 0
+    (home / "orders.txt").write_text("a\nb\n")
+    done = run("local", "topic", "produce", "orders", home / "orders.txt", "--format", "raw", "--home", home)
+    assert done.stdout.startswith("2 records written to orders"), done.stderr
+    assert run("local", "topic", "list", "--home", home).stdout.split()[-3:] == ["orders", "2", "2"]
 
 
 def _check_follow(home: Path) -> None:

@@ -29,12 +29,10 @@ def answer(
     """What the row evaluator says of a record, and why columns of the filter are null though the record has a value."""
     message: dict[str, dict[str, object]] = {}
     reasons = []
-    place = {"{subject}": subject.encode(), "{topic}": topic.encode(), "{partition}": str(partition).encode()}
-    if record.timestamp != -1:
-        place["{timestamp}"] = str(record.timestamp).encode()
+    place = find_place(record, subject, topic, partition)
     for column in filter.columns:
         assert isinstance(column, Column)
-        value = _read_column(column, record, place, declared)
+        value = read_column(column, record, place, declared)
         if value in REASONS:
             reasons.append(REASONS[value])
             if value in (BAD, NOT_UTF8):  # there, but of no value
@@ -44,7 +42,16 @@ def answer(
     return filter.matches(message, now=0), reasons
 
 
-def _read_column(column: Column, record: Record, place: Mapping[str, bytes], declared: Declared) -> Any:
+def find_place(record: Record, subject: str, topic: str, partition: int) -> dict[str, bytes]:
+    """What is known of a record without its bytes, by the source that names it."""
+    place = {"{subject}": subject.encode(), "{topic}": topic.encode(), "{partition}": str(partition).encode()}
+    if record.timestamp != -1:
+        place["{timestamp}"] = str(record.timestamp).encode()
+    return place
+
+
+def read_column(column: Column, record: Record, place: Mapping[str, bytes], declared: Declared) -> Any:
+    """The value of a column, None if the record has none, or one of REASONS if it cannot be read. Times are ms since 1970."""
     for source in _list_sources(column, declared):
         value = _read_source(source, column.type, record, place)
         if value is not None:

@@ -45,6 +45,13 @@ def test_lines_fit_the_terminal(width: int) -> None:
     assert lines[1].endswith("…")
 
 
+def test_the_value_has_room_on_a_narrow_terminal() -> None:
+    wide = RECORD | {"key": b"k" * 300, "subject": "s" * 300, "headers": [{"name": "h" * 300, "value": b"x"}]}
+    head, line = draw((wide,), width=80)
+    assert head.endswith("value") and line[head.index("value") :].startswith("v" * 10)
+    assert line.split()[1] == "2013-01-01T05:15:00.250Z" and line.count("…") == 4
+
+
 def test_several_partitions() -> None:
     head, line = draw((RECORD | {"sequence": None, "partition": 3},))
     assert head.split()[:2] == ["partition", "offset"] and line.split()[:2] == ["3", "6"]

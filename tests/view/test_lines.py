@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlay.client import SCHEMA
-from overlay.view.lines import show_times, write_json, write_raw
+from overlay.view.lines import write_json, write_raw
 
 TIME = 1_357_017_300_250
 BINARY = st.binary(max_size=20) | st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass"))
@@ -90,10 +89,3 @@ def test_what_is_nearly_json_is_a_text(text: str) -> None:
 def test_raw_values() -> None:
     batch = make_batch({"value": b"a"}, {"value": None}, {"value": b"\xff\n"})
     assert write_raw(batch) == b"a\n\n\xff\n\n"
-
-
-def test_times_of_any_year() -> None:
-    times = [None, 0, -86_400_000, 253_402_300_800_000, TIME]
-    found = show_times(make_batch(*({"timestamp": time} for time in times)))
-    assert found[:4] == [None, "1970-01-01T00:00:00.000Z", "1969-12-31T00:00:00.000Z", "10000-01-01T00:00:00.000Z"]
-    assert found[4] == datetime.fromtimestamp(TIME / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.250Z")

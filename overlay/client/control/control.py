@@ -22,6 +22,7 @@ from typing import Any, TypedDict, Unpack
 from confluent_kafka import Message
 
 from overlay.client.arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
+from overlay.client.html import write_sheet
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig
 from overlay.consumer.acks import Token, Verb, parse_token
@@ -91,6 +92,23 @@ class ConsumerInfo:
     """`file` if a file of the workers defines it, `request` if it was made by request; "" if a service of an older
     version does not say."""
     raw: Mapping[str, Any] = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return the consumer's state and settings as HTML, for notebooks."""
+        from overlay.config.spelling import list_settings  # only notebooks need it
+
+        pairs = [
+            ("consumer", f"{self.stream}/{self.name}"),
+            ("state", "paused" if self.paused else self.state),
+            ("reason", self.reason),
+            ("delivered", f"{self.delivered.consumer_seq:,}, up to stream sequence {self.delivered.stream_seq:,}"),
+            ("ack floor", f"{self.ack_floor.consumer_seq:,}, stream sequence {self.ack_floor.stream_seq:,}"),
+            ("waiting for acks", f"{self.num_ack_pending:,}"),
+            ("redelivered", f"{self.num_redelivered:,}"),
+            ("to come", "not known" if self.num_pending is None else f"{self.num_pending:,}"),
+            ("made by", self.origin),
+        ]
+        return write_sheet([*pairs, *list_settings(self.config)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +416,10 @@ _FILTERS = ("filter_subject", "filter_subjects", "filter")
 def find_token(text: str) -> Token:
     """Parse an ack token. Raises BadAckToken."""
     found = parse_token(text)
+    if found is None and parse_token(f"$JS{text}"):
+        raise BadAckToken(
+            f"{text!r} is a token without its $JS, which a shell takes for a variable. Put it in single quotes"
+        )
     if found is None:
         raise BadAckToken(
             f"{text!r} is no ack token. Tokens look like $JS.ACK._.1x1.STREAM.CONSUMER.1.17.17.0.0; a delivery has its own in"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
-from overlay.client.arguments import check_names, join_aliases
-from overlay.config.consumer import FilterConfig
+from overlay.client.arguments import FILTER_WORDS, check_names, join_aliases
+from overlay.config.consumer import ConsumerConfig, FilterConfig
 from overlay.config.filters import check_values
 from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
@@ -17,8 +17,9 @@ from overlay.errors import OverlayError
 from overlay.match import Values, choose_values
 from overlay.subject import Pattern
 
-from .columns import SCHEMA
+from .columns import SCHEMA, Form
 from .moment import Moment, parse_moment
+from .typed_columns import OWN, find_unknown, list_fields, list_names, make_form, pick_fields
 
 if TYPE_CHECKING:
     from overlay.filter import Filter
@@ -60,7 +61,13 @@ class Question(TypedDict, total=False):
     follow: bool
     """Continue with new records, for ever or up to `limit`."""
     columns: Sequence[str]
-    """The columns to build: all of SCHEMA by default, none for an empty list."""
+    """The columns to build: all of SCHEMA by default, none for an empty list. Others are declared properties and
+    sections, by the names of `list_names`, or SECTION.FIELD.
+    """
+    decode: bool
+    """Whether `timestamp` has a zone, and whether the default columns include `application_properties`, the
+    struct of declared properties; false by default.
+    """
     index: bool
     """Whether to use the stream's chunk index to skip what need not be read; true by default."""
 
@@ -84,10 +91,38 @@ class CheckedQuestion:
     index: bool = True
     values: Values | None = None
     last_per_subject: bool = False
+    decode: bool = False
+    """Whether `timestamp` has a zone."""
+
+    def make_form(self) -> Form:
+        """Return the builder of the batches that the question asks for."""
+        name = self.stream.name if self.is_named else None
+        return make_form(self.stream, self.columns, name, decode=self.decode)
 
 
-ARGUMENTS = ("stream", "topic", "declare", *Question.__annotations__)
+ARGUMENTS = ("stream", "topic", "consumer", "declare", *Question.__annotations__)
 """The arguments of `Client.read`."""
+
+
+def ask_as_consumer(consumer: ConsumerConfig, question: Question) -> Question:
+    """Return the question with the filters of a consumer: its subjects, its SQL or property filter,
+    and its filter values. Where the consumer begins, its acks and its state have no part in it.
+
+    Raises BadQuestion if the question has a filter of its own.
+    """
+    clash = [name for name, value in question.items() if name in FILTER_WORDS and value not in (None, (), False)]
+    if clash:
+        raise BadQuestion(f"consumer and {clash[0]} each say what passes. Leave one of them out")
+    asked, filter = question.copy(), consumer.filter
+    if consumer.filters:
+        asked["subjects"] = consumer.filters
+    if filter.sql is not None:
+        asked["sql"] = filter.sql
+    if filter.properties is not None:
+        asked["properties"] = filter.properties
+    if filter.values:
+        asked["values"], asked["match_unfiltered"] = filter.values, filter.match_unfiltered
+    return asked
 
 
 def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> CheckedQuestion:
@@ -100,12 +135,13 @@ def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: 
     check_names("read", question, ARGUMENTS)
     question = cast(Question, join_aliases(question))
     texts = _list_texts("subjects", question.get("subjects"))
+    decode = _check_flag("decode", question.get("decode"), False)
     request = CheckedQuestion(
         stream,
         is_named,
         tuple(Pattern.parse(text) for text in texts) or (Pattern(">"),),
         _compile(stream, question),
-        _choose_columns(question.get("columns")),
+        _choose_columns(stream, question.get("columns"), decode),
         _read_moment("since", question.get("since"), now),
         _read_moment("until", question.get("until"), now),
         _check_count("from_seq", question.get("from_seq"), 1),
@@ -119,6 +155,7 @@ def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: 
             _check_flag("match_unfiltered", question.get("match_unfiltered"), False),
         ),
         _check_flag("last_per_subject", question.get("last_per_subject"), False),
+        decode,
     )
     if request.follow and request.until is not None:
         raise BadQuestion("follow and until exclude each other: what is followed has no end. Leave one of them out")
@@ -157,19 +194,21 @@ def read_values(stream: StreamConfig, values: str | Sequence[str], match_unfilte
     return choose_values(config, stream)
 
 
-def _choose_columns(wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns in the order of SCHEMA. Raises BadQuestion."""
+def _choose_columns(stream: StreamConfig, wanted: Sequence[str] | None, decode: bool) -> tuple[str, ...]:
+    """Return the names of the columns: those of the envelope in the order of SCHEMA, then others in
+    the order of `wanted`. Raises BadQuestion.
+    """
     if wanted is None:
-        return tuple(SCHEMA.names)
+        declared = (OWN,) if decode and pick_fields(list_fields(stream), OWN) else ()
+        return (*SCHEMA.names, *declared)
     if isinstance(wanted, str):
         raise BadQuestion(f"columns is the text {wanted!r}. Give a list of names, such as [{wanted!r}]")
     wanted = _list_texts("columns", wanted)
-    for name in wanted:
-        if name not in SCHEMA.names:
-            raise BadQuestion(
-                f"there is no column {name!r}.{suggest(name, SCHEMA.names)} Columns are {', '.join(SCHEMA.names)}"
-            )
-    return tuple(name for name in SCHEMA.names if name in wanted)
+    if (unknown := find_unknown(stream, wanted)) is not None:
+        known = list_names(stream)
+        raise BadQuestion(f"there is no column {unknown!r}.{suggest(unknown, known)} Columns are {', '.join(known)}")
+    envelope = (name for name in SCHEMA.names if name in wanted)
+    return (*envelope, *(name for name in dict.fromkeys(wanted) if name not in SCHEMA.names))
 
 
 def _read_moment(name: str, moment: Moment | None, now: int) -> int | None:

@@ -26,12 +26,16 @@ from typing import Any
 import pyarrow as pa
 
 from overlay.client.connection import Connection, Connections
-from overlay.client.turns import IterationGuard
+from overlay.client.html import write_line
+from overlay.client.turns import ConcurrentIteration, IterationGuard
 
+from .cells import write_records
 from .reader import Batches, Progress
 
 ROOM = 4
 """Most batches that wait to be taken."""
+GLANCE_S = 3.0
+"""Seconds for which a notebook waits for the first records of a reading that it shows."""
 _INSTEAD = "call `read` again for a second loop, or hand out the batches of one"
 
 
@@ -70,12 +74,12 @@ class Channel:
                 await self._room.acquire()
                 self._items.put(batch)
 
-    def take(self) -> pa.RecordBatch | None:
+    def take(self, most_s: float | None = None) -> pa.RecordBatch | None:
         """Return the next batch, None after the last one; blocks until there is one.
 
-        Raises the error that ended `run`.
+        Raises the error that ended `run`, and queue.Empty after `most_s` seconds without a batch.
         """
-        item = self._items.get()
+        item = self._items.get(timeout=most_s)
         if isinstance(item, BaseException):
             raise item
         if item is not None:
@@ -110,6 +114,7 @@ class Reading:
     ) -> None:
         self.schema, self.progress = schema, progress
         self.error: Exception | None = None
+        self._glimpsed: pa.RecordBatch | Exception | None = None
         self._channel = Channel()
         self._turn = IterationGuard("reading", _INSTEAD)
         thread = threading.Thread(target=self._channel.run, args=(lines, read), name="overlay-read", daemon=True)
@@ -124,7 +129,7 @@ class Reading:
             if not self._finalizer.alive:
                 raise StopIteration
             try:
-                batch = self._channel.take()
+                batch = self._take()
             except Exception as error:
                 self.error = error
                 self.close()
@@ -133,6 +138,42 @@ class Reading:
                 self.close()
                 raise StopIteration
             return batch
+
+    def _take(self) -> pa.RecordBatch | None:
+        """Return the next batch as Channel.take does, first what `_glimpse` has taken."""
+        glimpsed, self._glimpsed = self._glimpsed, None
+        if isinstance(glimpsed, Exception):
+            raise glimpsed
+        return self._channel.take() if glimpsed is None else glimpsed
+
+    def _glimpse(self) -> pa.RecordBatch | Exception | None:
+        """Return the next batch, or the error in its place, and keep it for the iteration. None if
+        none comes within GLANCE_S, or if there is no more.
+        """
+        with self._turn:
+            if self._glimpsed is None and self._finalizer.alive:
+                try:
+                    self._glimpsed = self._channel.take(GLANCE_S)
+                except queue.Empty:
+                    return None
+                except Exception as error:  # noqa: BLE001 - the iteration raises it
+                    self._glimpsed = error
+                if self._glimpsed is None:
+                    self.close()
+            return self._glimpsed
+
+    def _repr_html_(self) -> str:
+        """Return the next records as HTML, for notebooks. The iteration still has them."""
+        try:
+            found = self._glimpse() if self._finalizer.alive else None
+        except ConcurrentIteration:
+            return write_line(f"a reading that another loop iterates over; {self.progress.matched:,} records so far")
+        if isinstance(found, Exception):
+            return write_line(f"{type(found).__name__}: {found}")
+        if found is not None:
+            return write_line("a reading; its next batch:") + write_records(found)
+        state = "no record yet" if self._finalizer.alive else f"at its end, with {self.progress.matched:,} records"
+        return write_line(f"a reading, {state}")
 
     def close(self) -> None:
         """Stop reading, drop the batches that were not taken, and wait for the end of the reading's thread.

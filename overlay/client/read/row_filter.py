@@ -28,7 +28,7 @@ from overlay.scan import Malformed
 from overlay.scan.columns import NO_TIMESTAMP
 from overlay.subject.dictionary import Dictionary
 
-from .columns import EnvelopeBuilder, Form
+from .columns import Form
 from .offset_ranges import OffsetRange
 from .question import CheckedQuestion
 from .sequences import find_places
@@ -108,7 +108,7 @@ class RowFilter:
     ) -> None:
         self._request, self.sequenced, self._ledger = request, sequenced, ledger
         stream = request.stream
-        self._form = form or EnvelopeBuilder(request.columns, stream.name if request.is_named else None)
+        self._form = form or request.make_form()
         self.schema = self._form.schema
         self._addressing = addressing or Addressing(stream.subject.rule, stream.patterns)
         self._masks, self._values = Masks([request.filter], stream.properties), ValueMasks([request.values])

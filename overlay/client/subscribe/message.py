@@ -18,6 +18,8 @@ from typing import Protocol
 
 from confluent_kafka import Message as KafkaRecord
 
+from overlay.client.html import write_sheet
+from overlay.client.texts import show_content
 from overlay.consumer.acks import Verb
 from overlay.errors import OverlayError
 from overlay.kafka.header_names import FULL, SUBJECT, TOKEN
@@ -115,6 +117,25 @@ class Delivered:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.subject} {self.token}>"
+
+    def _repr_html_(self) -> str:
+        """Return the contents as HTML, for notebooks. Raises BadToken."""
+        about = self.metadata
+        headers = [name if value is None else f"{name}={show_content(value)}" for name, value in self.headers]
+        return write_sheet(
+            [
+                ("subject", self.subject),
+                ("consumer", f"{about.stream}/{about.consumer}"),
+                ("sequence", f"{about.sequence:,}"),
+                ("consumer_sequence", f"{about.consumer_sequence:,}"),
+                ("num_delivered", f"{about.num_delivered:,}"),
+                ("timestamp", about.timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")),
+                ("key", "" if self.key is None else show_content(self.key)),
+                ("headers", " ".join(headers)),
+                ("value", "" if self.value is None else show_content(self.value)),
+                ("is_settled", str(self.is_settled)),
+            ]
+        )
 
     @property
     def subject(self) -> str:

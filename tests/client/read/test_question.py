@@ -8,8 +8,9 @@ import pytest
 
 import overlay
 from overlay.client import SCHEMA, BadQuestion, Client, UnknownStream
-from overlay.client.read.question import make_request
+from overlay.client.read.question import Question, ask_as_consumer, make_request
 from overlay.client.read.topic import describe_topic
+from overlay.config import ConsumerConfig
 from overlay.errors import ConfigError, FilterSyntaxError, SubjectError
 
 STREAM = describe_topic("flights", {"delay": "double"})
@@ -46,6 +47,35 @@ def test_columns_are_in_the_order_of_the_schema() -> None:
     assert request.columns == ("subject", "value", "offset")
     assert make_request(STREAM, is_named=True, now=0).columns == tuple(SCHEMA.names)
     assert make_request(STREAM, is_named=True, now=0, columns=[]).columns == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({}, {}),
+        ({"filter_subject": "a.>"}, {"subjects": ("a.>",)}),
+        ({"filter_subjects": ["a", "b"], "filter": {"sql": "delay > 1"}}, {"subjects": ("a", "b"), "sql": "delay > 1"}),
+        ({"filter": {"properties": {}}}, {"properties": {}}),
+        ({"filter": {"values": ["x"]}}, {"values": ("x",), "match_unfiltered": False}),
+        ({"filter": {"values": "x", "match_unfiltered": True}}, {"values": ("x",), "match_unfiltered": True}),
+        ({"deliver_policy": "new", "headers_only": True, "filter": {"sql": ""}}, {"sql": ""}),
+    ],
+)
+def test_the_filters_of_a_consumer(fields: dict[str, Any], asked: Question) -> None:
+    consumer = ConsumerConfig.model_validate({"stream": "FLIGHTS", "name": "c", **fields}, strict=False)
+    before: Question = {"subjects": (), "sql": None, "match_unfiltered": False, "last": 5}  # type: ignore[typeddict-item]
+    assert ask_as_consumer(consumer, before) == {**before, **asked}
+    assert ask_as_consumer(consumer, {}) == asked
+
+
+@pytest.mark.parametrize("own", [{"subject": "a"}, {"sql": ""}, {"properties": {}}, {"values": ["x"]}])
+def test_a_consumer_and_a_filter(own: dict[str, Any]) -> None:
+    consumer = ConsumerConfig(stream="FLIGHTS", durable_name="late")
+    client = Client(CLIENT.kafka, CLIENT.streams, "folder", consumers={consumer.id: consumer})
+    with pytest.raises(BadQuestion, match=f"consumer and {next(iter(own))} each say what passes"):
+        client.read(consumer="late", **own)
+    with pytest.raises(BadQuestion, match="consumer and topic each say what to read"):
+        client.read(topic="t", consumer="late")
 
 
 def test_streams_and_topics() -> None:

@@ -46,6 +46,7 @@ from tests.client.logs import (
     open_log,
     passes,
     read_offsets,
+    read_properties,
 )
 from tests.index.test_start_positions import delete_below
 from tests.oracle.batches import Record
@@ -198,6 +199,21 @@ def test_only_the_columns_asked_for_are_built(
     assert reading.schema.names == list(columns)
     assert all(batch.schema == reading.schema for batch in batches)
     assert set(built) == {name for name in columns if name in envelope.COLUMNS}
+
+
+def test_declared_properties_are_columns(log: Log) -> None:
+    """Also in records that are merged: the last ones of several partitions, and the last of each subject."""
+    every = {(r.partition, r.offset): r for seen in log.addressed.values() for r in seen}
+    numbers = {b'{"n": %d}' % n: n for n in range(100)}
+    for question in ({}, {"last": 200}, {"last_per_subject": True}, {"sql": "delay > 60", "limit": 9}):
+        table = log.client.read("S", columns=[*WHERE, "n", "raw", "application_properties"], **question).to_table()
+        assert table.num_rows
+        for row in table.to_pylist():
+            record = every[row["partition"], row["offset"]]
+            own = read_properties(record)
+            wanted = {name: own.get(name) for name in ("delay", "raw")} | {"n": numbers.get(record.value or b"")}
+            assert row["application_properties"] == wanted
+            assert (row["n"], row["raw"]) == (wanted["n"], wanted["raw"])
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7, 10_000])

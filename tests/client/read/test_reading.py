@@ -187,3 +187,64 @@ print(next(reading).num_rows > 0)
     command = [sys.executable, "-W", "error", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (3 if ending else 0, "True\n", "")
+
+
+class Lines:
+    """Connections to nothing, for readings that make their batches themselves."""
+
+    def run(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run(work(None))
+
+
+def make_reading(*items: int | Exception, go_on: bool = False) -> Reading:
+    """A reading of batches that have one number each, or that raises; with `go_on` it waits at its end."""
+
+    async def read(_: object) -> AsyncIterator[pa.RecordBatch]:
+        for item in items:
+            if isinstance(item, Exception):
+                raise item
+            yield pa.record_batch({"n": [item]})
+        if go_on:
+            await asyncio.Event().wait()
+
+    return Reading(cast(Any, Lines()), cast(Any, read), pa.schema([("n", pa.int64())]), Progress())
+
+
+def test_a_notebook_shows_the_next_records_and_takes_none() -> None:
+    with make_reading(1, 2) as reading:
+        first = reading._repr_html_()
+        assert ">1</td>" in first and reading._repr_html_() == first
+        assert [batch["n"][0].as_py() for batch in reading] == [1, 2]
+        assert "at its end" in reading._repr_html_()
+
+
+def test_a_notebook_at_the_end_of_a_reading() -> None:
+    reading = make_reading()
+    assert "at its end, with 0 records" in reading._repr_html_()
+    assert list(reading) == []
+
+
+def test_an_error_that_a_notebook_has_shown_is_raised_all_the_same() -> None:
+    reading = make_reading(SourceChanged("the <b>topic</b> is gone"))
+    assert "SourceChanged: the &lt;b&gt;topic&lt;/b&gt; is gone" in reading._repr_html_()
+    with pytest.raises(SourceChanged):
+        next(reading)
+    assert isinstance(reading.error, SourceChanged) and list(reading) == []
+
+
+def test_a_notebook_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.client.read.reading.GLANCE_S", 0.01)
+    with make_reading(go_on=True) as reading:
+        assert "no record yet" in reading._repr_html_()
+
+
+def test_records_that_a_notebook_has_shown_are_dropped_by_close() -> None:
+    reading = make_reading(1, go_on=True)
+    assert ">1</td>" in reading._repr_html_()
+    reading.close()
+    assert list(reading) == []
+
+
+def test_a_notebook_shows_a_reading_that_another_loop_has() -> None:
+    with make_reading(go_on=True) as reading, reading._turn:
+        assert "another loop iterates" in reading._repr_html_()

@@ -24,6 +24,7 @@ from overlay.client.subscribe.message import (
     write_delay,
 )
 from overlay.consumer.acks import Ack, Token, Verb, parse_ack
+from tests.client.test_html import Page
 
 TOKEN = b"$JS.ACK.ORDERS.late.2.41.7.1700000000123000000.5"
 HEADERS = [("from", b"oslo"), ("from", b"rome"), ("Nats-Subject", b"t.a"), ("Nats-Reply-To", TOKEN)]
@@ -64,6 +65,23 @@ def test_what_a_message_says() -> None:
     )
     empty = make(Spoken(), value=None)
     assert (empty.value, empty.data) == (None, b"")
+
+
+def test_a_notebook_shows_what_a_message_says() -> None:
+    message = make(Spoken(), [*HEADERS, ("x", b"<b>")], b"<script>\xff")
+    message.ack()
+    assert Page(message._repr_html_()).rows == [
+        ["subject", "t.a"],
+        ["consumer", "ORDERS/late"],
+        ["sequence", "41"],
+        ["consumer_sequence", "7"],
+        ["num_delivered", "2"],
+        ["timestamp", "2023-11-14T22:13:20.123Z"],
+        ["key", "k"],
+        ["headers", "from=oslo from=rome x=<b>"],
+        ["value", "<script>\\xff"],
+        ["is_settled", "True"],
+    ]
 
 
 def test_headers_spelled_out_are_ours_as_well() -> None:

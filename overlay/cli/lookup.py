@@ -1,0 +1,48 @@
+"""Consumers by name: those of the folder's files, and those that were made by request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlay.errors import OverlayError
+
+from .folder import refuse_unknown
+
+if TYPE_CHECKING:
+    from overlay.config import ConsumerConfig, Loaded
+    from overlay.control.registry import Registry
+
+
+def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
+    """Return a consumer by its name or STREAM/NAME. Raises OverlayError if it is unknown or
+    ambiguous.
+    """
+    found = [config for id, config in loaded.consumers.items() if name in (id[1], "/".join(id))]
+    if not found:
+        raise refuse_unknown("consumer", name, ("/".join(id) for id in loaded.consumers), folder)
+    if len(found) > 1:
+        names = ", ".join("/".join(config.id) for config in found)
+        raise OverlayError(f"{folder}: several streams have a consumer {name!r}. Name one of {names}")
+    return found[0]
+
+
+def find_config(loaded: Loaded, name: str, folder: Path, kafka: Mapping[str, str]) -> ConsumerConfig:
+    """Return the config of a consumer by NAME or STREAM/NAME, from its file or from the control topic
+    without a pause by request. Blocks. `kafka`: the settings to connect with. Raises OverlayError if
+    it is unknown or ambiguous.
+    """
+    import asyncio
+
+    from overlay.control.tail import read_registry
+    from overlay.kafka.admin import Admin
+
+    async def look() -> Registry:
+        async with Admin(kafka) as admin:
+            return await read_registry(kafka, admin, loaded)
+
+    registry = asyncio.run(look())
+    config = find_consumer(registry.effective(), name, folder)
+    definition = registry.definitions.get(config.id)
+    return loaded.consumers[config.id] if definition is None or config.id in loaded.consumers else definition.config
