@@ -135,7 +135,8 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO, late: b
     structlog.configure(
         processors=[*shared[:2], Repeats(), *shared[2:], renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(stderr),
+        # a line in one write: PrintLogger makes two where Python does not buffer, and workers share a stderr
+        logger_factory=structlog.WriteLoggerFactory(stderr),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(stderr)
@@ -156,7 +157,7 @@ def name_source(**fields: object) -> None:
 def _make_default() -> Any:
     structlog = _load()
     processors = [*_list_processors(pretty=True), _make_renderer(pretty=True)]
-    return structlog.wrap_logger(structlog.PrintLogger(_find_stderr()), processors)
+    return structlog.wrap_logger(structlog.WriteLogger(_find_stderr()), processors)
 
 
 def _find_stderr() -> TextIO:
