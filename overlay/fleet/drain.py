@@ -33,13 +33,17 @@ def find_target(picture: Picture, name: str, *, undo: bool = False) -> WorkerRow
 
 def is_settled(picture: Picture, name: str, *, undo: bool = False) -> bool:
     """Return whether a drained worker has no shard and each shard has one owner that serves it; or with `undo`, whether
-    the worker takes shards again.
+    the worker takes shards again and has its part.
     """
     row = picture.live.get(name)
-    if row is None or row.drained == undo:
+    if row is None or row.drained == undo or (undo and row.trouble):
         return False
     served = all(len(owners) == 1 and picture.find_trouble(number) is None for number, owners in picture.owners.items())
-    return served and (undo or not row.shards)
+    if not undo:
+        return served and not row.shards
+    # the group has not dealt out yet while a worker has nothing and there is enough for all
+    takers = sum(not each.drained for each in picture.live.values())
+    return served and (bool(row.shards) or len(picture.owners) < takers)
 
 
 def list_moves(before: Picture, after: Picture, name: str) -> Mapping[int, str]:

@@ -67,6 +67,12 @@ def test_a_worker_is_drained_when_others_serve_all_shards() -> None:
 def test_a_worker_takes_shards_again() -> None:
     assert is_settled(see(A, B), "a", undo=True)
     assert not is_settled(see(EMPTY, BOTH), "a", undo=True)
+    idle = EMPTY.model_copy(update={"drained": False})
+    assert not is_settled(see(idle, BOTH), "a", undo=True), "the group has not dealt out yet"
+    joining = A.model_copy(update={"trouble": "the group is dealing out shards"})
+    assert not is_settled(see(joining, B), "a", undo=True)
+    third = make_status("c", shards=(), shard_count=2)
+    assert is_settled(see(third, A, B), "c", undo=True), "there is none for the third one"
 
 
 def test_where_the_shards_went() -> None:
