@@ -31,7 +31,7 @@ def test_nanoseconds_as_jetstream_writes_them_are_meant(tmp_path: Path) -> None:
 
 def test_wildcards_within_a_token(tmp_path: Path) -> None:
     loaded = load_files(
-        tmp_path, {"consumers/late.yaml": CONSUMER + 'filter_subjects: ["flights.JFK*", "flights.*.x"]\n'}
+        tmp_path, {"consumers/late.yaml": CONSUMER + 'filter_subjects: ["flights.JFK*", "flights.LAX"]\n'}
     )
     (warning,) = loaded.warnings
     assert (warning.field, warning.place.line, warning.place.column) == ("filter_subjects[0]", 5, 19)

@@ -48,7 +48,7 @@ class FakeProducer:
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     started: int = 0
     stopped: int = 0
-    client: Any = field(default_factory=lambda: type("Client", (), {"bootstrap": None})())
+    client: Any = field(default_factory=lambda: type("Client", (), {"bootstrap": None, "_metadata_update": None})())
 
     async def start(self) -> None:
         self.started += 1

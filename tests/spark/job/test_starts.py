@@ -157,14 +157,14 @@ def test_num_pending_is_that_of_the_service(
         assert len({pending for *_, pending in found}) == len(found) == {"subject": 150, "filter": 150, "last": 3}[name]
 
 
-def test_without_a_ledger_the_job_says_what_to_do(
+def test_before_the_ledger_has_come_to_its_start_the_job_says_what_to_do(
     spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
 ) -> None:
     source = new_topic(2, retention_ms=-1)
     more = "deliver_policy: by_start_sequence\nopt_start_seq: 5\n"
     folder = write_job_folder(tmp_path / "config", bootstrap, new_topic(), source=source, more=more)
     with (
-        pytest.raises(NotForSpark, match=r"2 partitions and no ledger"),
+        pytest.raises(NotForSpark, match=r"begins at sequence 5, and the ledger .* has come to 0\. Let the service"),
         start_pipeline(spark, folder, "c", str(tmp_path / "checkpoint")),
     ):
         pass
