@@ -10,7 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
+from docsite.reference import list_fields
 from overlay.cli import overlay
+from overlay.client.subscribe.message import Message
+from overlay.config.schema import MODELS, build_schema
 from tests.support.pages import list_pages
 
 ROOT = Path(__file__).parents[2]
@@ -85,3 +88,26 @@ def test_what_does_not_exist_is_found() -> None:
     assert calls == ["overlay read FLIGHTS --sbject x", "overlay run --workers 2", "overlay consumer list --json"]
     assert [find_fault(call) for call in calls] == ["--sbject", "", "command list"]
     assert find_fault("overlay read T --sql '--no'") == ""
+
+
+def list_our_words() -> set[str]:
+    """Return the names of options, of fields of the config files, and of their values."""
+    options = {name for command in find_commands().values() for each in command.params for name in each.opts}
+    fields = set[str]()
+    for kind in MODELS:
+        schema = build_schema(kind)
+        for name, values, *_ in list_fields(schema, schema):
+            fields |= {*re.findall(r"\w+", name), *re.findall(r"\w+", values.replace("\\", ""))}
+    return options | fields
+
+
+def test_comparisons_name_options_and_fields_that_exist() -> None:
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    here = [
+        row.replace("\\|", "/").split("|")[2] for row in page.splitlines() if row.startswith("| ") and "---" not in row
+    ]
+    spans = [span for cell in here for span in re.findall(r"`([^`]+)`", cell)]
+    options = {word for span in spans for word in re.findall(r"(?:^|(?<= ))--[a-z-]+", span)}
+    fields = {word for span in spans for word in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", span)}
+    assert len(options) > 10 and len(fields) > 20
+    assert (options | fields) - list_our_words() - set(dir(Message)) == set()
