@@ -215,10 +215,10 @@ async def ensure_index(admin: Admin, stream: StreamConfig, topics: TopicsConfig)
     topic = index_topic(topics.prefix, stream.name)
     if topic not in await admin.find_topics([topic], with_config=False):
         facts = await admin.find_topics(stream.topic_names)
-        refused = await admin.create_topics([new_topic(topic, 1, topics.replication, index_config(facts.values()))])
+        config = index_config(facts.values())
+        _, refused = await admin.create_topics([new_topic(topic, 1, topics.replication, config)])
         if refused:
             raise OverlayError(refused[topic])
-        await admin.await_topics([topic])
     return topic
 
 

@@ -45,7 +45,7 @@ async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], repl
     """
     denied: dict[str, str] = {}
     if topic not in await admin.find_topics([topic], with_config=False, denied=denied) and not denied:
-        denied = await admin.create_topics([new_topic(topic, 1, replication, config)])
+        _, denied = await admin.create_topics([new_topic(topic, 1, replication, config)])
     if denied:
         raise OverlayError(denied[topic])
 

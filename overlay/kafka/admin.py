@@ -157,16 +157,16 @@ class Admin:
             configs[name] = {key: value for key, value, *_ in entries or ()}
         return configs
 
-    async def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, str]:
+    async def create_topics(self, topics: Iterable[NewTopic]) -> tuple[dict[str, TopicFacts], dict[str, str]]:
         """Create topics (made by `new_topic`) and wait until each can be described. Existing topics
         are not changed.
 
-        Returns the reason for each topic that Kafka refused, by name.
+        Returns the facts of the topics that are there now, and the reason for each that Kafka refused,
+        by name. A second question for the facts could go to a broker that does not know a topic yet.
         """
         wanted = {topic.name: topic for topic in topics}
         refused = await self._create_topics(wanted) if wanted else {}
-        await self.await_topics(wanted.keys() - refused.keys())
-        return refused
+        return await self.await_topics(wanted.keys() - refused.keys()), refused
 
     async def _create_topics(self, wanted: Mapping[str, NewTopic]) -> dict[str, str]:
         made: list[Any] = [(t.name, t.partitions, t.replication, [], list(t.config.items())) for t in wanted.values()]

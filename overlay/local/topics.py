@@ -54,7 +54,7 @@ async def create_topics(
                 f"topic {', '.join(present)}: exists already, and nothing was created. Name another one, or add --if-missing"
             )
         missing = [new_topic(name, partitions, replication, config) for name in names if name not in present]
-        refused = await admin.create_topics(missing)
+        _, refused = await admin.create_topics(missing)
     if refused:
         raise TopicRefused("; ".join(refused.values()))
     return present

@@ -43,8 +43,10 @@ async def ensure_side_topics(
     refused: dict[str, str] = {}
     present = await admin.find_topics(wanted, denied=refused)
     missing = sorted(wanted.keys() - present.keys() - refused.keys())
-    refused |= await admin.create_topics(new_topic(name, 1, topics.replication, wanted[name]) for name in missing)
-    present |= await admin.await_topics(name for name in missing if name not in refused)
+    created, not_created = await admin.create_topics(
+        new_topic(name, 1, topics.replication, wanted[name]) for name in missing
+    )
+    present, refused = present | created, refused | not_created
     faults = {name: fault for name in dead_letter_topics & present.keys() if (fault := find_fault(present[name]))}
     return present, {**refused, **{name: f"topic {name}: {fault}" for name, fault in faults.items()}}
 

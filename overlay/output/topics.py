@@ -54,11 +54,11 @@ async def ensure_topics(
     refused: dict[str, str] = {}
     present = await admin.find_topics(wanted, denied=refused)
     missing = [config for name, config in wanted.items() if name not in present and name not in refused]
-    refused |= await admin.create_topics(
+    created, not_created = await admin.create_topics(
         new_topic(config.deliver_subject, config.output.partitions, replication, topic_config(config))
         for config in missing
     )
-    created = await admin.await_topics(c.deliver_subject for c in missing if c.deliver_subject not in refused)
+    refused |= not_created
     for name, facts in created.items():
         log.info("output topic created", topic=name, partitions=facts.partitions)
     found = present | created

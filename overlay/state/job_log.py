@@ -24,9 +24,9 @@ async def ensure_state_log(admin: Admin, topic: str, replication: int) -> int:
     """Create the topic if it is missing. Return its number of partitions. Raises OverlayError."""
     found = await admin.find_topics([topic], with_config=False)
     if topic not in found:
-        if refused := await admin.create_topics([new_topic(topic, FIRST_PARTITIONS, replication, STATE_CONFIG)]):
+        found, refused = await admin.create_topics([new_topic(topic, FIRST_PARTITIONS, replication, STATE_CONFIG)])
+        if refused:
             raise OverlayError(refused[topic])
-        found = await admin.await_topics([topic])
     return found[topic].partitions
 
 

@@ -47,10 +47,9 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
     name = state_topic(prefix)
     facts = await admin.find_topics([name], with_config=False)
     if name not in facts:
-        refused = await admin.create_topics([new_topic(name, shards, replication, STATE_CONFIG)])
+        facts, refused = await admin.create_topics([new_topic(name, shards, replication, STATE_CONFIG)])
         if refused:
             raise OverlayError(refused[name])
-        facts = await admin.await_topics([name])
     found = facts[name].partitions
     if found != shards:
         log.warning("the state topic decides how many shards there are", topic=name, shards=found, configured=shards)

@@ -255,9 +255,10 @@ class Service:
         refused: dict[str, str] = {}
         present = await admin.find_topics(wanted, with_config=False, denied=refused)
         missing = {name: config for name, config in wanted.items() if name not in present and name not in refused}
-        refused |= await admin.create_topics(
+        _, more = await admin.create_topics(
             new_topic(name, 1, topics.replication, config) for name, config in missing.items()
         )
+        refused |= more
         for topic, reason in refused.items():
             log.error("a topic of the overlay's own is missing", topic=topic, reason=reason)
         return not refused

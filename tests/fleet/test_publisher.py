@@ -34,10 +34,11 @@ class FakeAdmin:
         denied.update(self.denied)
         return {topic.name: topic for topic in self.created}
 
-    async def create_topics(self, topics: Sequence[Any]) -> dict[str, str]:
-        if not self.refused:
-            self.created += topics
-        return self.refused
+    async def create_topics(self, topics: Sequence[Any]) -> tuple[dict[str, object], dict[str, str]]:
+        if self.refused:
+            return {}, self.refused
+        self.created += topics
+        return {topic.name: topic for topic in topics}, {}
 
 
 @dataclass

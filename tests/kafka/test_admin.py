@@ -90,11 +90,12 @@ async def test_a_topic_that_never_comes_is_told(
 async def test_topics_are_created_trimmed_and_deleted(admin: Admin, bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic, impossible = f"{new_topic()}-new", f"{new_topic()}-impossible"
     wanted = [_plan(topic), _plan(impossible, replication=3)]
-    refused = await admin.create_topics(wanted)
-    assert list(refused) == [impossible]
+    created, refused = await admin.create_topics(wanted)
+    assert (list(created), list(refused)) == ([topic], [impossible])
     assert refused[impossible].startswith(f"topic {impossible} cannot be created: ")
-    assert await admin.create_topics(wanted[:1]) == {}  # it is there already
+    assert await admin.create_topics(wanted[:1]) == (created, {})  # it is there already
     facts = (await admin.find_topics([topic, impossible]))[topic]
+    assert facts == created[topic]
     assert (facts.partitions, facts.config["retention.ms"]) == (2, "123456")
     assert (await admin.find_topics([topic], with_config=False))[topic].config == {}
 
@@ -122,7 +123,7 @@ def _plan(name: str, replication: int = 1) -> NewTopic:
 async def test_nothing_is_asked_about_nothing(silent: str) -> None:
     async with Admin({"bootstrap.servers": silent}) as admin:
         assert await admin.find_topics([]) == {}
-        assert await admin.create_topics([]) == {}
+        assert await admin.create_topics([]) == ({}, {})
         assert await admin.find_offsets([], OffsetSpec.latest()) == {}
         assert await admin.find_committed([]) == {}
         assert await admin.count_members_of([]) == {}
@@ -285,4 +286,5 @@ async def test_brokers_that_do_not_take_part_yet_are_waited_for() -> None:
             await admin.create_topics([new_topic("t", 1, 1, {})])
         few = "Unable to replicate the partition 3 time(s): The target replication factor of 3 cannot be reached"
         stub.on(CreateTopicsRequest, lambda _: (0, [("t", Code.INVALID_REPLICATION_FACTOR, few)]))
-        assert await admin.create_topics([new_topic("t", 1, 3, {})]) == {"t": f"topic t cannot be created: {few}"}
+        _, refused = await admin.create_topics([new_topic("t", 1, 3, {})])
+        assert refused == {"t": f"topic t cannot be created: {few}"}

@@ -98,7 +98,7 @@ async def test_what_may_not_be_looked_at(guarded: Guarded) -> None:
         ):
             with pytest.raises(CredentialsRefused, match="Kafka does not allow"):
                 await question
-        refused = await admin.create_topics([new_topic("unwanted", 1, 1, {})])
+        _, refused = await admin.create_topics([new_topic("unwanted", 1, 1, {})])
         assert refused["unwanted"].startswith("topic unwanted cannot be created: ")
 
 

@@ -145,10 +145,9 @@ async def create_topics(
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
     """Create index topics with these properties, and wait until Kafka knows them. Return their
     facts, and by topic the reason why it could not be created."""
-    refused = await admin.create_topics(
+    return await admin.create_topics(
         new_topic(topic, 1, service.topics.replication, config) for topic, config in configs.items()
     )
-    return await admin.await_topics(topic for topic in configs if topic not in refused), refused
 
 
 async def _open(
