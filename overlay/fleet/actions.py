@@ -98,7 +98,7 @@ class Actions:
         """Carry out an action. Answers with `{"done": what}`, or with an error and what to do."""
         given = request.headers.get(HEADER, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self.token.encode()):
-            return _refuse(HTTPStatus.FORBIDDEN, f"the header {HEADER} has not the http.admin_token of overlay.yaml")
+            return _refuse(HTTPStatus.FORBIDDEN, f"this is not the http.admin_token of overlay.yaml (header {HEADER})")
         if (request.content_length or 0) > MAX_BODY:
             return _refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an action has at most {MAX_BODY} bytes")
         try:

@@ -27,7 +27,7 @@ def read_page() -> tuple[str, str]:
     parts = {name: re.findall(rf"<{name}>(.*?)</{name}>", page, re.DOTALL) for name in ("script", "style")}
     rules = [f"{name}-src {' '.join(map(_hash, texts))}" for name, texts in parts.items()]
     return page, "; ".join(
-        ["default-src 'none'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'", *rules]
+        ["default-src 'none'", "img-src data:", "connect-src 'self'", "base-uri 'none'", "form-action 'none'", *rules]
     )
 
 
