@@ -43,13 +43,15 @@ def test_a_round_in_parts_is_delivered_once(
     monkeypatch.setattr("overlay.worker.commit.commits.PARTITIONS", 2)
     finish, widths = Transactions.finish, list[int]()
 
-    async def watch(self: Transactions, state: bytes, batches: Iterable[OutputBatch] = (), more: Any = ()) -> Any:
+    async def watch(
+        self: Transactions, state: bytes, batches: Iterable[OutputBatch] = (), more: Any = (), **named: Any
+    ) -> Any:
         sent = list(batches)
         widths.append(len({(outgoing.topic, outgoing.partition) for outgoing in sent}))
         if len(widths) == failing:
             async with self._guard():
                 raise SourceUnavailable("on purpose")
-        return await finish(self, state, sent, more)
+        return await finish(self, state, sent, more, **named)
 
     monkeypatch.setattr(Transactions, "finish", watch)
     topic = new_topic()
@@ -74,11 +76,13 @@ def test_a_transaction_that_takes_its_time_does_not_hold_up_those_without_one(
     """Only positions are in the transaction of an at-least-once consumer; its records come while that one is open."""
     finish, is_open, may_end = Transactions.finish, threading.Event(), threading.Event()
 
-    async def hold(self: Transactions, state: bytes, batches: Sequence[OutputBatch] = (), more: Any = ()) -> Any:
+    async def hold(
+        self: Transactions, state: bytes, batches: Sequence[OutputBatch] = (), more: Any = (), **named: Any
+    ) -> Any:
         if b"cursors" in state and is_first_delivered.is_set():
             is_open.set()
             await asyncio.to_thread(may_end.wait, 600)
-        return await finish(self, state, batches, more)
+        return await finish(self, state, batches, more, **named)
 
     is_first_delivered = threading.Event()
     monkeypatch.setattr(Transactions, "finish", hold)
