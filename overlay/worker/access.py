@@ -64,7 +64,7 @@ def has_token(http: HttpConfig, authorization: str) -> bool:
     if not http.token:
         return True
     scheme, _, rest = authorization.strip().partition(" ")
-    given = rest.strip().encode()
+    given = rest.strip().encode("utf-8", "surrogateescape")
     if scheme.lower() == "basic":
         try:
             given = base64.b64decode(given, validate=True).partition(b":")[2]
