@@ -144,7 +144,9 @@ def ask(control: Control, step: Step) -> str:
 
 
 def is_complete(plan: Sequence[Step], outcomes: Iterable[str]) -> bool:
-    """Return whether nothing was refused, by the plan or by the service."""
+    """Return whether the plan refuses nothing, and each of `outcomes` (from `carry_out`) is DONE; without outcomes, as
+    in a dry run, only the plan counts.
+    """
     from overlay.control.change_plan import Verb
 
     return all(outcome == DONE for outcome in outcomes) and not any(step.verb is Verb.REFUSE for step in plan)

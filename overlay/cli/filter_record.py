@@ -65,7 +65,8 @@ def choose_stream(
     loaded: Loaded | None, topic: str, name: str | None, declared: tuple[str, ...], folder: Path
 ) -> StreamConfig:
     """Return the stream that reads a record of a topic: the one of this name, the only one that has
-    the topic, or one for the topic alone. Raises OverlayError.
+    the topic, or one for the topic alone. `declared`: texts of --property, for the last one only.
+    Raises OverlayError and click.UsageError.
     """
     from overlay.client.read.topic import describe_topic
 

@@ -129,8 +129,9 @@ class Machine:
 
     def find_next_up(self, most: int) -> tuple[Ints, Ints]:
         """Return stream sequences and sizes (bytes) of the next messages to deliver, at most
-        `most`; redeliveries come first. Nothing is delivered. Empty if the consumer is paused or
-        has no reader.
+        `most`; redeliveries come first. Nothing is delivered. Empty if the consumer is paused, has
+        no reader, or has no pull request waiting. What the pace or flow control holds back is
+        included.
         """
         state = self.state
         if state.phase is not Phase.AWAKE or (not state.config.is_push and not len(state.waiting)):

@@ -166,7 +166,8 @@ class Window:
         ack_policy is none, add them to the pending ones. Return the deliveries; the caller sends
         them.
 
-        `sequences` must lie above everything delivered before. `sizes`: bytes of each message.
+        `sequences`: rising, at least one, and above everything delivered before. `sizes`: bytes of
+        each message.
         """
         consumer_seqs = self._count(sequences.size)
         last = Pair(int(consumer_seqs[-1]), int(sequences[-1]))
@@ -239,8 +240,9 @@ class Window:
     def ack(self, sequences: Ints, consumer_seq: int) -> Settled:
         """Settle these messages (stream sequences) and return those that were pending.
 
-        Unless ack_policy is explicit, settle everything pending up to the highest one, or nothing
-        if that is not above the floor. `consumer_seq`: the one in the last token.
+        Unless ack_policy is explicit, settle everything pending up to the highest one; nothing if
+        it or `consumer_seq` is not above the floor. If the highest one was pending, the floor moves
+        to it and to `consumer_seq`, the one in the last token.
         """
         if self.config.ack_policy is AckPolicy.EXPLICIT:
             return self._settle(self.pending.find(distinct(sequences)))
@@ -258,8 +260,8 @@ class Window:
 
     def ack_ranges(self, ranges: tuple[tuple[int, int], ...]) -> Settled:
         """Settle the messages delivered under the consumer sequences in these ranges (both ends
-        included), and return those that were pending. Unless ack_policy is explicit, settle
-        everything before them too.
+        included; at least one range), and return those that were pending. Unless ack_policy is
+        explicit, settle everything before them too.
         """
         sequences = self.find_sequences(ranges)
         return self.ack(sequences, max(min(last, self.delivered.consumer) for _, last in ranges))
@@ -276,8 +278,8 @@ class Window:
         return own[self.pending.find(distinct(np.concatenate(found)))]
 
     def is_settled(self, sequences: Ints) -> bool:
-        """Return whether none of these messages (stream sequences) will be delivered again: all
-        were delivered, and none is pending.
+        """Return whether none of these messages (stream sequences) will be delivered again: none is
+        above the last delivery, and none is pending. True for sequences that did not match.
         """
         if sequences.size and int(sequences.max()) > self.delivered.stream:
             return False

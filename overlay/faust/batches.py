@@ -106,7 +106,10 @@ class _Batching(Stream[Any]):
 
 
 class EventSource:
-    """Events of a stream, taken in batches. At most one event is read ahead of a batch."""
+    """Events of a stream, taken in batches by `take`, which end by number or by time. At most one
+    event is read ahead of a batch. It belongs to the next batch; `close` returns it with the other
+    events that are not done with.
+    """
 
     def __init__(self, events: AsyncGenerator[DeliveredEvent, None]) -> None:
         self._events = events
@@ -116,7 +119,8 @@ class EventSource:
 
     async def take(self, most: int, within_s: float | None) -> list[DeliveredEvent]:
         """Return the next batch: complete when it has `most` events, or `within_s` seconds after its first one. Empty
-        at the end of the stream.
+        at the end of the stream, also if events were taken for it, which `close` returns then. Call `forget` before
+        the next `take`, which otherwise returns the same events again.
         """
         ends = None
         while len(self._batch) < most:

@@ -40,8 +40,8 @@ Collect = Callable[[bool], Awaitable[Sequence[bytes]]]
 
 
 async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], replication: int) -> None:
-    """Create a topic of one partition if it is missing. Raises OverlayError with Kafka's reason if it may not be created,
-    SourceUnavailable.
+    """Create a topic of one partition if it is missing. Raises OverlayError with Kafka's reason if this user may not
+    describe or create it, SourceUnavailable.
     """
     denied: dict[str, str] = {}
     if topic not in await admin.find_topics([topic], with_config=False, denied=denied) and not denied:

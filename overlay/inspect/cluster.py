@@ -153,8 +153,8 @@ class _Asking:
 
 
 async def _describe_groups(kafka: Properties, names: Iterable[str]) -> dict[str, Operations]:
-    """Return the operations that this user may perform on each group: none if it may not describe
-    the group, None for all groups if one has no coordinator yet.
+    """Return the operations that this user may perform on each group: an empty set if it may not
+    describe the group, None for all groups if one has no coordinator yet.
 
     It does not use librdkafka, which such a question can crash (overlay/kafka/admin.py).
     """

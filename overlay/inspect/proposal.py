@@ -69,6 +69,7 @@ class Proposal:
     subjects: Counter[str]
     """Counts of the sampled records by subject, under the proposed rule."""
     unaddressed: int
+    """Number of sampled records without a subject under the proposed rule."""
     unaddressed_at: str
     """Place of the first sampled record without a subject, such as `orders-0@146`; empty if there is none."""
     notes: tuple[str, ...]

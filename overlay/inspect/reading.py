@@ -74,7 +74,8 @@ def read_sample(
 
     Only committed records are read; no group is joined and no offset committed. If the deadline or
     the memory limit cuts the read short, the sample has a note. Raises CredentialsRefused if the
-    topic may not be read, and SourceUnavailable if no record came though there are offsets.
+    topic may not be read, and SourceUnavailable if Kafka answers with another error, or if no
+    record came though there are offsets.
     """
     each = max(1, size // (2 * max(1, partitions)))
     reading = _Reading(topic, time.monotonic() + deadline_s)

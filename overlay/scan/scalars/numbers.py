@@ -86,7 +86,8 @@ def gather_digits(buf: Bytes, first: Int, fraction: Int, last: Int) -> tuple[np.
     """Return the significant digits, without zeros on either side: (their number as uint64, how
     many, power of ten to multiply by).
 
-    The number is right only if there are at most 19 of them.
+    The number is right only if there are at most 19 of them. `first`, `fraction`, `last`: as
+    `measure` returned them.
     """
     value, kept, count, zeros = np.uint64(0), np.uint64(0), 0, 0
     for pos in range(first, last):
