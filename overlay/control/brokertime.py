@@ -33,7 +33,9 @@ class Age(enum.Enum):
 
 @dataclass(slots=True)
 class BrokerTime:
-    """A lower bound of the brokers' time, from the times that brokers have put on records.
+    """A lower bound of the brokers' time, from the times that brokers have put on records. By it
+    `judge` tells whether the client of a request still waits, also if the worker's clock is ahead.
+    There is no bound before the first `note`.
 
     `now`, everywhere: monotonic seconds. `wall`: the worker's own clock, ns since 1970.
     """
