@@ -34,7 +34,7 @@ def write_sheet(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def write_line(text: str) -> str:
-    """Return a paragraph."""
+    """Return a paragraph; "" for an empty text."""
     return f"<p>{_write_text(text)}</p>" if text else ""
 
 

@@ -168,11 +168,12 @@ def _count(client: AIOKafkaClient, topic: str) -> int:
 
 
 async def begin_at(line: Connection, offset_ranges: Iterable[OffsetRange], since: int) -> list[OffsetRange]:
-    """Return the ranges beginning at the first offset with a time at or after `since` (ms since 1970).
+    """Return the ranges beginning at the first offset with a time at or after `since` (ms since
+    1970).
 
     All records before that offset are older, in whatever order the timestamps are. If Kafka finds
     none, the range is empty; but it stays as it is if records before it were deleted, since Kafka
-    may then be wrong.
+    may then be wrong. `offset_ranges`: at most one of each partition.
     """
     asked = {each.source: each for each in offset_ranges}
     # negative times have a special meaning in Kafka

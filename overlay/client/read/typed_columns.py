@@ -97,7 +97,7 @@ def lay_out(stream: StreamConfig, names: Iterable[str]) -> dict[str, Typed]:
 
 
 def make_form(stream: StreamConfig, columns: Collection[str], name: str | None, *, decode: bool) -> Form:
-    """Return the builder of batches with these columns, of which `find_unknown` knows each.
+    """Return the builder of batches with these columns, for which `find_unknown` returns None.
 
     `name`: the stream's, None for a topic that no file describes. `decode`: whether `timestamp` has
     a zone.

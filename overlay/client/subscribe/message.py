@@ -160,7 +160,9 @@ class Delivered:
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers of the source record without those that the overlay added, in order, with repetitions."""
+        """The headers of the source record without those that the overlay added, in order, with
+        repetitions. `Nats-Msg-Size` and `Nats-Pin-Id` stay, if the overlay has added these.
+        """
         return [(name, value) for name, value in self._record.headers() if name not in self._added]
 
     def header(self, name: str) -> bytes | None:
@@ -241,7 +243,7 @@ class Message(Delivered):
         redelivered.
 
         Raises AckTimeout after `timeout` seconds (the message may then be acked again),
-        AlreadySettled, NoAckWanted, SourceUnavailable.
+        AlreadySettled, NoAckWanted, SourceUnavailable, CredentialsRefused.
         """
         self._check()
         with self._acks.ask(self._token) as answer:

@@ -109,9 +109,9 @@ class MessageBuffer:
             self._tell()
 
     def take(self, timeout: float | None = None) -> Batch | None:
-        """Return the next batch; blocks until there is one, at most `timeout` seconds. Returns None
-        after these. Returns None, or raises the error given to `end`, when the buffer is ended and
-        empty.
+        """Return the next batch; blocks until there is one. Return None after `timeout` seconds,
+        and when the buffer is ended (`is_ended`) and has no more batches. In the second case raise
+        the error given to `end` instead, if there was one.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._is_ended, timeout)

@@ -195,11 +195,12 @@ class Replay:
 
     def send(self, letters: list[Letter], topic: str) -> None:
         """Produce the letters that have their value to `topic`. In the same transaction, commit the
-        offsets that `read` has come to, so that a later replay does not return any of these
-        letters.
+        offsets that `read` has come to, so that a later replay goes on behind them. So every letter
+        that was read counts as replayed, also one without its value or one that is not in
+        `letters`.
 
         Raises SourceUnavailable, and OverlayError if the topic does not exist; nothing is produced
-        then.
+        then, unless only the answer to the commit was lost.
         """
         assert self._consumer is not None
         settings = {
