@@ -104,13 +104,14 @@ class Passed:
         """Records that were read and have a wanted subject."""
 
     def begin(self, at: int) -> None:
-        """Go on with the range of this number."""
+        """Go on with the range of this number. The numbers rise from call to call."""
         for _, counts in (self._gaps[number] for number in range(self._range, at) if number in self._gaps):
             self._before += int(np.maximum(counts, 0).sum())
         self._range = at
 
     def number(self, wanted: Ints, rows: Ints, offsets: Ints) -> Ints:
         """Return, for each of `rows`, how many records are passed with it; UNKNOWN if a gap in the rest of the task is.
+        Call it before `pass_by` counts the same rows.
 
         `wanted`: the rows with a wanted subject, among which `rows` are. `offsets`: of `rows`.
         """

@@ -102,7 +102,7 @@ class Job:
     _planner: TaskPlanner = field(default_factory=TaskPlanner)
 
     def deliver(self, frame: DataFrame, batch: int) -> None:
-        """Deliver one batch. Raises ForeignCheckpoint, JobTaken, JobEnded, and what its tasks raise."""
+        """Deliver one batch. Raises ForeignCheckpoint, JobTaken, JobEnded, NotOwner, and what its tasks raise."""
         with self._batch:
             if self._is_ending:
                 raise JobEnded(f"job {self.name!r} ends before batch {batch}")
