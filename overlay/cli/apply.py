@@ -102,7 +102,8 @@ def compare_streams(loaded: Loaded, streams: dict[str, Any]) -> Iterator[str]:
 
 
 def carry_out(control: Control, plan: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Ask for the changes of a plan one after the other. Yield each with DONE, or why it was not done.
+    """Ask for the changes of a plan one after the other, each when the iteration comes to it. Yield each with DONE, or
+    why it was not done.
 
     Removals come last, and only if everything before them was done. After a request without an answer nothing more is asked.
     """

@@ -36,8 +36,8 @@ def find_record(
 ) -> tuple[Filter, RecordView]:
     """Return the filter as it is compiled for the record's stream, and the record. Blocks.
 
-    `what`: a place such as orders-0@146, or a line of `overlay read --format json`. Raises
-    OverlayError.
+    `what`: a place such as orders-0@146, or a line of `overlay read --format json`. The others: as
+    in `choose_stream`. Raises OverlayError and click.UsageError.
     """
     from overlay.config.load import SERVICE_FILE
     from overlay.errors import FilterSyntaxError

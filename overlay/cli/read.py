@@ -240,7 +240,9 @@ def _ask(
 
 
 def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
-    """Return the error with a hint for a topic, whose fields --property declares and no file."""
+    """Return the error with a hint for a topic, whose fields --property declares and no file.
+    Return the same error if its hint names no field to declare.
+    """
     name, found, kind = error.hint.partition(_IN_FILE)[2].partition(": ")
     if not found:
         return error

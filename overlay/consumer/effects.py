@@ -70,8 +70,9 @@ class Advise:
     """An advisory to publish: an event about the consumer. Fields that its kind does not have are
     zero or empty.
 
-    `reason`: why a message was terminated or a client unpinned. `is_paused`, `until`: the pause.
-    `group`, `pin`: priority group and pin id of a client.
+    `reason`: why a message was terminated or a client unpinned. `is_paused`: whether a pause begins
+    (True) or ends. `until`: when the pause is or was to end, ns since 1970. `group`, `pin`:
+    priority group and pin id of a client.
     """
 
     kind: Advisory

@@ -201,7 +201,7 @@ class Pending:
         self.column["deadline"][rows] = deadlines
 
     def compact(self) -> None:
-        """Remove GONE rows if they are the larger part and more than some, otherwise do nothing.
+        """Remove GONE rows if they are the larger part and more than _FEW, otherwise do nothing.
 
         Row numbers from before are invalid afterwards.
         """

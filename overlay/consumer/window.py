@@ -187,9 +187,9 @@ class Window:
         return Given(sequences, consumer_seqs, once, sizes)
 
     def give_again(self, most: int, now: int) -> tuple[Given, Settled]:
-        """Take messages out of the redelivery queue, at most `most`, and record that they are
-        delivered again at `now`. Return the deliveries, and the messages that were given up
-        instead.
+        """Take messages out of the redelivery queue, at most `most` (1 or more), and record that
+        they are delivered again at `now`. Return the deliveries, and the messages that were given
+        up instead.
 
         A message is given up if it has used up its deliveries. Call only after `peek_again` has
         found a message to deliver.
@@ -319,7 +319,8 @@ class Window:
 
     def read(self, consumer_seq: int, now: int) -> None:
         """Start the ack timers of all deliveries up to `consumer_seq` whose timers do not run: the
-        reader group has read them now.
+        reader group has read them now. `consumer_seq` must not be above the last delivery: the
+        timers of later ones up to it would never start.
         """
         if consumer_seq <= self.read_up_to:
             return

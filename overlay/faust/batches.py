@@ -49,7 +49,9 @@ class _Batching(Stream[Any]):
     _is_ours: Callable[[object], bool]
 
     def take(self, max_: int, within: Seconds) -> AsyncGenerator[Sequence[Any], None]:
-        """Yield lists of up to `max_` values, each `within` seconds after its first one at the latest."""
+        """Yield lists of up to `max_` values, each `within` seconds after its first one at the latest; with `within` 0,
+        only `max_` ends a list.
+        """
         if not self._is_ours(self.channel):
             return super().take(max_, within)
         return self._track(self._take(max_, within, lambda event: event.value))

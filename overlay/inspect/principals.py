@@ -83,7 +83,9 @@ def write_commands(findings: Iterable[Finding], kafka: Mapping[str, str], *, is_
 
 
 def name_principal(kafka: Mapping[str, str]) -> str:
-    """Return the principal that these settings are, as Kafka's default rules name it."""
+    """Return the principal that these settings are, as Kafka's default rules name it. With a client
+    certificate it has a placeholder for the certificate's subject.
+    """
     if user := kafka.get("sasl.username"):
         return f"User:{user}"
     return "User:(the subject of the certificate)" if "ssl.certificate.location" in kafka else "User:ANONYMOUS"

@@ -70,7 +70,8 @@ def read_sample(
     kafka: Properties, topic: str, partitions: int, size: int, deadline_s: float = DEADLINE_S
 ) -> TopicSample:
     """Return about `size` records of `topic`: equally many from both ends of each partition, at
-    least one of either. `partitions`: how many the topic has. Blocks up to `deadline_s` seconds.
+    least one of either. `partitions`: how many the topic has. Blocks; after `deadline_s` seconds no
+    more records are read.
 
     Only committed records are read; no group is joined and no offset committed. If the deadline or
     the memory limit cuts the read short, the sample has a note. Raises CredentialsRefused if the

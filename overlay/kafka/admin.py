@@ -233,8 +233,8 @@ class Admin:
         for_timestamp(ms).
 
         For a timestamp without a record at or after it the offset is -1, and so it is for
-        max_timestamp() of an empty partition. The latest offset is the
-        last stable offset, or the high watermark with `committed=False`.
+        max_timestamp() of an empty partition. The latest offset is the last stable offset, or the
+        high watermark with `committed=False`.
         """
         (found,) = await self._find_offsets(sources, [(spec, committed)])
         return found

@@ -117,8 +117,9 @@ async def find_records_end(client: AIOKafkaClient, source: TopicPartition, first
     """Return the offset after the last committed record in first <= offset < end; `first` if there
     is none.
 
-    Only transaction markers and aborted records follow it. `end` must not be above the last stable
-    offset. The search goes backwards from `end`. Raises as `read_span`.
+    Only transaction markers, aborted records and batches that cannot be read follow it, and what
+    `read_span` does not reach behind one of these. `end` must not be above the last stable offset.
+    The search goes backwards from `end`. Raises as `read_span`.
     """
     decoder, reach = Decoder(make_plan()), LOOK_BACK
     while first < end:

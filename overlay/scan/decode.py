@@ -70,8 +70,8 @@ class Decoder:
     """A decoder of fetch after fetch for one plan, with its own buffers. Not for two threads at
     once.
 
-    `arena`: may be shared by decoders of which only one works at a time. `decoders`: for values
-    that are not JSON.
+    `slice_bytes`: how many bytes of records make a slice, about. `arena`: may be shared by decoders
+    of which only one works at a time. `decoders`: for values that are not JSON.
     """
 
     def __init__(
