@@ -62,7 +62,9 @@ class StatusSource:
     _served: int = 0
 
     async def collect(self, is_last: bool) -> Sequence[bytes]:
-        """Return the records of a status. `is_last`: whether the worker was told to stop; then no consumer is told."""
+        """Return the records of a status, and count what they tell as told, even if the caller cannot write them.
+        `is_last`: whether the worker was told to stop; then no consumer is told.
+        """
         gone, consumers = ([], []) if is_last else await self._collect_consumers()
         values = encode(self._describe_worker(is_last=is_last), consumers, gone)
         self.start.number += len(values)

@@ -168,7 +168,8 @@ class Commits:
     _written: int = 0
     """State records that this session has written."""
     since_all: int = 0
-    """State records since older ones were last deleted."""
+    """State records that were written since a unit with `is_checkpoint` was last put; at first, the
+    number of records in the log."""
 
     @property
     def wants_all(self) -> bool:
@@ -177,7 +178,7 @@ class Commits:
         return self.has_machines and self.since_all >= TELL_ALL_EVERY
 
     async def open(self, everything: Delta, opening: Sequence[OutputBatch] = ()) -> None:
-        """Commit the first transaction of the session, before anything is delivered. `everything`:
+        """Commit the first transaction of the session. Call once, before `run`. `everything`:
         the positions of all cursors and consumers. `opening`: batches for index topics, such as the
         first entries of ledgers."""
         await self.transactions.begin()
@@ -186,7 +187,8 @@ class Commits:
     async def put(self, unit: CommitUnit) -> None:
         """Queue a unit. Wait while more than QUEUE_BYTES or QUEUE_ROUNDS are queued, but not for
         its commit. A unit whose batches are all sent outside of transactions is queued without
-        waiting."""
+        waiting. If `run` has failed, this may wait for ever: the caller has to be cancelled
+        then."""
         if unit.is_checkpoint:
             self.since_all = 0
         queued = _Queued(unit)

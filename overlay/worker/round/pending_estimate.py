@@ -214,7 +214,7 @@ class View:
         after the slice, in all partitions; a reader without an entry has no known number.
 
         `wanted`: by reader number, the rows of the slice that match its subjects, before its
-        filter.
+        filter; at least one of each reader in it.
         """
         position = self._find_reach(records.next_offset)
         fetched, only = self._task.fetched, self._task.only

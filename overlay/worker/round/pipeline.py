@@ -94,7 +94,8 @@ class Pipeline:
 
     def close(self, now: int) -> RoundResult:
         """Return the headers of all chunks that are still growing, even small ones; the rest of the
-        result is empty. A later pipeline goes on with chunks that are not full."""
+        result is empty. Call after the last `run`. A later pipeline goes on with chunks that are
+        not full. `now`: ms since 1970."""
         sealed, index = self._indexing.finish(now, last=True)
         return RoundResult(index=index, sealed=sealed)
 

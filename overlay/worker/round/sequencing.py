@@ -81,7 +81,8 @@ class Sequencing:
 
     def give_out(self, readings: Iterable[Reading], now: int) -> tuple[list[OutputBatch], dict[str, int]]:
         """Give sequences to what was read with `sequenced`. Return the ledger entries as batches,
-        which have to be committed, and the next sequence of each stream read. `now`: ms since 1970.
+        which have to be committed, and the next sequence by stream that has such readings. The
+        ledgers in memory have the entries at once. `now`: ms since 1970.
 
         Ledgers whose partitions are idle are renewed in time, since retention may take their last
         entry.
