@@ -20,7 +20,8 @@ _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 class RecordSlice:
     """Some records of one partition in offset order, with stream sequences and subjects.
 
-    It owns its memory, so it may be kept and shared.
+    It owns its memory, so it may be kept and shared. `codes`: for each record the number of its
+    subject in `texts`, which has only these subjects. `sequences`: of each record, ascending.
     """
 
     records: Records

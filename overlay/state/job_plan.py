@@ -56,7 +56,7 @@ class ConsumerPlan:
     last one of it. `since`: the batch with which the consumer began. `floors`: by partition, the
     offset at which it began. `claim`: the mark under which the service's state names this job as the
     one that delivers the consumer; empty if there was no such state. `reads`: what the batch reads
-    for this consumer alone, which is catching up or has a limit; empty if it reads what the batch reads.
+    for this consumer alone, which is behind or has a limit or a snapshot; empty if it reads what the batch reads.
     `letters`: the batch's dead letters for it. `pace`: what is kept of its limits. `lost`: the offsets
     that retention had removed before this batch could read them for the consumer. `snapshot`: where its last
     messages end in each partition, while it is given these; the batch then reads nothing else for it.
@@ -187,14 +187,16 @@ class BatchPlan:
         }
 
     def leave(self, staying: Collection[str]) -> dict[str, JobPosition]:
-        """Return where the consumers stand that are not among `staying`: those that leave after this batch, or left before."""
+        """Return where the consumers stand that are not among `staying`: those that leave after this batch, or left
+        before. Raises BatchUnfinished if one leaves and the batch has not ended.
+        """
         names = {*self.consumers, *self.left} - set(staying)
         return {name: found for name in sorted(names) if (found := self.find_position(name)) is not None}
 
     def find_position(self, consumer: str) -> JobPosition | None:
         """Return where a consumer stands behind the batch, None if the job never had it.
 
-        Raises BatchUnfinished if the batch has not ended.
+        Raises BatchUnfinished if the consumer is in the batch and that has not ended.
         """
         if (known := self.consumers.get(consumer)) is None:
             return self.left.get(consumer)
@@ -225,7 +227,9 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class WriterCommit:
-    """What a writer commits together with its deliveries. `plan`: the fingerprint of the batch's plan."""
+    """What a writer commits together with its deliveries. `batch`: Spark's number. `plan`: the fingerprint of the
+    batch's plan. `records`: how many the writer has written in it.
+    """
 
     batch: int
     plan: str
@@ -296,7 +300,8 @@ def _skip_lost(
 def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
     """Return what a batch reads for a consumer that is at these offsets; empty if it is not behind the batch's start.
 
-    `limit`: how many offsets, together. A consumer reads with the others from the batch on before
+    `limit`: how many offsets of the partitions in which it is behind, together, but at least one of each. Of each
+    other partition it reads as many as of one of these. A consumer reads with the others from the batch on before
     which it has come to their offsets in all partitions.
     """
     behind = {source: at for source, (start, _) in ends.items() if (at := offsets.get(source, start)) < start}

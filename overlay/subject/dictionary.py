@@ -63,7 +63,8 @@ class Dictionary:
     threads at once.
 
     `is_wanted(subject)`: whether the subject is one of the stream's; others become
-    Unaddressed.OUTSIDE.
+    Unaddressed.OUTSIDE. `limit`: distinct tuples of fields from which on the next `encode` empties
+    it.
     """
 
     def __init__(

@@ -324,9 +324,12 @@ def _read(
     buf: Bytes, pos: Int, size: Int, type: Int, is_json: bool, has_terms: bool, seed: np.uint64, lines: Words,
     line: np.uint64,
 ) -> Int:  # fmt: skip
-    """Read the value buf[pos : pos + size], and write its term's hash and its number into its line.
-    Return _NULL if it is not readable as its type, _LEFT if it has to be read elsewhere, else
-    _READ.
+    """Read the value buf[pos : pos + size] as TYPES[type], and write it into its line, which begins
+    at lines[line]: the hash of its term at _HASH, with `seed`, if `has_terms`; its number at
+    _NUMBER, unless it is a text. `is_json`: the bytes are JSON, so a text has quotes.
+
+    Return _NULL if it is not readable as its type, _LEFT if it has to be read elsewhere
+    (properties.py), else _READ.
     """
     if type <= _BINARY:  # texts
         if is_json:
