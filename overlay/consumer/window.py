@@ -100,7 +100,8 @@ class Changes:
 
 
 class Window:
-    """The delivered messages of one consumer.
+    """The delivered messages of one consumer that are not settled: their rows and ack timers, the
+    queue of redeliveries, and the ack floor.
 
     All times are ns since 1970; `now` is passed in, never read from a clock.
 

@@ -97,7 +97,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The rows of one moment. `now`: Kafka's time, ms since 1970."""
+    """The rows of one moment. `now`: Kafka's time, ms since 1970. `live`: the workers that are heard, by
+    name. `owners`: the live workers that have each shard, by its number.
+    """
 
     workers: Sequence[WorkerRow]
     consumers: Sequence[ConsumerRow]
