@@ -65,7 +65,9 @@ def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> RecordSlice:
 
 
 def join(first: RecordSlice, second: RecordSlice) -> RecordSlice:
-    """Return two slices of one partition as one, the second behind the first."""
+    """Return two slices of one partition as one. All records of the second must be behind those of
+    the first.
+    """
     one, two = first.records, second.records
     at, code = one.buf.size, first.texts.bounds.size - 1
     records = _place(

@@ -318,7 +318,8 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
 
 
 def write_machine(consumer: ConsumerId, value: bytes) -> list[Record]:
-    """Return the Kafka records of one record of a machine."""
+    """Return the Kafka records of one record of a machine, in order: several if it has more than
+    PART_BYTES."""
     parts = [value[at : at + PART_BYTES] for at in range(0, len(value), PART_BYTES)]
     name = "/".join(consumer)
     return [Record(f"{MACHINE} {name} {i} {len(parts)}".encode(), part) for i, part in enumerate(parts, 1)]

@@ -39,8 +39,8 @@ READS = 5
 
 
 async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication: int) -> int:
-    """Create the state topic if it is missing. Return the number of shards, which is that of its
-    partitions.
+    """Create the state topic with `shards` partitions if it is missing. Return the number of
+    shards: that of the topic's partitions, which may be another one, with a line in the log.
 
     Raises OverlayError if it cannot be created.
     """
@@ -57,7 +57,8 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
 
 
 async def refuse_running_service(admin: Admin, prefix: str) -> None:
-    """Raise OverlayError if a service runs: it keeps the indexes of its streams itself."""
+    """Raise OverlayError if a service runs: it keeps the indexes of its streams itself. Raises
+    SourceUnavailable if Kafka does not tell."""
     group = workers_group(prefix)
     count = await admin.count_members(group)
     if count:

@@ -80,7 +80,8 @@ class Assignment:
 
     @property
     def output_partitions(self) -> int:
-        """How many partitions the output and dead letter topics have together."""
+        """How many partitions the output and dead letter topics have together, each topic counted
+        once."""
         output_topics = [
             each for reader in self.readers.values() for each in (reader.output_topic, reader.dead_letter_topic) if each
         ]
@@ -93,7 +94,8 @@ class Assignment:
         return is_source or topic in self.ledger_topics.values()
 
     def is_compacted(self, topic: str) -> bool:
-        """Return whether compaction removes records of a source topic."""
+        """Return whether compaction removes records of a source topic, by its settings when the
+        session began. False if they are unknown."""
         facts = self.topics.get(topic)
         return facts is not None and "compact" in facts.config.get("cleanup.policy", "")
 

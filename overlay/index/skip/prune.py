@@ -169,7 +169,8 @@ NO, MAYBE, ALL = (np.int8(answer) for answer in Answer)
 
 def evaluate(conditions: Conditions, chunks: Chunks) -> Answers:
     """Ask the headers of all chunks about the conditions, and return each chunk's answer and what
-    its records still have to be tested for. A chunk without a record in the stream answers NO.
+    its records still have to be tested for. A chunk that has no record in the stream, by its
+    current subjects, answers NO.
     """
     count = len(chunks)
     asking = _Asking(chunks)

@@ -211,7 +211,7 @@ class Commits:
     async def run(self) -> None:
         """Commit the units that are put, until `end` was called and all are committed. Write an
         empty record every PROOF_S if there is nothing to commit. Raises the error of the first
-        transaction that fails."""
+        transaction, or plain send, that fails."""
         pending: list[_Queued] = []
         written = monotonic()
         while not self._ended or pending:

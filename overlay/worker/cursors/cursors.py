@@ -184,7 +184,7 @@ class Cursors:
 
     def enlist_index(self, partition: StreamPartition, log_position: LogPosition) -> None:
         """Have the chunk index of a partition made from `log_position` on: by a cursor at exactly
-        that position, or by a new cursor."""
+        that position (in a stream with a ledger only by the head), or by a new cursor."""
         ordered = partition[0] in self._ledgers
         here = next(
             (

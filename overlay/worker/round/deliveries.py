@@ -185,8 +185,8 @@ class Deliveries:
 
     def flush(self, gathered: Gathering) -> None:
         """Close all batches, and add them to `gathered`, each with the consumers whose deliveries it
-        may hold; for a record that is too large for its topic, that is one consumer. Adds the counts
-        of the round as well."""
+        may hold; for a record that is too large for its topic, that is one consumer. Adds the
+        counts of the round as well. Call once a round, after the last `add`."""
         owners = {topic: output.close_round(gathered) for topic, output in self._filled.items()}
         self._filled.clear()
         for output_topic, outgoing in self._builder.flush():

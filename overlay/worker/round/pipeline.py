@@ -73,8 +73,8 @@ class Pipeline:
 
     def run(self, tasks: Sequence[Task], now: int) -> RoundResult:
         """Process the tasks in order, and return the round's batches, offers and progress. Without
-        tasks, only make the chunk headers that are due. `now`: ms since 1970, also written on
-        output records."""
+        tasks, only make the chunk headers that are due, and renew the ledgers of idle partitions.
+        `now`: ms since 1970, also written on output records."""
         gathered = Gathering()
         if self._pending_estimate is not None:
             self._pending_estimate.begin_round()
