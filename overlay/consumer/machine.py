@@ -73,7 +73,8 @@ class Machine:
         self.state = restore(fresh, records)
         self._effects: list[Effect] = []
         self._left = NEVER
-        if fresh.paused_until:
+        # a former owner has told of a pause that is stored
+        if fresh.paused_until and not (records and records[-1].head["paused_until"]):
             self._effects.append(Advise(Advisory.PAUSE, is_paused=True, until=fresh.paused_until))
 
     def handle(self, event: events.Event, now: int, most: int = NEVER) -> list[Effect]:

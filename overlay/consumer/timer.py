@@ -38,7 +38,7 @@ def find_removal(state: MachineState) -> int:
     else:
         # an ack may still come for messages that wait for one
         is_idle = not len(state.waiting) and not pending.counts[Row.WAITING] and not pending.counts[Row.DELAYED]
-    return state.active_at + threshold + state.jitter if is_idle else NEVER
+    return state.active_at + threshold if is_idle else NEVER
 
 
 def find_blocked(state: MachineState) -> int:

@@ -47,7 +47,8 @@ def ask_kafka(
         brokers, operations = asking.ask_cluster()
         found = asking.ask_topics([*topics, OFFSETS_TOPIC])
         # if no group was ever used, asking about one makes the broker create its topic for groups
-        in_use = bool(found.pop(OFFSETS_TOPIC).exists) or asking.sees_groups()
+        in_use = bool(found[OFFSETS_TOPIC].exists) or asking.sees_groups()
+        found = {name: found[name] for name in topics}
         missing = {name: plans[name] for name, topic in found.items() if topic.exists is False and name in plans}
         found |= asking.ask_creation(missing)
         visible = tuple(sorted(name for name in asking.list_topics() if not name.startswith("__")))

@@ -78,7 +78,7 @@ def wait_ready(home: Home, host: str, port: int) -> None:
 
     if not comes_true(is_ready, START_S):
         raise BrokerError(
-            f"the broker at {host}:{port} gave no answer within {START_S:.0f} s and was ended."
+            f"the broker at {host}:{port} gave no answer within {START_S:.0f} s."
             f" The end of {home.log}:\n{_read_words(home.log)}"
         )
 

@@ -61,7 +61,7 @@ class ConsumerPlan:
     that retention had removed before this batch could read them for the consumer. `snapshot`: where its last
     messages end in each partition, while it is given these; the batch then reads nothing else for it.
     `ahead`: the records with a wanted subject that are ahead of it behind the batch, up to the plan's
-    `log_ends`; -1 if that is not known.
+    `log_ends`; -1 if that is not known. `skipped`: the part of `lost` that lies before the batch's offsets.
     """
 
     fingerprint: str
@@ -76,6 +76,13 @@ class ConsumerPlan:
     lost: int = 0
     snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
     ahead: int = -1
+    skipped: int = 0
+
+    def count_lost(self, ends: Ends, log_starts: Mapping[TopicPartition, int], scanned: int) -> ConsumerPlan:
+        """Return the plan with the offsets in `lost` that retention had removed. A batch that is run again counts none
+        twice. `ends`, `log_starts`: as in `find_readable`. `scanned`: how many the scan found to be gone.
+        """
+        return replace(self, lost=self.skipped + self.find_readable(ends, log_starts)[1] + scanned)
 
     def find_readable(self, ends: Ends, log_starts: Mapping[TopicPartition, int]) -> tuple[Ends, int]:
         """Return the offsets that the batch can read for the consumer, and how many of its offsets retention has
@@ -243,7 +250,7 @@ def draft_first(batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], l
         offsets, lost = _skip_lost(new.floors, ends, limit)
         offsets = {source: max(start, offsets[source]) for source, (start, _) in ends.items()}
         drafted = _plan_reads(replace(new, since=batch), name, offsets, ends, limit)
-        found[name] = replace(drafted, lost=lost)
+        found[name] = replace(drafted, lost=lost, skipped=lost)
     return found
 
 
@@ -262,7 +269,7 @@ def _plan_reads(
         reads = _read(offsets, ahead, NO_LIMIT) if allowed is None else read_part(offsets, ahead, allowed)
     else:
         reads = catch_up(offsets, ends, limit.offsets) if allowed is None else read_part(offsets, ends, allowed)
-    return replace(consumer, reads=reads, pace=state, lost=lost, snapshot=snapshot)
+    return replace(consumer, reads=reads, pace=state, lost=lost, snapshot=snapshot, skipped=lost)
 
 
 def find_snapshot(
@@ -367,7 +374,7 @@ def decode_plan(data: bytes) -> BatchPlan:
                 each["fingerprint"], each["before"], each["last"], each["since"],
                 _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]), each.get("letters", 0),
                 PaceState(**each.get("pace", {})), each.get("lost", 0), _parse(each.get("snapshot", {})),
-                each.get("ahead", -1),
+                each.get("ahead", -1), each.get("skipped", 0),
             )
             for name, each in found["consumers"].items()
         }  # fmt: skip

@@ -265,11 +265,10 @@ class Job:
         """Return the plans of a batch's consumers, with the offsets counted that retention had removed. Log these."""
         counted, log_starts = dict(consumers), {source: first for source, (first, _) in bounds.items()}
         for at, (name, each) in enumerate(consumers.items()):
-            lost = each.lost + each.find_readable(ends, log_starts)[1]
-            lost += sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
-            if lost:
+            scanned = sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
+            counted[name] = each.count_lost(ends, log_starts, scanned)
+            if lost := counted[name].lost:
                 log.error("retention passed the position", stream=self.stream.name, consumer=name, lost=lost)
-            counted[name] = replace(each, lost=lost)
         return counted
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:

@@ -211,8 +211,9 @@ async def _begin(line: Connection, request: CheckedQuestion, read_plan: ReadPlan
     blind = [each for each in read_plan.offset_ranges if each.sized_route is None]
     if request.since is None or not blind:
         return read_plan
-    begun = {each.source: each for each in await begin_at(line, blind, request.since)}
-    return replace(read_plan, offset_ranges=tuple(begun.get(each.source, each) for each in read_plan.offset_ranges))
+    begun = iter(await begin_at(line, blind, request.since))
+    ranges = (next(begun) if each.sized_route is None else each for each in read_plan.offset_ranges)
+    return replace(read_plan, offset_ranges=tuple(ranges))
 
 
 @dataclass(slots=True)
