@@ -54,8 +54,8 @@ class FilterSyntaxError(OverlayError, ValueError):
 
     SQL has `line` and `column` (from 1; of the expression, not of a file around it) and an
     `excerpt`: the line in question with carets under the place. A property filter has a `path`
-    instead: the keys down to the entry, and `line` is 0. `message` is one sentence, `hint` says what
-    to write or is empty. The text of the error has all of them, on several lines.
+    instead: the keys down to the entry, and `line` is 0. `message` is one sentence, `hint` says
+    what to write or is empty. The text of the error has all of them, on several lines.
     """
 
     def __init__(

@@ -37,9 +37,9 @@ class BatchUnfinished(OverlayError):
 class Limit:
     """What a batch that is planned now may read for consumers that have offsets of their own.
 
-    `offsets`: at most so many for each. `now`: ms since 1970, the time of the batch. `paces`: by name,
-    of the consumers that have limits in their files. `log_starts`: the first offset that the log of
-    each partition still has.
+    `offsets`: at most so many for each, besides offsets that the batch reads for all. `now`: ms since 1970, the time of
+    the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`: the first offset that
+    the log of each partition still has.
     """
 
     offsets: int
