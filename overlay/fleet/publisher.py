@@ -36,8 +36,8 @@ AVOID_S = 60.0
 """Pause in seconds after a failure that does not pass by itself: the topic is not allowed, for example."""
 
 Collect = Callable[[bool, bool], Awaitable[Sequence[bytes]]]
-"""(is last, was lost): returns the records of a status, given whether it is the last one, and whether the one before could not be
-written."""
+"""(is last, was lost): returns the records of a status, given whether it is the last one, and whether the one before could
+not be written."""
 
 
 async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], replication: int) -> None:
