@@ -262,7 +262,11 @@ class StreamKeeper:
         return kept.ledger
 
     async def _own(self) -> _Kept:
-        """Return the ledger as the owner of its shard; become the owner first if the job is not. Raises OverlayError."""
+        """Return the ledger and the chunk index, with the transactions that write them.
+
+        If the job does not own their shard, it becomes the owner first, which fences the former one. Raises ServiceRuns
+        if a service runs then, and another OverlayError if the job cannot become the owner.
+        """
         if self._admin is None or self._client is None:
             self._admin, self._client = Admin(self._service.kafka), await open_client(self._service.kafka)
         if self._kept is None:
@@ -288,9 +292,11 @@ class StreamKeeper:
 
     async def _write_headers(self, progress: IndexProgress, pairs: Sequence[tuple[bytes, bytes]]) -> IndexProgress:
         """Write and commit headers that were sealed where `progress` has said. Return how far the index reaches then.
+        `pairs`: key and value of each.
 
         A job of another stream may take the shard while the tasks seal; the shard is taken back then. Raises
-        IndexMoved if the index was continued meanwhile: its chunks may have been cut at other offsets.
+        IndexMoved if the index was continued meanwhile: its chunks may have been cut at other offsets. Raises Fenced
+        if others still take the shard after HEADERS_S, and another OverlayError if the job cannot own or write it.
         """
         if not pairs:
             return progress
