@@ -83,6 +83,28 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
         await shard_manager.release()
 
 
+def test_deliveries_of_no_known_time_are_counted() -> None:
+    """What was delivered may all be without an output: then nothing says how old it is."""
+    nothing = cast("Any", None)
+    shard_manager = ShardManager(nothing, 1, nothing, Metrics(), nothing, nothing, Rates())
+    id = ("S", "c")
+    shard_manager._note_commit(Counts(delivered=Counter({id: 3})))
+    assert shard_manager.rates.delivered[id] == 3
+
+
+@pytest.mark.parametrize(("by_consumer", "names"), [(False, {""}), (True, {"c", "d"})])
+def test_latencies_are_kept_for_streams_or_for_consumers(by_consumer: bool, names: set[str]) -> None:
+    nothing, metrics = cast("Any", None), Metrics()
+    shard_manager = ShardManager(
+        nothing, 1, nothing, metrics, nothing, nothing, Rates(), latency_by_consumer=by_consumer
+    )
+    delivered = {("S", name): 1 for name in ("c", "d")}
+    shard_manager._note_commit(Counts(delivered=Counter(delivered), oldest=dict.fromkeys(delivered, 5)))
+    (family,) = metrics.delivery_latency_seconds.collect()
+    counts = {each.labels["consumer"]: each.value for each in family.samples if each.name.endswith("_count")}
+    assert counts == dict.fromkeys(names, 2.0 / len(names))
+
+
 async def test_series_end_with_a_shard_that_moves_and_with_a_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
     configs, metrics = [make_config(f"c{number}") for number in range(20)], Metrics()
@@ -110,25 +132,3 @@ async def test_series_end_with_a_shard_that_moves_and_with_a_consumer(monkeypatc
         await shard_manager.take_up(make_files(*(config for config in configs if config.id[1] != gone)))
         assert list_consumers() == here - {gone}
         await shard_manager.release()
-
-
-def test_deliveries_of_no_known_time_are_counted() -> None:
-    """What was delivered may all be without an output: then nothing says how old it is."""
-    nothing = cast("Any", None)
-    shard_manager = ShardManager(nothing, 1, nothing, Metrics(), nothing, nothing, Rates())
-    id = ("S", "c")
-    shard_manager._note_commit(Counts(delivered=Counter({id: 3})))
-    assert shard_manager.rates.delivered[id] == 3
-
-
-@pytest.mark.parametrize(("by_consumer", "names"), [(False, {""}), (True, {"c", "d"})])
-def test_latencies_are_kept_for_streams_or_for_consumers(by_consumer: bool, names: set[str]) -> None:
-    nothing, metrics = cast("Any", None), Metrics()
-    shard_manager = ShardManager(
-        nothing, 1, nothing, metrics, nothing, nothing, Rates(), latency_by_consumer=by_consumer
-    )
-    delivered = {("S", name): 1 for name in ("c", "d")}
-    shard_manager._note_commit(Counts(delivered=Counter(delivered), oldest=dict.fromkeys(delivered, 5)))
-    (family,) = metrics.delivery_latency_seconds.collect()
-    counts = {each.labels["consumer"]: each.value for each in family.samples if each.name.endswith("_count")}
-    assert counts == dict.fromkeys(names, 2.0 / len(names))
