@@ -156,7 +156,7 @@ def test_an_index_that_is_not_kept_has_no_lag_of_zero() -> None:
     gauges = Gauges(metrics, Lags(), [])
     part = {"chunks": 1, "position": 100, "end": 250}
     kept = {"reason": "", "partitions": {"t-0": part}, "ledger": None}
-    refused = {"reason": "its topic refuses", "partitions": {}, "ledger": None}
+    refused: dict[str, object] = {"reason": "its topic refuses", "partitions": {}, "ledger": None}
     for index, is_stopped in ((kept, "0.0"), (refused, "1.0"), (kept, "0.0")):
         gauges.set_stream({"name": "S", "state": "running", "index": index})
         lines = scrape(metrics)
