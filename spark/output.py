@@ -52,7 +52,7 @@ class Output:
 
     @property
     def can_repeat(self) -> bool:
-        """Whether a message may be delivered twice."""
+        """Whether a message may be delivered twice: if the consumer has acks, or delivers at least once."""
         return self.consumer.ack_policy is not AckPolicy.NONE or self.consumer.delivery is Delivery.AT_LEAST_ONCE
 
     def check_streaming(self) -> None:

@@ -58,8 +58,9 @@ class BrokerTime:
         self._difference, self._measured_at, self._is_told = -math.inf, now, False
 
     def tell_ahead(self, wall: int, now: float) -> float | None:
-        """Return by how many seconds the worker's clock is ahead of the brokers' time, for a
-        warning. Return None if that was returned before and the time was not measured since.
+        """Return by how many seconds `wall` (ns since 1970) is ahead of the brokers' time at `now`
+        (monotonic seconds), for a warning: negative if it is behind, infinite while no bound is
+        known. Only the first call and the first after each `measure` return it, the others None.
         """
         if self._is_told:
             return None

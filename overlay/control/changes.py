@@ -100,8 +100,8 @@ def _judge_existing(
 
 
 def judge_delete(registry: Registry, request: Request) -> RequestRefusal | Definition:
-    """Return the definition to delete, or a refusal. The definition may be marked as deleted
-    already.
+    """Return the definition to delete, or a refusal. If the definition is marked as deleted
+    already, an earlier request has begun the deletion, and nothing is to be written for this one.
     """
     known = registry.definitions.get(request.about)
     owner = _find_file(registry, request.about)

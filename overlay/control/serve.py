@@ -290,9 +290,9 @@ class RequestServer:
                 await self._handle(request, shard)
 
     async def _begin_again(self) -> None:
-        """Drop everything that depends on the former log, after the topic was read again from its
-        start: open answers, journals, and notes of deletions. Nothing is decided before the topic's
-        present end is read.
+        """Drop everything that depends on the former log: open answers, journals, and notes of
+        deletions. Call it once the topic was read again from its start. Requests are decided only
+        once everything was read that the topic has at this call.
         """
         tasks = list(self._answering.values())
         for task in tasks:

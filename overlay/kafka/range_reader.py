@@ -99,10 +99,12 @@ async def read_records(
     compacted: bool = False,
 ) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
     """Yield offset, key and value of each committed record with start <= offset < end that has a
-    value. `compacted`: as for `read_span`.
+    value.
 
     Only for small topics: it makes Python objects per record. `plain`: read without kernels, as in
-    Fetcher. Raises SourceChanged for a batch that cannot be read, and the errors of `read_span`.
+    Fetcher. `compacted`: whether the topic is compacted, so that there may be no batch in the rest
+    of the range. Raises SourceChanged for a batch that cannot be read, or if `start` is no longer
+    in the log, also with `compacted`; else the errors of `read_span`.
     """
     reader = PlainReader() if plain else RowReader()
     async for fetched in read_span(client, topic, partition, start, end, plain=plain, compacted=compacted):

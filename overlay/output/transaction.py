@@ -133,8 +133,9 @@ class PlainSender(_Sender):
         self._order = asyncio.Lock()
 
     async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
-        """Send batches and wait until Kafka has taken them; return the offset of each. Overlapping
-        calls are served one after the other. Raises DeliveryFailed or Fenced.
+        """Send batches without a transaction, and wait until Kafka has taken them. Return the
+        offset of the first record of each. Overlapping calls are served one after the other.
+        Raises DeliveryFailed or Fenced; then the sender cannot be used any more.
         """
         async with self._order:
             return await self._produce.send(batches, DEADLINE_S)

@@ -98,8 +98,8 @@ class Lags:
             self._known.pop(consumer, None)
 
     def find(self, consumer: ConsumerId, now: int) -> Lag:
-        """Return the lag of a consumer; of one without a known place, a Lag that knows nothing.
-        `now`: ms since 1970."""
+        """Return by how many offsets and seconds a consumer is behind; Lag(None, None) if no Place
+        of it is known (`note`). `now`: ms since 1970."""
         known = self._known.get(consumer)
         if not known:
             return Lag(None, None)

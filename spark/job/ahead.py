@@ -45,9 +45,11 @@ class Gap(NamedTuple):
 
 
 def find_gaps(tasks: Sequence[Sequence[OffsetRange]], reads: Ends, log_ends: Mapping[TopicPartition, int]) -> list[Gap]:
-    """Return the gaps of some tasks, which read `reads` in this order, up to the log's ends.
+    """Return the offsets that no task reads: those within `reads`, and those from its end to the log's end.
 
-    `tasks`: the ranges of each. Ranges of a partition are in the order of offsets.
+    A gap within `reads` belongs to the range that begins behind it, or to the partition's last range if none does. A
+    gap behind `reads`, or in a partition without ranges, has NO_TASK. `tasks`: the ranges of each task; those of a
+    partition are in the order of offsets.
     """
     places: dict[TopicPartition, list[tuple[int, int, int, int]]] = {source: [] for source in reads}
     for task, ranges in enumerate(tasks):

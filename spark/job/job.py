@@ -320,7 +320,9 @@ def find_only(last: BatchPlan | None, ends: Ends) -> Only | None:
 
 
 def count(found: DataFrame) -> list[Count]:
-    """Return how many records each scan task has found for each consumer and writer."""
+    """Return the records and bytes that each scan task has found for each consumer and writer, with dead letters
+    counted apart, and the tallies of the tasks. This runs the scan tasks.
+    """
     keys = ["task", "consumer", "writer", "dead"]
     # added up here: Spark would shuffle these few rows, which takes longer
     told = found.select(*keys, "rows", "size").toArrow()

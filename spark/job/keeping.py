@@ -262,7 +262,11 @@ class StreamKeeper:
         return kept.ledger
 
     async def _own(self) -> _Kept:
-        """Return the ledger as the owner of its shard; become the owner first if the job is not. Raises OverlayError."""
+        """Return the ledger and the chunk index, with the transactions that write them.
+
+        If the job does not own their shard, it becomes the owner first, which fences the former one. Raises ServiceRuns
+        if a service runs then, and another OverlayError if the job cannot become the owner.
+        """
         if self._admin is None or self._client is None:
             self._admin, self._client = Admin(self._service.kafka), await open_client(self._service.kafka)
         if self._kept is None:

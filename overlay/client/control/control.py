@@ -285,7 +285,8 @@ class Control:
     @staticmethod
     def _collect(answers: Iterable[Message], batch: int, found: list[Message]) -> None:
         """Append the messages of a pull to `found`, until there are `batch` of them or a status
-        ends the pull. Raises Refused, PullRefused.
+        says that no more come (_NO_MORE). Heartbeats are passed over. Raises PullRefused for any
+        other status, and Refused if the service answers the request with an error.
         """
         for record in answers:
             headers = dict(read_headers(record))

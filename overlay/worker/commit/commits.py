@@ -304,8 +304,9 @@ class Commits:
         return last.unit.backlog
 
     async def _commit_in_parts(self, queued: Sequence[_Queued]) -> bool:
-        """Commit units one after the other, each in several transactions of at most PARTITIONS
-        output partitions. Return whether the last unit tells of a backlog."""
+        """Commit units one after the other, each in transactions of at most PARTITIONS output
+        partitions, as `split` divides them. Return whether the last unit tells of a backlog (much
+        more is waiting to be read)."""
         for each in queued:
             unit = each.unit
             await self._settle_plain(unit)
