@@ -183,6 +183,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         while True:
             await self._dealt.wait()
             self._dealt.clear()
+            if not self._is_assigned.is_set():
+                continue  # the group deals out shards again already
             numbers = self.owned
             try:
                 if self._is_lost:
