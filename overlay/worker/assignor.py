@@ -28,7 +28,7 @@ MOVING = b"moving"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Member:
     """What a member tells the group when it joins.
 
     `holds`: numbers of the shards that it runs or is about to. `generation`: of the group when it was
@@ -42,13 +42,13 @@ class Standing:
     def encode(self) -> bytes:
         """Return the user data of the member's subscription; empty for a member that has nothing to
         tell, as in versions that tell nothing."""
-        if self == Standing():
+        if self == Member():
             return b""
         told = {"holds": sorted(self.holds), "generation": self.generation, "drained": self.drained}
         return json.dumps(told).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Standing:
+    def decode(cls, data: bytes) -> Member:
         """Return what a member told. Data that is not of this form tells nothing."""
         try:
             told = json.loads(data)
@@ -66,14 +66,14 @@ class Deal:
     waiting: frozenset[int]
 
 
-def deal(shards: Collection[int], members: Mapping[str, Standing]) -> Deal:
+def deal(shards: Collection[int], members: Mapping[str, Member]) -> Deal:
     """Deal out shards so that members have equally many, up to one, and as few as possible move.
 
     Drained members get none, unless all are drained: a shard without an owner is worse. A shard that
     a member holds is assigned to this member or, for now, to none.
     """
     holders = _find_holders(shards, members)
-    willing = sorted(name for name, standing in members.items() if not standing.drained) or sorted(members)
+    willing = sorted(name for name, member in members.items() if not member.drained) or sorted(members)
     kept = {name: [n for n in sorted(shards) if holders.get(n) == name] for name in willing}
     # who has most keeps one more than the others, where the shards do not divide evenly
     share, more = divmod(len(shards), len(willing))
@@ -92,21 +92,21 @@ def deal(shards: Collection[int], members: Mapping[str, Standing]) -> Deal:
     return Deal({name: sorted(numbers) for name, numbers in dealt.items()}, frozenset(waiting))
 
 
-def _find_holders(shards: Collection[int], members: Mapping[str, Standing]) -> dict[int, str]:
+def _find_holders(shards: Collection[int], members: Mapping[str, Member]) -> dict[int, str]:
     """Return who holds each shard. Of several that say so, the one with the latest generation: the
     others were not heard of for a while, and the group has dealt out their shards since."""
     holders: dict[int, str] = {}
-    for name, standing in sorted(members.items(), key=lambda member: (member[1].generation, member[0])):
-        holders.update((number, name) for number in standing.holds if number in shards)
+    for name, member in sorted(members.items(), key=lambda item: (item[1].generation, item[0])):
+        holders.update((number, name) for number in member.holds if number in shards)
     return holders
 
 
 def make_assignor(
-    find_standing: Callable[[], Standing], note_moving: Callable[[bool], None]
+    describe: Callable[[], Member], note_moving: Callable[[bool], None]
 ) -> type[RoundRobinPartitionAssignor]:
     """Return the assignor of one member.
 
-    `find_standing`: what the member tells, asked whenever it joins. `note_moving`: told at each
+    `describe`: what the member tells, asked whenever it joins. `note_moving`: told at each
     assignment, before the member learns of its shards, whether shards still wait for their present
     owners.
     """
@@ -114,7 +114,7 @@ def make_assignor(
     class Assignor(RoundRobinPartitionAssignor):  # type: ignore[misc]
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-            return ConsumerProtocolMemberMetadata(cls.version, list(topics), find_standing().encode())
+            return ConsumerProtocolMemberMetadata(cls.version, list(topics), describe().encode())
 
         @classmethod
         def assign(
@@ -124,7 +124,7 @@ def make_assignor(
             (topic,) = {topic for told in members.values() for topic in told.subscription}
             found = deal(
                 cluster.partitions_for_topic(topic) or (),
-                {name: Standing.decode(told.user_data or b"") for name, told in members.items()},
+                {name: Member.decode(told.user_data or b"") for name, told in members.items()},
             )
             news = MOVING if found.waiting else b""
             return {

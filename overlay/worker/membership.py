@@ -38,7 +38,7 @@ from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.waits import finish_within, unless
 
-from .assignor import Standing, make_assignor
+from .assignor import Member, make_assignor
 
 log = get_logger(__name__)
 
@@ -82,7 +82,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self.owned: frozenset[int] = frozenset()
         self.drained = drained
         self._is_cooperative = is_cooperative
-        self._told = Standing()
+        self._told = Member()
         """What the group was told when we joined it last."""
         self._held: frozenset[int] = frozenset()
         """Shards that are assigned to us, and those that still run here though they are not any more."""
@@ -117,7 +117,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             rebalance_timeout_ms=30_000,
             metadata_max_age_ms=METADATA_MS,
             consumer_timeout_ms=FETCH_MS,
-            partition_assignment_strategy=(make_assignor(self._find_standing, self._note_moving),),
+            partition_assignment_strategy=(make_assignor(self._describe, self._note_moving),),
         )
         mend_client(self._consumer._client)
 
@@ -298,12 +298,12 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         coordinator does not."""
         return bool(self._coordinator.generation >= 0)
 
-    def _find_standing(self) -> Standing:
+    def _describe(self) -> Member:
         """Return what to tell the group that is being joined. A worker that the group has lost holds
         nothing, even if it still runs shards: it stops them when it is assigned its next ones."""
         self._is_lost = self._is_lost or (bool(self._held) and not self._is_known)
         holds = frozenset[int]() if self._is_lost or not self._is_cooperative else self._held
-        self._told = Standing(holds, self._generation if holds else -1, self.drained)
+        self._told = Member(holds, self._generation if holds else -1, self.drained)
         return self._told
 
     def _note_moving(self, is_under_way: bool) -> None:
