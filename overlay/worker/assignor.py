@@ -23,6 +23,8 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
+DRAINED = b"drained"
+"""User data of drained members of the version before, which tell nothing else."""
 MOVING = b"moving"
 """User data of all members' assignments while a shard waits for its present owner to let go of it."""
 
@@ -50,10 +52,12 @@ class Member:
     @classmethod
     def decode(cls, data: bytes) -> Member:
         """Return what a member told. Data that is not of this form tells nothing."""
+        if data == DRAINED:
+            return cls(drained=True)
         try:
             told = json.loads(data)
             return cls(frozenset(map(int, told["holds"])), int(told["generation"]), told["drained"] is True)
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return cls()
 
 
@@ -102,10 +106,11 @@ def _find_holders(shards: Collection[int], members: Mapping[str, Member]) -> dic
 
 
 def make_assignor(
-    describe: Callable[[], Member], note_moving: Callable[[bool], None]
+    topic: str, describe: Callable[[], Member], note_moving: Callable[[bool], None]
 ) -> type[RoundRobinPartitionAssignor]:
     """Return the assignor of one member.
 
+    `topic`: whose partitions are the shards; members that do not subscribe to it get none.
     `describe`: what the member tells, asked whenever it joins. `note_moving`: told at each
     assignment, before the member learns of its shards, whether shards still wait for their present
     owners.
@@ -120,16 +125,17 @@ def make_assignor(
         def assign(
             cls, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
         ) -> dict[str, ConsumerProtocolMemberAssignment]:
-            # all members subscribe to the state topic, and to nothing else
-            (topic,) = {topic for told in members.values() for topic in told.subscription}
-            found = deal(
-                cluster.partitions_for_topic(topic) or (),
-                {name: Member.decode(told.user_data or b"") for name, told in members.items()},
-            )
+            ours = {
+                name: Member.decode(told.user_data or b"")
+                for name, told in members.items()
+                if topic in told.subscription
+            }
+            found = deal(cluster.partitions_for_topic(topic) or (), ours)
             news = MOVING if found.waiting else b""
+            shards = {name: found.shards.get(name) for name in members}
             return {
                 name: ConsumerProtocolMemberAssignment(cls.version, [(topic, numbers)] if numbers else [], news)
-                for name, numbers in found.shards.items()
+                for name, numbers in shards.items()
             }
 
         @classmethod

@@ -36,7 +36,7 @@ from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
 from overlay.kafka.own_topics import workers_group
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
-from overlay.waits import finish_within, unless
+from overlay.waits import finish_within, is_cancelled, unless
 
 from .assignor import Member, make_assignor
 
@@ -81,6 +81,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         `is_cooperative`: whether shards are served on in a rebalance; otherwise all are released before it."""
         self.owned: frozenset[int] = frozenset()
         self.drained = drained
+        self._is_leaving = False
         self._is_cooperative = is_cooperative
         self._told = Member()
         """What the group was told when we joined it last."""
@@ -117,7 +118,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             rebalance_timeout_ms=30_000,
             metadata_max_age_ms=METADATA_MS,
             consumer_timeout_ms=FETCH_MS,
-            partition_assignment_strategy=(make_assignor(self._describe, self._note_moving),),
+            partition_assignment_strategy=(make_assignor(topic, self._describe, self._note_moving),),
         )
         mend_client(self._consumer._client)
 
@@ -165,7 +166,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         short as can be. Gives that up after GIVE_UP_S, and at once if this worker is the only one."""
         if not self._held or not self._is_cooperative:
             return
-        self.drained = True
+        self._is_leaving = True
         self._join_if_changed()
         try:
             async with asyncio.timeout(GIVE_UP_S):
@@ -183,30 +184,38 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         while True:
             await self._dealt.wait()
             self._dealt.clear()
-            if not self._is_assigned.is_set():
-                continue  # the group deals out shards again already
-            numbers = self.owned
             try:
-                if self._is_lost:
-                    await self._let_go()
-                if self._take is None or not await self._take(numbers):
-                    continue
-            except Exception:
-                log.exception("the shards could not be taken", shards=sorted(numbers))
+                await self._catch_up()
+            except (Exception, asyncio.CancelledError) as error:
+                if is_cancelled():
+                    raise
+                # if this ended silently, no shard would be taken or given up any more
+                log.exception("the shards could not be taken", shards=sorted(self.owned), cause=type(error).__name__)
                 await asyncio.sleep(POLL_S)
                 self._dealt.set()
-                continue
-            # an assignment that came meanwhile is taken next
-            self._held = numbers | self.owned
-            if not self._dealt.is_set():
-                self._settled.set()
+
+    async def _catch_up(self) -> None:
+        """Let go of everything if the group has lost us; then have the shards of the last assignment
+        taken, unless the group deals out shards again already."""
+        if self._is_lost:
+            await self._let_go()
+        numbers = self.owned
+        if not self._is_assigned.is_set() or self._take is None or not await self._take(numbers):
+            return
+        # an assignment that came meanwhile is taken next
+        self._held = numbers | self.owned
+        if not self._dealt.is_set():
+            self._settled.set()
+        # to leave the group has the same effect, and is done next
+        if not self._is_leaving:
             self._join_if_changed()
 
     async def _let_go(self) -> None:
-        """Release all shards: the group has lost us, and other workers may have them."""
+        """Release all shards: the group has lost us, and other workers may have them. Shards that are
+        assigned to us again meanwhile count as held."""
         if self._release is not None:
             await self._release()
-        self._held, self._is_lost = frozenset(), False
+        self._held, self._is_lost = self.owned, False
 
     async def _hurry(self) -> None:
         """Ask the group for the next rebalance every HURRY_S, up to HURRIES times, while shards wait
@@ -230,7 +239,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
                 self._heartbeats.add(heartbeat)
                 heartbeat.add_done_callback(self._heartbeats.discard)
                 return bool(await heartbeat)
-        except (TimeoutError, KafkaError):
+        except (TimeoutError, KafkaError, OSError):
             return False
 
     async def _leave(self) -> None:
@@ -266,8 +275,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self._moving.clear()
         if not self._is_cooperative or not self._is_known:
             await self._let_go()
-        # only now: a takeover under way would wait to be confirmed, and hold up its own end
-        self._is_assigned.clear()
+        # only now, and not at the end: a takeover under way would wait to be confirmed, and hold up its own end
+        if self._take is not None:
+            self._is_assigned.clear()
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
         """Record the assigned partitions as the shards that we own. `_follow` takes them, since no
@@ -293,6 +303,16 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self._join_if_changed()
 
     @property
+    def is_moving(self) -> bool:
+        """Whether shards wait for their present owners to let go of them, as far as the last assignment said."""
+        return self._moving.is_set()
+
+    @property
+    def _wants_none(self) -> bool:
+        """Whether this worker wants no shards as long as others do: it is drained, or about to leave."""
+        return self.drained or self._is_leaving
+
+    @property
     def _is_known(self) -> bool:
         """Whether the group knows us, as far as we have heard: aiokafka forgets its generation when the
         coordinator does not."""
@@ -300,10 +320,12 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def _describe(self) -> Member:
         """Return what to tell the group that is being joined. A worker that the group has lost holds
-        nothing, even if it still runs shards: it stops them when it is assigned its next ones."""
-        self._is_lost = self._is_lost or (bool(self._held) and not self._is_known)
+        nothing, even if it still runs shards: `_follow` stops them now."""
+        if self._held and not self._is_known:
+            self._is_lost = True
+            self._dealt.set()
         holds = frozenset[int]() if self._is_lost or not self._is_cooperative else self._held
-        self._told = Member(holds, self._generation if holds else -1, self.drained)
+        self._told = Member(holds, self._generation if holds else -1, self._wants_none)
         return self._told
 
     def _note_moving(self, is_under_way: bool) -> None:
@@ -314,7 +336,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
     def _join_if_changed(self) -> None:
         """Join the group anew if it was told something else than we want now, or that we hold shards
         which we have released since."""
-        if self._told.drained != self.drained or self._told.holds - self._held:
+        if self._told.drained != self._wants_none or self._told.holds - self._held:
             self._coordinator.request_rejoin()
 
     async def confirm(self, shard: int) -> int | None:

@@ -48,6 +48,7 @@ LIGHT = {
 }  # fmt: skip
 """Config fields that a running machine can take over. All other fields say what is read or where it
 goes, which is decided when a session begins."""
+WAITING = "waiting for the group of workers to hand out shards"
 RELEASE_S = 20.0
 """Seconds that a shard has to commit what is under way when it is released."""
 
@@ -86,7 +87,7 @@ class ShardManager:
     """Whether delivery latencies are kept for each consumer, not for each stream."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
-    trouble: str = "waiting for the group of workers to hand out shards"
+    trouble: str = WAITING
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series, also from an earlier membership."""
     series: Series = field(init=False)
@@ -102,7 +103,8 @@ class ShardManager:
         """Serve exactly these shards, which the group has assigned to us. Those that run already run
         on; others commit what is under way and stop, and this waits for them."""
         async with self._changing:
-            self.trouble, self.owned = "", numbers
+            waits = not numbers and self.membership.is_moving
+            self.trouble, self.owned = WAITING if waits else "", numbers
             for number in sorted(numbers - self._serving.keys()):
                 self._start(number)
             await self._stop([number for number in self._serving if number not in numbers])

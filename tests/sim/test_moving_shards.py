@@ -18,8 +18,6 @@ from .test_drained import find_owned, measure_gap, write
 from .world import World
 
 SHARDS = 6
-NAMES = [next(f"c{n}" for n in range(100) if shard_of(("S", f"c{n}"), SHARDS) == shard) for shard in range(SHARDS)]
-"""A consumer for each shard, in the order of the shards."""
 MOVES_S = 1.0
 """Longest time without a delivery for a consumer whose shard moves to another worker."""
 KILLED_S = 7.0
@@ -31,33 +29,42 @@ FROZEN_S = 4.0
 """Less than the session timeout: the group waits."""
 
 
-def configure(world: World, worker: str) -> Loaded:
-    consumers = [{"stream": "S", "durable_name": n, "deliver_subject": f"out-{n}", "ack_policy": "none"} for n in NAMES]
+def list_names(shards: int) -> list[str]:
+    """A consumer for each shard, in the order of the shards."""
+    return [next(f"c{n}" for n in range(100) if shard_of(("S", f"c{n}"), shards) == shard) for shard in range(shards)]
+
+
+def configure(world: World, worker: str, shards: int) -> Loaded:
+    consumers = [
+        {"stream": "S", "durable_name": name, "deliver_subject": f"out-{name}", "ack_policy": "none"}
+        for name in list_names(shards)
+    ]
     service = {
         "kafka": {"bootstrap.servers": world.bootstrap},
-        "shards": SHARDS,
+        "shards": shards,
         "fleet": {"publish": False, "worker": worker},
     }
     return read_config(service, [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}], consumers)
 
 
-def make_workers(world: World, count: int) -> list[Worker]:
-    return [Worker(world, name, configure(world, name)) for name in (f"w{number}" for number in range(count))]
+async def await_balance(workers: list[Worker], shards: int = SHARDS) -> None:
+    """Wait until these workers serve all shards, each of them equally many, up to one."""
+
+    def is_even() -> bool:
+        owned = [find_owned(each) for each in workers]
+        sizes = [len(each) for each in owned]
+        return (
+            sorted(number for each in owned for number in each) == list(range(shards))
+            and max(sizes) - min(sizes) <= 1
+            and sum(len(each.service.sessions) for each in workers) == shards
+        )
+
+    await until(is_even, f"{len(workers)} workers serve all shards")
 
 
-async def await_balance(workers: list[Worker]) -> None:
-    """Wait until these workers serve all shards, each of them equally many."""
-    await until(
-        lambda: (
-            sorted(number for each in workers for number in find_owned(each)) == list(range(SHARDS))
-            and {len(find_owned(each)) for each in workers} == {SHARDS // len(workers)}
-            and sum(len(each.service.sessions) for each in workers) == SHARDS
-        ),
-        f"{len(workers)} workers serve all shards",
-    )
-
-
-def run(seed: int, count: int, act: Callable[[World, list[Worker]], Awaitable[None]]) -> dict[int, float]:
+def run(
+    seed: int, count: int, act: Callable[[World, list[Worker]], Awaitable[None]], shards: int = SHARDS
+) -> dict[int, float]:
     """Have workers serve all shards while records come, and do something to them. Check that each record is delivered once, in
     order. Return the longest time without a delivery of each shard's consumer, in seconds."""
     warm_up()
@@ -65,21 +72,20 @@ def run(seed: int, count: int, act: Callable[[World, list[Worker]], Awaitable[No
 
     async def history(world: World) -> dict[int, float]:
         world.cluster.create_topic("source")
-        workers = make_workers(world, count)
+        workers = [Worker(world, name, configure(world, name, shards)) for name in (f"w{n}" for n in range(count))]
         for worker in workers:
             worker.start()
-        await await_balance(workers)
+        await await_balance(workers, shards)
         enough = asyncio.Event()
         writing = asyncio.create_task(write(world, enough))
         await asyncio.sleep(READY_S)
-        begun = {name: len(read_topic(world.cluster, f"out-{name}")) for name in NAMES}
-        assert all(begun.values())
+        assert all(len(read_topic(world.cluster, f"out-{name}")) for name in list_names(shards))
         await act(world, workers)
         await asyncio.sleep(READY_S)
         enough.set()
         written = await writing
         gaps = {}
-        for shard, name in enumerate(NAMES):
+        for shard, name in enumerate(list_names(shards)):
             await until(lambda name=name: len(read_values(world, f"out-{name}")) >= written, name)  # type: ignore[misc]
             assert read_values(world, f"out-{name}") == [str(number) for number in range(written)], (
                 "each once, in order"
@@ -103,6 +109,18 @@ def test_workers_are_restarted_one_after_the_other(seed: int) -> None:
             await await_balance(workers)
 
     gaps = run(seed, 3, restart_all)
+    assert max(gaps.values()) < MOVES_S, gaps
+
+
+def test_a_worker_that_gains_no_shard_holds_up_none() -> None:
+    """Three workers and two shards: one that has a shard is stopped."""
+
+    async def stop(world: World, workers: list[Worker]) -> None:
+        owner = next(each for each in workers if find_owned(each))
+        await owner.stop()
+        await await_balance([each for each in workers if each is not owner], 2)
+
+    gaps = run(11, 3, stop, shards=2)
     assert max(gaps.values()) < MOVES_S, gaps
 
 

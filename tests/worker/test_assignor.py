@@ -22,7 +22,7 @@ class Shards(ClusterMetadata):  # type: ignore[misc]
 
 
 def make(member: Member, news: list[bool] | None = None) -> Any:
-    return make_assignor(lambda: member, [].append if news is None else news.append)
+    return make_assignor(TOPIC, lambda: member, [].append if news is None else news.append)
 
 
 def deal_on_the_wire(**members: Member) -> tuple[dict[str, list[int]], bool]:
@@ -76,10 +76,27 @@ def test_workers_of_earlier_versions_can_be_in_the_group() -> None:
     assert assignor.metadata([TOPIC]).encode() == old.encode()
     found = assignor.assign(Shards(), {"old": old, "new": make(Member(drained=True)).metadata([TOPIC])})
     assert [len(found[name].partitions()) for name in ("old", "new")] == [4, 0]
+    assert Member.decode(b"drained") == Member(drained=True)
+
+
+def test_a_stranger_in_the_group_gets_nothing() -> None:
+    stranger = RoundRobinPartitionAssignor.metadata(["other"])
+    found = make(Member()).assign(Shards(), {"stranger": stranger, "one": make(Member()).metadata([TOPIC])})
+    assert [len(found[name].partitions()) for name in ("stranger", "one")] == [0, 4]
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"x", b"\xff", b"[1]", b"{}", b'{"holds": 3, "generation": 1, "drained": true}', b"[" * 10**5]
+    "data",
+    [
+        b"",
+        b"x",
+        b"\xff",
+        b"[1]",
+        b"{}",
+        b'{"holds": 3, "generation": 1, "drained": true}',
+        b"[" * 10**5,
+        b'{"holds": [Infinity], "generation": 1, "drained": true}',
+    ],
 )
 def test_other_user_data_tells_nothing(data: bytes) -> None:
     assert Member.decode(data) == Member()
