@@ -174,7 +174,10 @@ def _drop_output() -> None:
 
 
 def _open(topic: str, folder: Path, bootstrap: str, settings: tuple[str, ...]) -> tuple[Client, Loaded | None]:
-    """Return a client, and the folder's config if one is needed: a topic at an address needs none."""
+    """Return a client, and the config of `folder`. If `topic` and `bootstrap` are both given, the
+    folder is not read, and None is returned in place of its config. Raises ConfigError, and
+    click.UsageError for a malformed setting.
+    """
     from overlay.client import open_client
     from overlay.logs import set_up_logs
 

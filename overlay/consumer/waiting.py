@@ -181,7 +181,7 @@ class Waiting:
 
     def hold(self, heads: Collection[str]) -> bool:
         """Serve no requests whose reply address begins with one of `heads`, until the next call.
-        They stay in the queue.
+        They stay in the queue, and expire and get heartbeats like the others.
 
         Return whether a request that was held back before is not any more.
         """

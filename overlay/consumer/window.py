@@ -378,8 +378,11 @@ class Window:
         return bool(self._find_given_up(below).size)
 
     def forget_given_up(self, below: int) -> None:
-        """Drop the messages below this stream sequence that have used up their deliveries. The
-        stream does not have them any more.
+        """Drop the messages below this stream sequence that were given up because their deliveries
+        were used up. The stream does not have them any more.
+
+        Other messages stay, also one that waits for the ack of its last delivery. The floor does
+        not move.
         """
         self._drop(self._find_given_up(below))
 

@@ -35,7 +35,9 @@ def take_safely(app: App, is_ours: Callable[[object], bool]) -> None:
         return
 
     class AgentStream(_Batching, base):  # type: ignore[misc, valid-type] # an application may have a class of its own
-        """A stream of the application."""
+        """The application's class of streams, with a `take` that loses no messages of the overlay.
+        Streams over channels that are not `is_ours` work as before.
+        """
 
         _is_ours = staticmethod(is_ours)
 

@@ -67,7 +67,8 @@ def find_role_needs(loaded: Loaded, role: Role) -> tuple[Need, ...]:
 
 
 def write_commands(findings: Iterable[Finding], kafka: Mapping[str, str], *, is_certain: bool) -> Iterator[str]:
-    """Yield a kafka-acls.sh command for each finding that lacks operations; others get none.
+    """Yield a kafka-acls.sh command, quoted for a shell, for each finding that lacks operations;
+    others get none.
 
     If `is_certain`, a command adds the operations that are missing; otherwise those that Kafka
     could not be asked for, which may be granted already. `kafka`: the user's Kafka settings; they

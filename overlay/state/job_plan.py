@@ -234,8 +234,9 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class WriterCommit:
-    """What a writer commits together with its deliveries. `batch`: Spark's number. `plan`: the fingerprint of the
-    batch's plan. `records`: how many the writer has written in it.
+    """What a writer commits together with its deliveries. `batch`: Spark's number. `plan`: the
+    fingerprint of the batch's plan. `records`: how many deliveries and dead letters the writer has
+    written in the batch.
     """
 
     batch: int

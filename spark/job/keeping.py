@@ -292,9 +292,11 @@ class StreamKeeper:
 
     async def _write_headers(self, progress: IndexProgress, pairs: Sequence[tuple[bytes, bytes]]) -> IndexProgress:
         """Write and commit headers that were sealed where `progress` has said. Return how far the index reaches then.
+        `pairs`: key and value of each.
 
         A job of another stream may take the shard while the tasks seal; the shard is taken back then. Raises
-        IndexMoved if the index was continued meanwhile: its chunks may have been cut at other offsets.
+        IndexMoved if the index was continued meanwhile: its chunks may have been cut at other offsets. Raises Fenced
+        if others still take the shard after HEADERS_S, and another OverlayError if the job cannot own or write it.
         """
         if not pairs:
             return progress

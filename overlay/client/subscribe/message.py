@@ -87,7 +87,16 @@ def read_metadata(token: bytes) -> Metadata:
 
 
 class Acks(Protocol):
-    """The receiver of acks. Tokens are those of messages that were handed out."""
+    """The receiver of acks. Tokens are those of messages that were handed out to the application.
+
+    All methods queue, and return at once; only `ask` may block, to connect. They may be called from
+    any thread. They raise Closed if acks cannot be sent, as after the end of a subscription. If the
+    consumer takes no acks by token, `ack` does nothing, and `tell` and `ask` raise NoAckWanted.
+    `ask` also raises SourceUnavailable and CredentialsRefused.
+
+    `verb`: nak, term or progress. `text`: the delay of a nak as `write_delay` returns it, or the
+    reason of a term.
+    """
 
     def ack(self, token: bytes) -> None: ...
 

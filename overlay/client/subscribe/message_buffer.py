@@ -134,6 +134,9 @@ class MessageBuffer:
         """Return the offset to commit by partition (see Batch.find_position), for the batches that
         were taken. Once the application has asked for more than a batch has, its end is returned
         once and the batch is forgotten.
+
+        `with_last`: whether the record handed out last counts as well, although the application may
+        still work on it.
         """
         found: dict[int, int] = {}
         with self._changed:

@@ -269,8 +269,10 @@ def _sift(values: int, places: UInt16s, lines: Words, words: Words, keys: Words,
 def _find(
     a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, place: np.uint64, places: UInt16s, lines: Words
 ) -> np.uint64:
-    """Return where the line of a value begins in `lines`. A value without a line gets a new one. a
-    to d: the words of the value. `place`: where the search in the hash table `places` begins.
+    """Return where the line of a value begins in `lines`. A value without a line gets a new one,
+    with the state _UNREAD. The caller ensures that there is room for it: nothing checks that here.
+
+    a to d: the words of the value. `place`: where the search in the hash table `places` begins.
     """
     while places[place]:
         line = np.uintp(places[place]) * _LINE
