@@ -43,11 +43,11 @@ from .assignor import Member, make_assignor
 log = get_logger(__name__)
 
 SESSION_MS = 6_000
-HEARTBEAT_MS = 1_500
+HEARTBEAT_MS = 750
 POLL_S = 1.0
 LEAVE_S = 5.0
 GIVE_UP_S = 3.0
-"""Seconds that the other workers have to join the group anew before a worker leaves: twice the time between two heartbeats."""
+"""Seconds that the other workers have to join the group anew before a worker leaves: some heartbeats."""
 HURRY_S = 0.1
 """Seconds between two heartbeats while shards are between two owners."""
 HURRIES = 100

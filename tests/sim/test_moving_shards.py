@@ -75,6 +75,7 @@ def run(
         workers = [Worker(world, name, configure(world, name, shards)) for name in (f"w{n}" for n in range(count))]
         for worker in workers:
             worker.start()
+        await asyncio.sleep(0)  # then each has its service
         await await_balance(workers, shards)
         enough = asyncio.Event()
         writing = asyncio.create_task(write(world, enough))

@@ -120,9 +120,9 @@ def run_standalone(folder: Path, workers: int = 2, settings: Mapping[str, str] |
         for number in range(1, workers + 1):
             host = f"127.0.0.{number}"
             size = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / f"work-{number}"))
-            place = ("--host", host, "--webui-port", "0")
             log = folder / f"worker-{number}.log"
-            started.append(stack.enter_context(_run(log, host, WORKER, *place, *size, url)))
+            words = ("--host", host, "--webui-port", "0", *size, url)
+            started.append(stack.enter_context(_run(log, host, WORKER, *words)))
         for worker in started:
             _await_line(worker, "Successfully registered with master")
         yield Standalone(url, started, conf)

@@ -162,7 +162,9 @@ def test_every_offset_is_read_or_counted_as_lost(batches: list[tuple[int, int, b
         readable, _ = each.find_readable(ends, limit.log_starts)
         counted = each.count_lost(ends, limit.log_starts, 0)
         again = decode_plan(encode_plan(make_plan(last, number, ends, {"a": counted}))).consumers["a"]
-        assert again.count_lost(ends, limit.log_starts, 0) == counted, "a batch that is run again counts none twice"
+        assert again.count_lost(ends, limit.log_starts, 0).lost == counted.lost, (
+            "a batch that is run again counts none twice"
+        )
         assert again.count_lost(ends, limit.log_starts, 2).lost == counted.lost + 2
         lost += counted.lost
         start, stop = readable[source]

@@ -22,7 +22,8 @@ class Shards(ClusterMetadata):  # type: ignore[misc]
 
 
 def make(member: Member, news: list[bool] | None = None) -> Any:
-    return make_assignor(TOPIC, lambda: member, [].append if news is None else news.append)
+    noted = [] if news is None else news
+    return make_assignor(TOPIC, lambda: member, noted.append)
 
 
 def deal_on_the_wire(**members: Member) -> tuple[dict[str, list[int]], bool]:
