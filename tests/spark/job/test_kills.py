@@ -18,7 +18,6 @@ import pytest
 from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_dead_letters import LIMIT, bury, number_of, produce_sizes
 from tests.spark.job.test_job import STREAM, find_token
-from tests.spark.standalone import list_python_workers
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
@@ -48,6 +47,17 @@ def started(folder: Path, checkpoint: Path, log: Path) -> Iterator[subprocess.Po
         driver.wait(30)
 
 
+def list_workers(driver: int) -> list[int]:
+    """The Python workers of a driver: what its daemons have forked. Daemons have process groups of their own."""
+    found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [(int(pid), int(parent), args) for pid, parent, args in (r.split(None, 2) for r in found.splitlines()[1:])]
+    ours = {driver}
+    while more := {pid for pid, parent, _ in rows if parent in ours} - ours:
+        ours |= more
+    daemons = {pid for pid, _, args in rows if pid in ours and "daemon" in args}
+    return [pid for pid, parent, _ in rows if parent in daemons]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3_000)
 def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
@@ -74,7 +84,7 @@ def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> No
             written += RECORDS
             for _ in range(2):
                 time.sleep(chance.uniform(0, 4))  # the moment of the kill is random
-                for worker in chance.sample(workers := list_python_workers(driver.pid), min(1, len(workers))):
+                for worker in chance.sample(workers := list_workers(driver.pid), min(1, len(workers))):
                     with contextlib.suppress(ProcessLookupError):  # its task may have ended since
                         os.kill(worker, signal.SIGKILL)
                         killed += 1
