@@ -285,10 +285,11 @@ def test_a_pause_that_is_asked_for_twice_is_told_of_once() -> None:
 
 def test_a_pause_of_the_config_is_told_of_once() -> None:
     """A new owner of the consumer, which has the pause from the state, does not tell of it again."""
-    config = configure(pause_until=10**18)
+    config = configure(pause_until="2100-01-01T00:00:00Z")
+    assert config.pause_until is not None
     first = Machine(begin(config, 0))
     told = [effect for effect in first.handle(Ticked(), 1) if isinstance(effect, Advise)]
-    assert told == [Advise(Advisory.PAUSE, is_paused=True, until=10**18)]
+    assert told == [Advise(Advisory.PAUSE, is_paused=True, until=config.pause_until)]
     second = Machine(begin(config, 2), [decode(first.take_checkpoint())])
     assert not [effect for effect in second.handle(Ticked(), 3) if isinstance(effect, Advise)]
 
