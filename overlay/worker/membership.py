@@ -108,9 +108,14 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         """Set while no shards run here but those that are assigned to us."""
         self._heartbeats: set[asyncio.Future[bool]] = set()
         """Those of ours, beside those of the consumer, that are under way."""
-        self._consumer = AIOKafkaConsumer(
+        self._consumer = self._make_consumer(kafka, workers_group(prefix))
+        mend_client(self._consumer._client)
+
+    def _make_consumer(self, kafka: Properties, group: str) -> AIOKafkaConsumer:
+        """Return the consumer that joins the group; it fetches nothing."""
+        return AIOKafkaConsumer(
             **for_aiokafka(kafka),
-            group_id=workers_group(prefix),
+            group_id=group,
             enable_auto_commit=False,
             auto_offset_reset="latest",
             session_timeout_ms=SESSION_MS,
@@ -118,9 +123,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             rebalance_timeout_ms=30_000,
             metadata_max_age_ms=METADATA_MS,
             consumer_timeout_ms=FETCH_MS,
-            partition_assignment_strategy=(make_assignor(topic, self._describe, self._note_moving),),
+            partition_assignment_strategy=(make_assignor(self._topic, self._describe, self._note_moving),),
         )
-        mend_client(self._consumer._client)
 
     async def start(self) -> None:
         """Connect to Kafka; `run` joins the group. Raises SourceUnavailable."""

@@ -179,17 +179,9 @@ class Service:
             return
         async with asyncio.TaskGroup() as group:
             self.shard_manager = ShardManager(
-                registry.effective(),
-                self._shards,
-                admin,
-                self.metrics,
-                membership,
-                group,
-                self.rates,
-                self.lags,
-                latency_by_consumer=service.metrics.latency_by == "consumer",
-                opened=self._opened,
-            )
+                registry.effective(), self._shards, admin, self.metrics, membership, group, self.rates, self.lags,
+                latency_by_consumer=service.metrics.latency_by == "consumer", opened=self._opened,
+            )  # fmt: skip
             self.trouble = ""
             if request_server is not None:
                 group.create_task(request_server.run(self.shard_manager, stop), name="control")
