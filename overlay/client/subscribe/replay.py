@@ -223,7 +223,7 @@ class Replay:
                 producer.produce(topic, letter.record.value(), letter.record.key(), headers=letter.headers)
                 producer.poll(0)
             producer.send_offsets_to_transaction(done, self._consumer.consumer_group_metadata(), DEADLINE_S)
-            outcome = "it is not known whether it was replayed; replay once more, which sends no letter twice"
+            outcome = "it is not known whether it was replayed; a replay without --again sends no letter twice"
             producer.commit_transaction(DEADLINE_S)
         except KafkaException as error:
             raise SourceUnavailable(f"{topic}: {outcome}: {error.args[0].str()}") from error
