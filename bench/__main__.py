@@ -12,7 +12,7 @@ from types import MappingProxyType
 import click
 from confluent_kafka import KafkaException
 
-from bench import ack, consumers, push, scan, sizing, skip, spark, sql
+from bench import ack, consumers, push, scan, sizing, skip, spark, sql, workers
 from bench import dataset as data
 from bench import start as starts
 from bench.dataset import CODECS, SELECTIVITIES, Dataset
@@ -38,6 +38,7 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
         "spark": spark.measure,
         "start": starts.measure,
         "sizing": sizing.measure,
+        "workers": workers.measure,
     }
 )
 
@@ -62,7 +63,7 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
     "--case",
     multiple=True,
     metavar="CASE",
-    help="skip, spark, consumers, start, sizing: run this case; may be given several times.",
+    help="skip, spark, consumers, start, sizing, workers: run this case; may be given several times.",
 )
 def main(
     name: str,
@@ -96,7 +97,8 @@ def main(
         raise click.ClickException(str(error)) from error
     if strangers := settings.cases - {case.name for case in cases}:
         raise click.UsageError(
-            f"{name} has no case {' '.join(sorted(strangers))}: of skip, spark, consumers, start and sizing one can be chosen"
+            f"{name} has no case {' '.join(sorted(strangers))}:"
+            " of skip, spark, consumers, start, sizing and workers one can be chosen"
         )
     if as_json:
         print(json.dumps(report(name, settings, cases)))

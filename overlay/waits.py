@@ -29,6 +29,13 @@ _MOST_DOUBLINGS = 20
 """A million times the shortest pause. Without a limit, the number would outgrow a float."""
 
 
+def is_cancelled() -> bool:
+    """Return whether the current task is being cancelled. A CancelledError alone does not tell: it
+    may come from an awaited task that was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def finish_in_thread(
     function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs
 ) -> Result:

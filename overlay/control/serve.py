@@ -60,7 +60,7 @@ LOOK_S = 0.02
 """Seconds between two looks at whether something has happened that a task waits for."""
 RECENT_S = 4.0
 """Seconds for which shards that were assigned to us wait until the control topic is read to its
-end. The group hears nothing of us meanwhile: less than its session timeout."""
+end."""
 HELD_S = 30.0
 """Seconds for which an open transaction may keep the control topic from being read on, before it is taken for one that
 has lost its marker. A journal gives its transactions up after 20 s."""

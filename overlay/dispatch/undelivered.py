@@ -46,6 +46,10 @@ class Undelivered:
                 runs[0] = sequences[done:], offsets[done:]
                 self.count -= done
 
+    def has(self, source: TopicPartition) -> bool:
+        """Return whether a message of this partition is undelivered."""
+        return source in self._runs
+
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the first undelivered message of each partition that has any. A restart

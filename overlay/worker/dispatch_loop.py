@@ -120,7 +120,8 @@ class DispatchLoop:
     ) -> set[ConsumerId]:
         """Queue messages for the machines of their consumers; the next step handles them. Until
         they are delivered, they count as undelivered. Return the consumers of `offers` that had no
-        undelivered messages before.
+        undelivered messages from an offer's partition before: the unit that moves their cursors
+        has to record their holds.
 
         `offers`: each with the source partition that its records are from. `beyond`: by consumer,
         an estimate of how many matching records lie behind its offers and are not read yet.
@@ -128,7 +129,7 @@ class DispatchLoop:
         fresh: set[ConsumerId] = set()
         for source, offer in offers:
             held = self._held.setdefault(offer.consumer, Undelivered())
-            if not held.count:
+            if not held.has(source):
                 fresh.add(offer.consumer)
             held.add(source, offer.piece.sequences[offer.rows], offer.piece.records.offset[offer.rows])
             self._offers.append(offer)

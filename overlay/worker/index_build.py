@@ -87,7 +87,8 @@ class Build:
         await refuse_running_service(admin, service.topics.prefix)
         await asyncio.to_thread(load_kernels)
         count = await ensure_state_topic(admin, service.topics.prefix, service.shards, service.topics.replication)
-        membership = Membership(service.kafka, service.topics.prefix, state_topic(service.topics.prefix))
+        topic = state_topic(service.topics.prefix)
+        membership = Membership(service.kafka, service.topics.prefix, topic, is_cooperative=False)
         await membership.start()
         interval = sys.getswitchinterval()
         try:
@@ -105,14 +106,16 @@ class Build:
         metrics = Metrics()
         async with asyncio.TaskGroup() as group:
 
-            async def take(numbers: set[int]) -> None:
+            async def take(numbers: frozenset[int]) -> bool:
                 """Begin to run the shard if it is among `numbers` and does not run yet. If it is
-                not among them, another worker is in the group: make the build fail."""
+                not among them, another worker is in the group: make the build fail. Return True: no
+                other shard runs."""
                 if number not in numbers:
                     self._end("another worker has joined the group and keeps the index itself")
                 elif self._serving is None:
                     self._shard = Shard(self.loaded, number, {}, (self.stream,), admin, metrics, membership, _ignore)
                     self._serving = group.create_task(self._shard.run(self._enough), name=f"shard-{number}")
+                return True
 
             watching = group.create_task(self._watch(admin, stop), name="watch")
             try:

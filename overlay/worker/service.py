@@ -179,17 +179,9 @@ class Service:
             return
         async with asyncio.TaskGroup() as group:
             self.shard_manager = ShardManager(
-                registry.effective(),
-                self._shards,
-                admin,
-                self.metrics,
-                membership,
-                group,
-                self.rates,
-                self.lags,
-                latency_by_consumer=service.metrics.latency_by == "consumer",
-                opened=self._opened,
-            )
+                registry.effective(), self._shards, admin, self.metrics, membership, group, self.rates, self.lags,
+                latency_by_consumer=service.metrics.latency_by == "consumer", opened=self._opened,
+            )  # fmt: skip
             self.trouble = ""
             if request_server is not None:
                 group.create_task(request_server.run(self.shard_manager, stop), name="control")
@@ -198,16 +190,18 @@ class Service:
             shard_manager = self.shard_manager
             self._watch(admin, shard_manager, group, stop)
 
-            async def take(numbers: set[int]) -> None:
-                """Serve exactly these shards, after the control topic was read to its end. Do
-                nothing if they are not all ours any more."""
+            async def take(numbers: frozenset[int]) -> bool:
+                """Serve exactly these shards, after the control topic was read to its end. Return
+                whether that is so; if they are not all ours any more, nothing was done."""
                 if numbers and request_server is not None:
                     await request_server.catch_up()
-                # otherwise we are leaving, and nothing would stop them again
+                # otherwise the group deals out shards again, or we are leaving, and nothing would stop them again
                 if numbers <= membership.owned:
                     await shard_manager.take(numbers)
                     if request_server is not None:
                         request_server.wake()
+                    return True
+                return False
 
             await membership.run(stop, take, shard_manager.release)
 

@@ -29,7 +29,7 @@ from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender, Transactions
 from overlay.state.shard_state import ConsumerId, Delta, ShardState, encode
 from overlay.state.takeover import take_over
-from overlay.waits import Backoff, unless
+from overlay.waits import Backoff, is_cancelled, unless
 
 from .assignment import Assignment, enlist, make_assignment
 from .commit.commits import Commits
@@ -360,10 +360,3 @@ async def _record(transactions: Transactions, state: ShardState, delta: Delta) -
     state.apply(delta)
     state.end = offset + 1
     state.length += 1
-
-
-def is_cancelled() -> bool:
-    """Return whether the current task is being cancelled. A CancelledError alone does not tell: it
-    may come from an awaited task that was cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -1,7 +1,7 @@
 """The shards that the group of workers assigned to this worker, and what runs on each.
 
-Two kinds of change arrive. If the group rebalances, all shards are released first. If a consumer is
-created, changed or removed while the service runs, only the shards concerned commit what is under
+Two kinds of change arrive. If the group deals out shards anew, those that stay run on. If a consumer
+is created, changed or removed while the service runs, only the shards concerned commit what is under
 way and begin a new session. The state of a deleted consumer is dropped between two sessions, while
 no session uses it.
 """
@@ -48,6 +48,7 @@ LIGHT = {
 }  # fmt: skip
 """Config fields that a running machine can take over. All other fields say what is read or where it
 goes, which is decided when a session begins."""
+WAITING = "waiting for the group of workers to hand out shards"
 RELEASE_S = 20.0
 """Seconds that a shard has to commit what is under way when it is released."""
 
@@ -86,7 +87,7 @@ class ShardManager:
     """Whether delivery latencies are kept for each consumer, not for each stream."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
-    trouble: str = "waiting for the group of workers to hand out shards"
+    trouble: str = WAITING
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series, also from an earlier membership."""
     series: Series = field(init=False)
@@ -98,14 +99,18 @@ class ShardManager:
 
     # the group's news
 
-    async def take(self, numbers: set[int]) -> None:
-        """Serve these shards, which the group has assigned to us."""
+    async def take(self, numbers: frozenset[int]) -> None:
+        """Serve exactly these shards, which the group has assigned to us. Those that run already run
+        on; others commit what is under way and stop, and this waits for them."""
         async with self._changing:
-            self.trouble, self.owned = "", frozenset(numbers)
+            waits = not numbers and self.membership.is_moving
+            self.trouble, self.owned = WAITING if waits else "", numbers
+            for number in sorted(numbers - self._serving.keys()):
+                self._start(number)
+            await self._stop([number for number in self._serving if number not in numbers])
+            # after the last commits of the ended sessions, which would open the series again
             await self._close_consumers(self.elsewhere)
             self._close_moved()
-            for number in sorted(numbers):
-                self._start(number)
 
     async def release(self) -> None:
         """Release all shards: commit what is under way, and stop."""

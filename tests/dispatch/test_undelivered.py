@@ -28,3 +28,4 @@ def test_what_is_held(steps: list[tuple[tuple[str, int], int, int]]) -> None:
         assert holds.count == len(held)
         firsts = {source: min(at for _, of, at in held if of == source) for _, source, _ in held}
         assert holds.first_offsets == firsts
+        assert {source for source in SOURCES if holds.has(source)} == firsts.keys()

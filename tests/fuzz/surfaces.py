@@ -271,6 +271,8 @@ SQL = (
     b"a = 1 AND b IN ('x', 'y') OR NOT (c LIKE 'd%' ESCAPE '!')", b"[a.b] IS NOT NULL AND -c * 2 + 3 >= 4.5E3 % 7",
     b"x <> 'it''s' AND TRUE", b"NOT a",
 )  # fmt: skip
+FILTERS = replace(TEXTS, lines_per_byte=80)
+"""A parser in Python takes some forty lines for each byte of names and operators of a byte or two."""
 FILES = Budget(lines=20_000, lines_per_byte=800, bytes=1_000_000, bytes_per_byte=3_000)
 """A YAML parser in Python takes hundreds of lines for each byte. Files come from operators, in the size that they have."""
 
@@ -312,6 +314,6 @@ def list_surfaces() -> list[Surface]:
         Surface("fleet", read_status, list_statuses()),
         Surface("batches", read_batches, list_batches(), (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
         Surface("values", read_value, VALUES, (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
-        Surface("filters", read_filter, SQL, (FilterSyntaxError,)),
+        Surface("filters", read_filter, SQL, (FilterSyntaxError,), FILTERS),
         Surface("files", read_file, [STREAM], (ConfigError,), FILES, 3_000),
     ]

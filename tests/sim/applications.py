@@ -36,8 +36,8 @@ VALID_S = 300
 """How long a request counts, in seconds."""
 STOP_S = 20.0
 QUIET_S = 40.0
-"""After so long without a message a reader begins again: aiokafka forgets a partition that had no leader for a while, and
-may fetch nothing after a connection broke in a rebalance."""
+"""After so long without a message a reader begins again: aiokafka forgets a partition that had no leader for a while, may
+fetch nothing after a connection broke in a rebalance, and may ask a former leader for ever."""
 FAR = 1_000_000
 """By how many consumer sequences a range goes beyond what was delivered."""
 METADATA_MS = 10_000
@@ -210,11 +210,15 @@ class _Taking:
             async with asyncio.timeout(HANG_S):
                 reader.assign([TopicPartition(topic, 0)])
                 await reader.seek_to_end()
-            while True:
+            loop = self._run.world.loop
+            heard = loop.now
+            while loop.now < heard + QUIET_S:
                 async with asyncio.timeout(HANG_S):
-                    await self._pull_batch(producer, reader)
+                    if await self._pull_batch(producer, reader):
+                        heard = loop.now
 
-    async def _pull_batch(self, producer: AIOKafkaProducer, reader: AIOKafkaConsumer) -> None:
+    async def _pull_batch(self, producer: AIOKafkaProducer, reader: AIOKafkaConsumer) -> int:
+        """Ask for a batch and settle what comes for it. Return the number of messages that came."""
         correlation = f"pull-{next(self._run.correlations)}"
         batch, loop = self._chance.choice((1, 10, 100)), self._run.world.loop
         await producer.send_and_wait(
@@ -230,13 +234,14 @@ class _Taking:
             partition=0,
             headers=[("Overlay-Reply-Topic", self._consumer.output.encode())],
         )
-        until = loop.now + 4
-        while loop.now < until and batch > 0:
+        until, came = loop.now + 4, 0
+        while loop.now < until and came < batch:
             found = await reader.getmany(timeout_ms=1_000)
             messages = [message for each in found.values() for message in each]
             own = [message for message in messages if _is_delivery(message, correlation.encode())]
             await self._settle(producer, own)
-            batch -= len(own)
+            came += len(own)
+        return came
 
     async def _commit(self, reader: AIOKafkaConsumer, found: dict[TopicPartition, list[Any]]) -> None:
         offsets = {partition: batch[-1].offset + 1 for partition, batch in found.items() if batch}

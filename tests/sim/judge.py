@@ -18,6 +18,7 @@ The promises, for each consumer:
 - no chunk header contradicts the log, where the log has lost nothing but its oldest records;
 - without acks every record is there once, and the records of a source partition keep their order;
 - one stream sequence names one record, in all outputs; sequences first appear in rising order in each output partition;
+- a record has no sequence only where the source lost it before the ledger numbered it; consumers with acks do not get it;
 - `exactly_once`: consumer sequences count from 1 without a hole, and a message comes again only with the next number of
   deliveries, never more than max_deliver;
 - what was acked and answered does not come again, and has no dead letter after that (a range has to name the last delivery; to
@@ -233,9 +234,11 @@ class Judge:
         odd = {
             each.token.sequence
             for each in deliveries
-            if self._names.setdefault(each.token.sequence, each.value) != each.value
+            if each.token.sequence and self._names.setdefault(each.token.sequence, each.value) != each.value
         }
         self._blame(consumer, "sequences that name two records", odd)
+        unnumbered = {each.value for each in deliveries if not each.token.sequence}
+        self._blame(consumer, "no sequence", unnumbered if consumer.acks else unnumbered - self._gone)
 
     def _check_sequences(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         self._check_names(consumer, deliveries)
@@ -261,7 +264,7 @@ class Judge:
             if each.token.deliveries > 1 and each.value in undecided:
                 continue  # the output has lost its first delivery
             source, at = self._places[each.value]
-            if sequence < highest[partition] or at < latest.get((partition, source), -1):
+            if 0 < sequence < highest[partition] or at < latest.get((partition, source), -1):
                 late.add(each.value)
             highest[partition] = max(highest[partition], sequence)
             latest[partition, source] = at
@@ -278,17 +281,17 @@ class Judge:
 
     def _check_counts(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         self._check_consumer_sequences(consumer, deliveries)
-        counts: dict[int, list[int]] = defaultdict(list)
+        counts: dict[bytes, list[int]] = defaultdict(list)
         for each in sorted(deliveries, key=lambda each: each.token.consumer_sequence):
-            counts[each.token.sequence].append(each.token.deliveries)
+            counts[each.value].append(each.token.deliveries)
         rewinds = self._count_rewinds(consumer)
         if not rewinds:
-            odd = {sequence for sequence, found in counts.items() if found != list(range(1, len(found) + 1))}
-            odd -= {each.token.sequence for each in self._read_undecided(consumer)}
-            self._blame(consumer, "sequences whose deliveries are not counted 1, 2, 3", odd)
+            odd = {value for value, found in counts.items() if found != list(range(1, len(found) + 1))}
+            odd -= self._find_undecided(consumer)
+            self._blame(consumer, "messages whose deliveries are not counted 1, 2, 3", odd)
         most = (int(consumer.config.get("max_deliver", -1)) if consumer.acks else 1) * (1 + rewinds)
-        over = {sequence for sequence, found in counts.items() if 0 < most < len(found)}
-        self._blame(consumer, "sequences delivered too often", over)
+        over = {value for value, found in counts.items() if 0 < most < len(found)}
+        self._blame(consumer, "delivered too often", over)
 
     def _check_pulled(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> None:
         """Check what was sent for pull requests. It is sent once its delivery is committed, and may be lost on its way."""

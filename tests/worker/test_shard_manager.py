@@ -73,7 +73,7 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
     configs = [make_config(f"c{number}") for number in range(20)]
     async with asyncio.TaskGroup() as group:
         shard_manager = ShardManager(make_files(*configs), 4, None, Metrics(), None, group, Rates())  # type: ignore[arg-type]
-        await shard_manager.take({0, 1, 2, 3})
+        await shard_manager.take(frozenset({0, 1, 2, 3}))
         changed = make_files(*(make_config(f"c{number}", filter_subject="t.a") for number in range(2, 20)))
         with pytest.raises(StateUnreadable, match="torn"):
             await shard_manager.take_up(changed, [config.id for config in configs[:2]])
@@ -81,6 +81,21 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
         assert served == changed.consumers
         assert len(tried) == 2
         await shard_manager.release()
+
+
+async def test_shards_that_stay_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    configs = [make_config(f"c{number}") for number in range(20)]
+    async with asyncio.TaskGroup() as group:
+        shard_manager = ShardManager(make_files(*configs), 4, None, Metrics(), None, group, Rates())  # type: ignore[arg-type]
+        await shard_manager.take(frozenset({0, 1, 2}))
+        before = dict(shard_manager.shards)
+        await shard_manager.take(frozenset({1, 2, 3}))
+        after = shard_manager.shards
+        assert after.keys() == {1, 2, 3}
+        assert [after[number] is before.get(number) for number in (1, 2, 3)] == [True, True, False]
+        await shard_manager.release()
+        assert not shard_manager.shards
 
 
 def test_deliveries_of_no_known_time_are_counted() -> None:
@@ -117,13 +132,13 @@ async def test_series_end_with_a_shard_that_moves_and_with_a_consumer(monkeypatc
 
     async with asyncio.TaskGroup() as group:
         shard_manager = ShardManager(make_files(*configs), 4, None, metrics, None, group, Rates())  # type: ignore[arg-type]
-        await shard_manager.take({0, 1, 2, 3})
+        await shard_manager.take(frozenset({0, 1, 2, 3}))
         for config in configs:
             metrics.consumer_lag_seconds.labels(*config.id).set(1)
         metrics.index_lag_records.labels("S").set(1)
         assert list_consumers() == {config.id[1] for config in configs}
         await shard_manager.release()
-        await shard_manager.take({other})
+        await shard_manager.take(frozenset({other}))
         here = {config.id[1] for config in configs if shard_of(config.id, 4) == other}
         assert 1 < len(here) < 20
         assert list_consumers() == here

@@ -20,6 +20,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from overlay.config import Loaded
 from overlay.errors import OverlayError, SourceUnavailable
@@ -44,6 +45,11 @@ from overlay.kafka.properties import Properties, for_confluent
 REACH_S = 5.0
 DEADLINE_S = 30.0
 POLL_S = 0.2
+_NO_COORDINATOR = (
+    RdKafkaError.NOT_COORDINATOR,
+    RdKafkaError.COORDINATOR_NOT_AVAILABLE,
+    RdKafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
 _OURS = frozenset({SUBJECT, TOKEN, VALUE_SIZE, *FULL, *CAUSES})
 
 
@@ -168,7 +174,7 @@ class Replay:
         if found.error is not None:
             raise OverlayError(f"{self._topic}: {found.error.str()}. No message has been given up yet")
         places = [TopicPartition(self._topic, partition) for partition in found.partitions]
-        known = [] if again else self._consumer.committed(places, REACH_S)
+        known = [] if again else self._find_committed(places)
         offsets = {place.partition: place.offset for place in known if place.offset >= 0}
         return [TopicPartition(p.topic, p.partition, offsets.get(p.partition, OFFSET_BEGINNING)) for p in places]
 
@@ -213,11 +219,11 @@ class Replay:
         }
         outcome = "nothing was replayed"
         try:
-            done = self._find_done()
             producer = Producer(settings)
             if (found := producer.list_topics(topic, REACH_S).topics[topic]).error is not None:
                 raise OverlayError(f"{topic}: {found.error.str()}. Create the topic first; nothing was replayed")
             producer.init_transactions(DEADLINE_S)
+            done = self._find_done()  # not before: until then another replay may still commit
             producer.begin_transaction()
             for letter in filter(lambda letter: letter.is_whole, letters):
                 producer.produce(topic, letter.record.value(), letter.record.key(), headers=letter.headers)
@@ -230,10 +236,27 @@ class Replay:
 
     def _find_done(self) -> list[TopicPartition]:
         """Return up to where the letters count as replayed from now on."""
-        assert self._consumer is not None
         places = [TopicPartition(self._topic, partition) for partition in self._read_to]
-        before = {place.partition: place.offset for place in self._consumer.committed(places, REACH_S)}
+        before = {place.partition: place.offset for place in self._find_committed(places)}
         return [
             TopicPartition(self._topic, partition, max(offset, before[partition]))
             for partition, offset in self._read_to.items()
         ]
+
+    def _find_committed(self, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Return these partitions with the offsets up to which their letters were replayed. Waits for
+        a coordinator of the group, which a broker that has just started does not have yet. Raises
+        KafkaException."""
+        assert self._consumer is not None
+        retrying = Retrying(
+            retry=retry_if_exception(_lacks_coordinator),
+            stop=stop_after_delay(DEADLINE_S),
+            wait=wait_fixed(POLL_S),
+            reraise=True,
+        )
+        found: list[TopicPartition] = retrying(self._consumer.committed, places, REACH_S)
+        return found
+
+
+def _lacks_coordinator(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _NO_COORDINATOR
