@@ -271,8 +271,8 @@ SQL = (
     b"a = 1 AND b IN ('x', 'y') OR NOT (c LIKE 'd%' ESCAPE '!')", b"[a.b] IS NOT NULL AND -c * 2 + 3 >= 4.5E3 % 7",
     b"x <> 'it''s' AND TRUE", b"NOT a",
 )  # fmt: skip
-FILTERS = replace(TEXTS, lines_per_byte=80)
-"""A parser in Python takes some forty lines for each byte of names and operators of a byte or two."""
+FILTERS = replace(TEXTS, lines=30_000, lines_per_byte=80)
+"""The parser takes 240 lines for each token, and a chain of operators is refused once it is too deep, after some 24,000."""
 FILES = Budget(lines=20_000, lines_per_byte=800, bytes=1_000_000, bytes_per_byte=3_000)
 """A YAML parser in Python takes hundreds of lines for each byte. Files come from operators, in the size that they have."""
 
