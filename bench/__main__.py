@@ -12,7 +12,7 @@ from types import MappingProxyType
 import click
 from confluent_kafka import KafkaException
 
-from bench import ack, consumers, push, scan, skip, spark, sql, workers
+from bench import ack, consumers, push, scan, sizing, skip, spark, sql, workers
 from bench import dataset as data
 from bench import start as starts
 from bench.dataset import CODECS, SELECTIVITIES, Dataset
@@ -37,6 +37,7 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
         "consumers": consumers.measure,
         "spark": spark.measure,
         "start": starts.measure,
+        "sizing": sizing.measure,
         "workers": workers.measure,
     }
 )
@@ -50,7 +51,7 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
     "--scale",
     type=click.FloatRange(min=0.01),
     help="Repeat the 336,776 flights this often (spark: three times as often); skip: three million records so often;"
-    " ack: 100,000; consumers: 200,000. [default: 3]",
+    " ack: 100,000; consumers: 200,000; sizing: 1,000 consumers. [default: 3]",
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each case. [default: 3]")
 @click.option("--only", multiple=True, metavar="PEER", help="Run this peer; may be given several times.")
@@ -62,7 +63,7 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
     "--case",
     multiple=True,
     metavar="CASE",
-    help="skip, spark, consumers, start, workers: run this case; may be given several times.",
+    help="skip, spark, consumers, start, sizing, workers: run this case; may be given several times.",
 )
 def main(
     name: str,
@@ -96,7 +97,8 @@ def main(
         raise click.ClickException(str(error)) from error
     if strangers := settings.cases - {case.name for case in cases}:
         raise click.UsageError(
-            f"{name} has no case {' '.join(sorted(strangers))}: of skip, spark, consumers, start and workers one can be chosen"
+            f"{name} has no case {' '.join(sorted(strangers))}:"
+            " of skip, spark, consumers, start, sizing and workers one can be chosen"
         )
     if as_json:
         print(json.dumps(report(name, settings, cases)))

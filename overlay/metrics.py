@@ -67,6 +67,11 @@ class Metrics:
         self.index_lag_records = gauge(
             "index_lag_records", "Offsets at the end of a stream's topics that no chunk header covers yet", "stream"
         )
+        self.index_stopped = gauge(
+            "index_stopped",
+            "1 while a stream has no index, since its index topic cannot be made or written to",
+            "stream",
+        )
         self.ledger_next_sequence = gauge(
             "ledger_next_sequence", "The sequence that the next record of a stream of several partitions gets", "stream"
         )

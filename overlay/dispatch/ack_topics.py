@@ -190,14 +190,14 @@ class AckTopics:
         self._settle()
 
     def _settle(self) -> None:
-        """Set `up_to` for each stream whose reading has passed the ends that it waits for. In the
-        metrics, mark streams that have waited for longer than STALL_S, and unmark the others.
-        """
+        """Set `up_to` for each stream whose reading has passed the ends that it waits for."""
         for stream, probe in list(self._probes.items()):
             if all(self.positions[stream, source].position >= end for source, end in probe.ends.items()):
                 self.up_to[stream] = probe.at
                 del self._probes[stream]
-        for stream in self.up_to:
-            probe_of = self._probes.get(stream)
-            is_stalled = probe_of is not None and monotonic() - probe_of.since > STALL_S
-            self.metrics.redelivery_suspended.labels(stream).set(is_stalled)
+
+    def find_suspended(self) -> dict[str, bool]:
+        """Return, by stream, whether deadlines have waited for longer than STALL_S until all acks
+        before them are read."""
+        late = monotonic() - STALL_S
+        return {stream: stream in self._probes and self._probes[stream].since < late for stream in self.up_to}

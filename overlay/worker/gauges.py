@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,15 +47,28 @@ class Gauges:
             if count % TURN == 0:
                 await asyncio.sleep(0)
 
+    def set_suspended(self, found: Iterable[Mapping[str, bool]]) -> None:
+        """Set whether the redelivery of streams is suspended. `found`: of each shard, by stream. The
+        consumers of a stream may be in several shards; one whose deadlines wait suffices."""
+        suspended: dict[str, bool] = {}
+        for of_shard in found:
+            for name, is_suspended in of_shard.items():
+                suspended[name] = suspended.get(name, False) or is_suspended
+        for name, is_suspended in suspended.items():
+            self.metrics.redelivery_suspended.labels(name).set(is_suspended)
+
     def set_stream(self, found: Mapping[str, Any]) -> None:
         """Set the gauges of a stream. `found`: what /streams says of it (report.py)."""
         metrics, name = self.metrics, found["name"]
         if found["state"] != "elsewhere":
             metrics.stream_stopped.labels(name).set(found["state"] == "stopped")
-        if found["index"] is not None:
-            known = [part for part in found["index"]["partitions"].values() if part["end"] >= 0]
-            behind = sum(max(0, part["end"] - part["position"]) for part in known)
-            metrics.index_lag_records.labels(name).set(behind)
-            if (ledger := found["index"]["ledger"]) is not None:
+        if (index := found["index"]) is not None:
+            metrics.index_stopped.labels(name).set(index["reason"] != "")
+            # without an index it is not known how far it reaches: the lag stays what it was
+            if not index["reason"]:
+                known = [part for part in index["partitions"].values() if part["end"] >= 0]
+                behind = sum(max(0, part["end"] - part["position"]) for part in known)
+                metrics.index_lag_records.labels(name).set(behind)
+            if (ledger := index["ledger"]) is not None:
                 metrics.ledger_next_sequence.labels(name).set(ledger["last_sequence"] + 1)
                 metrics.ledger_runs.labels(name).set(ledger["runs"])

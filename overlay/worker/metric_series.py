@@ -27,6 +27,7 @@ CAUSES = (
     "Fenced",
     "DeliveryFailed",
     "SourceUnavailable",
+    "StateCut",
     "SourceChanged",
     "CredentialsRefused",
     "StateUnreadable",
@@ -89,7 +90,12 @@ class Series:
         they must not fall."""
         metrics = self.metrics
         for name in names:
-            for metric in (metrics.index_lag_records, metrics.ledger_next_sequence, metrics.ledger_runs):
+            for metric in (
+                metrics.index_lag_records,
+                metrics.index_stopped,
+                metrics.ledger_next_sequence,
+                metrics.ledger_runs,
+            ):
                 _remove(metric, name)
 
     def close_readings(self, names: Iterable[str]) -> None:

@@ -302,6 +302,8 @@ class ShardManager:
         await gauges.set_consumers(
             lambda: {consumer for session in self.sessions for consumer in session.assignment.stalled}
         )
+        loops = (session.dispatch_loop for session in self.sessions)
+        gauges.set_suspended(loop.listening.find_suspended() for loop in loops if loop is not None)
         for name in sorted(self.loaded.streams):
             gauges.set_stream(self.report_stream(name))
 

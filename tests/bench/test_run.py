@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bench import consumers, scan, skip, sql
+from bench import consumers, scan, sizing, skip, sql
 from bench.__main__ import report
 from bench.dataset import load
 from bench.progress import Progress
@@ -75,3 +75,24 @@ def test_consumers_deliver_every_order_once(bootstrap: str, monkeypatch: pytest.
     (case,) = consumers.measure(load(bootstrap, 0.01), settings, Progress(io.StringIO()))
     assert (case.name, set(case.peers), case.skipped) == ("5000", {"one"}, {})
     assert case.overlay > 0 and set(case.judge()) == {"one"}
+
+
+@pytest.mark.slow
+def test_sizing_measures_every_case(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With so few that the differences mean nothing; the deliveries are counted by the bench itself."""
+    for name, count in {"FEW": 2, "MORE": 300, "PENDING": 30_000, "METERED": 5}.items():
+        monkeypatch.setattr(sizing, name, count)
+    settings = Settings(scale=0.01, rounds=1, latency_s=0.1)
+    found = list(sizing.measure(load(bootstrap, 0.01), settings, Progress(io.StringIO())))
+    names = ["consumers", "consumers-idle", "acked", "acked-idle", "pending", "metrics"]
+    assert [case.name for case in found] == names
+    metrics = found[-1]
+    assert metrics.overlay > 0 and metrics.extra["pause"] > 0 and set(metrics.judge()) == {"overlay"}
+
+
+def test_sizing_times_metrics(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "METERED", 5)
+    settings = Settings(scale=0.01, rounds=2, cases=frozenset({"metrics"}))
+    (case,) = sizing.measure(load(bootstrap, 0.01), settings, Progress(io.StringIO()))
+    assert (case.name, len(case.runs["overlay"])) == ("metrics", 2)
+    assert case.overlay > 0 and case.extra["pause"] > 0

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from .checks import find_faults
 from .exposition import read_exposition, write_exposition
@@ -81,18 +77,3 @@ def test_the_rows_are_those_of_the_operations_page(board: Any) -> None:
     rows = [panel["title"] for panel in board["panels"] if panel["type"] == "row"]
     assert rows == ["Now", "Throughput", "Lag", "Acks", "Latency", "Health", "Process", "Fleet"]
     assert [variable["name"] for variable in board["templating"]["list"]] == ["stream", "consumer"]
-
-
-def test_prometheus_itself_accepts_queries_rules_and_settings(tmp_path: Path) -> None:
-    """With promtool, where there is one. The queries of the dashboards are held against its grammar as rules."""
-    for name in ("alerts.yml", "prometheus.yml"):
-        shutil.copy(ROOT / "grafana" / name, tmp_path)
-    rules = [{"record": f"dashboard:query:{at}", "expr": query.expression} for at, query in enumerate(QUERIES)]
-    with (tmp_path / "queries.yml").open("w", encoding="utf-8") as file:
-        YAML(typ="safe", pure=True).dump({"groups": [{"name": "dashboard", "rules": rules}]}, file)
-    promtool = shutil.which("promtool")
-    for command in (["check", "config", "prometheus.yml"], ["check", "rules", "queries.yml"]) if promtool else ():
-        done = subprocess.run(
-            [str(promtool), *command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr

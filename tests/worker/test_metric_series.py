@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 from prometheus_client import generate_latest
 
+from overlay.clock import monotonic
+from overlay.dispatch.ack_topics import STALL_S, AckTopics, _Probe
+from overlay.kafka.admin import Admin
 from overlay.metrics import Metrics
 from overlay.worker.gauges import Gauges
 from overlay.worker.lag import Lags
@@ -106,14 +110,20 @@ def test_gauges_of_a_stream_go_when_its_shard_moves() -> None:
     metrics = Metrics()
     series = Series(metrics)
     series.open_streams(["S"])
-    for gauge in (metrics.index_lag_records, metrics.ledger_runs, metrics.stream_stopped, metrics.redelivery_suspended):
+    for gauge in (
+        metrics.index_lag_records,
+        metrics.index_stopped,
+        metrics.ledger_runs,
+        metrics.stream_stopped,
+        metrics.redelivery_suspended,
+    ):
         gauge.labels("S").set(1)
     series.close_indexes(["S"])
     series.close_readings(["S"])
     left = [line for line in scrape(metrics) if 'stream="S"' in line]
     assert left
     assert not [
-        line for line in left if line.startswith(("overlay_index_lag", "overlay_ledger", "overlay_stream_stopped"))
+        line for line in left if line.startswith(("overlay_index_", "overlay_ledger", "overlay_stream_stopped"))
     ]
     assert not [line for line in left if line.startswith("overlay_redelivery_suspended")]
 
@@ -124,6 +134,34 @@ async def test_a_scrape_sets_nothing_of_what_is_elsewhere() -> None:
     gauges.set_stream({"name": "S", "state": "elsewhere", "index": None})
     await gauges.set_consumers(set)
     assert not [line for line in scrape(metrics) if 'stream="S"' in line]
+
+
+def test_one_shard_whose_deadlines_wait_suspends_the_stream() -> None:
+    """The others do not take that back."""
+    metrics = Metrics()
+    waiting, idle = (AckTopics(cast("Admin", None), metrics, {}, {}, {}) for _ in range(2))
+    waiting.up_to, idle.up_to = {"S": 0}, {"S": 0, "T": 0}
+    gauges = Gauges(metrics, Lags(), [])
+    for since, told in ((monotonic(), "0.0"), (monotonic() - 2 * STALL_S, "1.0")):
+        waiting._probes["S"] = _Probe(0, {("acks", 0): 5}, since)
+        for shards in ((waiting, idle), (idle, waiting)):
+            gauges.set_suspended(shard.find_suspended() for shard in shards)
+            lines = scrape(metrics)
+            assert f'overlay_redelivery_suspended{{stream="S"}} {told}' in lines
+            assert 'overlay_redelivery_suspended{stream="T"} 0.0' in lines
+
+
+def test_an_index_that_is_not_kept_has_no_lag_of_zero() -> None:
+    metrics = Metrics()
+    gauges = Gauges(metrics, Lags(), [])
+    part = {"chunks": 1, "position": 100, "end": 250}
+    kept = {"reason": "", "partitions": {"t-0": part}, "ledger": None}
+    refused: dict[str, object] = {"reason": "its topic refuses", "partitions": {}, "ledger": None}
+    for index, is_stopped in ((kept, "0.0"), (refused, "1.0"), (kept, "0.0")):
+        gauges.set_stream({"name": "S", "state": "running", "index": index})
+        lines = scrape(metrics)
+        assert 'overlay_index_lag_records{stream="S"} 150.0' in lines
+        assert f'overlay_index_stopped{{stream="S"}} {is_stopped}' in lines
 
 
 async def test_a_consumer_that_goes_during_a_scrape_gets_no_series_back() -> None:

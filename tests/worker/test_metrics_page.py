@@ -11,8 +11,12 @@ from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
 from overlay.metrics import Metrics
 from overlay.worker import metrics_page
+from overlay.worker.gauges import Gauges
+from overlay.worker.lag import Lags, Place
+from overlay.worker.metric_series import TURN, Series
 from overlay.worker.metrics_page import MetricsPage, Writer
 
+CONSUMERS = 5_000
 ODD = ('a"b\\c\nd', "é")
 
 
@@ -140,3 +144,21 @@ async def test_the_event_loop_goes_on_while_a_page_is_written(monkeypatch: pytes
     reading = asyncio.create_task(MetricsPage(Metrics(), set_gauges).read())
     asyncio.get_running_loop().call_later(0.01, seen.set)
     assert await reading == b"written"
+
+
+async def test_the_event_loop_does_other_work_while_gauges_of_5000_consumers_are_set() -> None:
+    """How long a page takes is measured by `python -m bench sizing`."""
+    metrics, lags, ids = Metrics(), Lags(), [("S", f"consumer-{number}") for number in range(CONSUMERS)]
+    Series(metrics).open_consumers(ids)
+    lags.note({id: {("t", 0): Place(100, 250, 1, is_live=True)} for id in ids}, 1_000)
+    gauges = Gauges(metrics, lags, ids)
+    reading = asyncio.create_task(MetricsPage(metrics, lambda: gauges.set_consumers(lambda: set(ids[::100]))).read())
+    turns = 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    text = await reading
+    assert turns >= CONSUMERS / TURN
+    assert text.count(b"\n") > 6 * CONSUMERS
+    assert b'overlay_consumer_lag_records{consumer="consumer-4999",stream="S"} 150.0' in text
+    assert text.count(b"overlay_consumer_stalled{") == CONSUMERS

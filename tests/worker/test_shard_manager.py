@@ -7,8 +7,10 @@ from collections import Counter
 from typing import Any, cast
 
 import pytest
+from prometheus_client import generate_latest
 
 from overlay.config import ConsumerConfig
+from overlay.kafka.own_topics import shard_of
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
 from overlay.worker.report import Rates
@@ -116,3 +118,32 @@ def test_latencies_are_kept_for_streams_or_for_consumers(by_consumer: bool, name
     (family,) = metrics.delivery_latency_seconds.collect()
     counts = {each.labels["consumer"]: each.value for each in family.samples if each.name.endswith("_count")}
     assert counts == dict.fromkeys(names, 2.0 / len(names))
+
+
+async def test_series_end_with_a_shard_that_moves_and_with_a_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    configs, metrics = [make_config(f"c{number}") for number in range(20)], Metrics()
+    kept = shard_of(("S",), 4)
+    other = (kept + 1) % 4
+
+    def list_consumers() -> set[str]:
+        samples = (sample for family in metrics.registry.collect() for sample in family.samples)
+        return {sample.labels["consumer"] for sample in samples if "consumer" in sample.labels}
+
+    async with asyncio.TaskGroup() as group:
+        shard_manager = ShardManager(make_files(*configs), 4, None, metrics, None, group, Rates())  # type: ignore[arg-type]
+        await shard_manager.take(frozenset({0, 1, 2, 3}))
+        for config in configs:
+            metrics.consumer_lag_seconds.labels(*config.id).set(1)
+        metrics.index_lag_records.labels("S").set(1)
+        assert list_consumers() == {config.id[1] for config in configs}
+        await shard_manager.release()
+        await shard_manager.take(frozenset({other}))
+        here = {config.id[1] for config in configs if shard_of(config.id, 4) == other}
+        assert 1 < len(here) < 20
+        assert list_consumers() == here
+        assert "overlay_index_lag_records{" not in generate_latest(metrics.registry).decode()
+        gone = min(here)
+        await shard_manager.take_up(make_files(*(config for config in configs if config.id[1] != gone)))
+        assert list_consumers() == here - {gone}
+        await shard_manager.release()
