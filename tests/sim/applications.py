@@ -41,7 +41,8 @@ fetch nothing after a connection broke in a rebalance, and may ask a former lead
 FAR = 1_000_000
 """By how many consumer sequences a range goes beyond what was delivered."""
 METADATA_MS = 10_000
-"""How old a reader's knowledge of its topic may be: in that time it hears of partitions that were added."""
+"""Longest time, in ms, until a reader hears of added partitions and of new leaders. aiokafka looks for a new leader when a
+fetch is refused, but not when the request for the offset to begin at is refused; by default it asks again after 5 minutes."""
 HANG_S = 40.0
 """After so long a reader takes its clients for hung and begins again: aiokafka's commit may wait for ever after a restart."""
 
@@ -202,6 +203,7 @@ class _Taking:
         reader = AIOKafkaConsumer(
             bootstrap_servers=bootstrap,
             isolation_level="read_committed",
+            metadata_max_age_ms=METADATA_MS,
             fetch_max_wait_ms=5_000,
             consumer_timeout_ms=5_000,
         )

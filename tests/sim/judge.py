@@ -43,7 +43,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from overlay.kafka.header_names import CORRELATION
@@ -491,12 +491,15 @@ def _find_covered(acked: Sequence[int], delivered: Sequence[int]) -> Sequence[in
 
 def _find_deliveries(records: Iterable[Found], consumer: Consumer) -> list[Delivery]:
     """Return the deliveries of a consumer among the records of its output, which may have those of others as well."""
-    found = (
-        Delivery(record, parse_token(token))
+    return [
+        Delivery(record, token)
         for record in records
-        if (token := record.header("Nats-Reply-To")) is not None
-    )
-    return [each for each in found if each.token.consumer == consumer.name]
+        if (text := record.header("Nats-Reply-To")) is not None and (token := _parse(text)).consumer == consumer.name
+    ]
+
+
+# a history that waits until all is delivered reads the same deliveries every second
+_parse = lru_cache(maxsize=20_000)(parse_token)
 
 
 def _find_doubled(names: dict[int, bytes]) -> set[bytes]:

@@ -23,7 +23,10 @@ class Found:
 
     def header(self, name: str) -> bytes | None:
         """Return the value of a header, None if there is none."""
-        return next((value for key, value in self.headers if key == name), None)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
 
 def read_topic(cluster: Cluster, topic: str) -> list[Found]:
