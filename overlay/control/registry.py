@@ -27,6 +27,7 @@ from overlay.dispatch.reply_address import make_rule
 from overlay.errors import ConfigError, FilePosition
 from overlay.kafka.own_topics import control_topic
 
+from .open_requests import find_copied
 from .records import (
     ConsumerId,
     Definition,
@@ -59,6 +60,9 @@ class Registry:
     """Workers that are drained, by name, and which of their starts is meant."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer by id, in their order."""
+    copied: int = -1
+    """The offset of the last open request of which the topic has, or had, a copy (open_requests.py);
+    -1 if it has none."""
     lapsed: set[ConsumerId] = field(default_factory=set)
     """Consumers of files that inactive_threshold has ended; they return at the next start."""
     kept_policies: dict[ConsumerId, AckPolicy] = field(default_factory=dict)
@@ -89,6 +93,7 @@ class Registry:
             # a request, or the tombstone that ends it
             if subject is Subject.REQUEST:
                 (id,) = names
+                self.copied = max(self.copied, find_copied(id))
                 self.requests.pop(id, None)
                 if value is not None:
                     self.requests[id] = parse_request(
@@ -144,6 +149,7 @@ class Registry:
         self.pauses.clear()
         self.drained.clear()
         self.requests.clear()
+        self.copied = -1
 
     def lapse(self, id: ConsumerId) -> None:
         """Leave out a consumer of a file until the worker restarts: inactive_threshold has ended it."""

@@ -19,7 +19,7 @@ import mmh3
 from overlay.config.checks import Violation
 from overlay.config.codes import ERRORS, ApiError
 from overlay.dispatch.reply_address import Address, ReplyRule, read_address
-from overlay.kafka.header_names import CLIENT
+from overlay.kafka.header_names import CLIENT, SENT
 from overlay.kafka.own_topics import reply_topic
 from overlay.units import parse_duration
 
@@ -136,12 +136,12 @@ def parse_request(
     `timestamp`: of the record, ms since 1970. `rule`: which reply topics are allowed.
 
     If it names no reply topic, or one that is not allowed, it is answered in the overlay's own
-    reply topic.
+    reply topic. A copy of an open request counts from the time at which that was sent.
     """
     reply = read_address(find_header, rule, id.encode()) or str(Address(reply_topic(rule.prefix), id.encode()))
     client = (find_header(CLIENT) or b"")[:MAX_CLIENT].decode(errors="replace")
     text = value[:MAX_VALUE].decode(errors="replace")
-    sent = timestamp * 1_000_000
+    sent = min(timestamp, _read_sent(find_header(SENT), timestamp)) * 1_000_000
     try:
         body = read_json(value)
         expires_at = sent + max(parse_duration(body.get("timeout", TIMEOUT)), 0)
@@ -152,6 +152,11 @@ def parse_request(
     if op in (Op.CREATE, Op.UPDATE) and not consumer:
         consumer = _find_name(body, id)
     return Request(id, reply, expires_at, op, str(stream), str(consumer), body, client, text, fault)
+
+
+def _read_sent(text: bytes | None, timestamp: int) -> int:
+    """Return the time in a SENT header, ms since 1970; `timestamp` if there is none."""
+    return int(text) if text is not None and text.isdigit() and len(text) < 16 else timestamp
 
 
 def _find_name(body: Mapping[str, Any], id: str) -> object:
