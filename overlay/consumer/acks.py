@@ -240,7 +240,8 @@ def _parse_ranges(stream: str, consumer: str, incarnation: str, body: bytes) -> 
 
 
 def write_ranges(ranges: Sequence[tuple[int, int]], *, is_unnamed: bool = False) -> bytes:
-    """Return the body of a range ack. `ranges`: consumer sequences, both ends included.
+    """Return the body of a range ack. `ranges`: consumer sequences, both ends included; MAX_RANGES
+    at most, or readers refuse the ack.
 
     `is_unnamed`: the tokens of these deliveries name no incarnation. The body tells services of
     earlier versions, which would settle deliveries of any incarnation otherwise.

@@ -72,9 +72,9 @@ class Expired:
 class Pulled:
     """A pull request, as `parse_pull` returned it.
 
-    `pin`: a fresh id for it, used if it becomes pinned (pinned_client). `ack`: what the `+NXT` that
-    it came with acks; None for a request by itself. It is processed first. The sender may pull if
-    it names a delivery of the consumer.
+    Without `reply` it is ignored. `pin`: a fresh id for it, used if it becomes pinned
+    (pinned_client). `ack`: what the `+NXT` that it came with acks; None for a request by itself. The
+    ack is processed first. The sender may pull only if the ack names a delivery of the consumer.
     """
 
     request: PullRequest | StatusText
