@@ -21,15 +21,31 @@ from .requests import MAX_CLIENT, Op, Request, RequestRefusal, parse_request, re
 MOST_BYTES = 64 << 10
 """Largest value of an open request in bytes: a copy must always fit the control topic."""
 COPY = "$relay-"
-"""How the ids of copies begin; the offset of the request in its own topic follows."""
+"""How the ids of copies begin. Kafka's id of the requests topic follows, a dash, and the offset of
+the request there.
+"""
 
 _LOOKS = (Op.INFO, Op.LIST, Op.NEXT, Op.STREAM_INFO, Op.STREAM_LIST)
+_ORDERED_FIELDS = frozenset(
+    {
+        "ack_policy", "ack_wait", "deliver_policy", "deliver_subject", "description", "filter", "filter_subject",
+        "filter_subjects", "flow_control", "headers_only", "idle_heartbeat", "inactive_threshold", "max_ack_pending",
+        "max_deliver", "mem_storage", "metadata", "name", "num_replicas", "opt_start_seq", "opt_start_time", "output",
+        "rate_limit_bps", "replay_policy", "stream",
+    }
+)  # fmt: skip
+"""Fields that the config of an ordered consumer may have. None of them makes the service write
+elsewhere than to `deliver_subject`.
+"""
 
 
-def find_copied(id: str) -> int:
-    """Return the offset of the request of which the request `id` is a copy; -1 if it is no copy."""
-    offset = id.removeprefix(COPY)
-    return int(offset) if offset != id and offset.isascii() and offset.isdigit() and len(offset) < 20 else -1
+def find_copied(id: str) -> tuple[str, int] | None:
+    """Return of which request the request `id` is a copy: Kafka's id of the requests topic, and the
+    offset there. None if it is no copy.
+    """
+    topic_id, _, offset = id.removeprefix(COPY).rpartition("-")
+    is_copy = id.startswith(COPY) and offset.isascii() and offset.isdigit() and len(offset) < 19
+    return (topic_id, int(offset)) if is_copy else None
 
 
 def judge_open(request: Request, prefix: str) -> RequestRefusal | None:
@@ -63,8 +79,7 @@ def _is_ordered(config: object, prefix: str) -> bool:
         and _is_retention(output.get("config", {}))
         and str(config.get("deliver_subject", "")).startswith(ordered_topic(prefix, ORDERED))
         and config.get("ack_policy") == "none"
-        and not config.get("durable_name")
-        and not config.get("dead_letter")
+        and all(name in _ORDERED_FIELDS for name, value in config.items() if value)
     )
 
 
@@ -86,10 +101,10 @@ def read_open(row: StoredRecord, rule: ReplyRule) -> Request | None:
     return parse_request(names[0], row.value, row.headers.get, row.timestamp, rule)
 
 
-def copy_request(request: Request, row: StoredRecord) -> Record:
+def copy_request(request: Request, row: StoredRecord, topic_id: str) -> Record:
     """Return the record of the control topic that asks what an open request asks. `row`: the
-    request's own record. The answer goes where that one's would go, and its time counts from when
-    the client sent it.
+    request's own record; `topic_id`: Kafka's id of its topic. The answer goes where that one's would
+    go, and its time counts from when the client sent it.
     """
     reply = parse_address(request.reply)
     headers: list[tuple[str, bytes | None]] = [
@@ -101,4 +116,4 @@ def copy_request(request: Request, row: StoredRecord) -> Record:
         headers.append((REPLY_PARTITION, str(reply.partition).encode()))
     if request.client:
         headers.append((CLIENT, request.client.encode()[:MAX_CLIENT]))
-    return Record(make_key(Subject.REQUEST, f"{COPY}{row.offset}"), row.value, headers)
+    return Record(make_key(Subject.REQUEST, f"{COPY}{topic_id}-{row.offset}"), row.value, headers)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -19,7 +20,7 @@ from aiokafka.errors import KafkaError
 from overlay.clock import monotonic
 from overlay.dispatch.answers import answer
 from overlay.dispatch.reply_address import ReplyRule
-from overlay.errors import CredentialsRefused, OverlayError
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
@@ -39,7 +40,7 @@ from .tail import HEADERS, MOST_BYTES
 log = get_logger(__name__)
 
 MOST = 200
-"""Most records that are taken at once: what comes of them is written in one transaction."""
+"""Most records and batches that are taken at once: what comes of them is written in one transaction."""
 REST_S = 30.0
 """Seconds before the topic is tried again after an error."""
 
@@ -81,6 +82,9 @@ class Relay:
         self._fetcher: Fetcher | None = None
         self._fetch: PartitionFetch | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._topic_id = ""
+        self._passed_over: list[tuple[int, str, Misfit]] = []
+        """Offset and reason of what could not be read since this was last told."""
 
     @property
     def is_due(self) -> bool:
@@ -93,15 +97,15 @@ class Relay:
     def _has_more(self) -> bool:
         return self._rows is not None or (self._fetch is not None and self._fetch.ready is not None)
 
-    async def take(self, copied: int) -> Taken:
+    async def take(self, copied: Mapping[str, int]) -> Taken:
         """Return what comes of the next requests; it does not wait for any. If Kafka refuses the
         topic, log that, and return nothing for REST_S.
 
-        `copied`: the offset of the last request of which there is a copy.
+        `copied`: the offset of the last request of which there is a copy, by Kafka's id of the topic.
         """
         try:
             if self._fetch is None:
-                await self._open(copied + 1)
+                await self._open(copied)
             rows = await self._take_rows()
         except (OverlayError, KafkaError, OSError, TimeoutError) as error:
             log.warning("open requests are not taken", topic=self.topic, reason=str(error) or type(error).__name__)
@@ -110,7 +114,9 @@ class Relay:
             return Taken()
         if self._has_more:
             self._on_ready()
-        return self._judge([row for row in rows if row.offset > copied])
+        taken = self._judge(rows)
+        self._tell_passed_over()
+        return taken
 
     def _judge(self, rows: list[StoredRecord]) -> Taken:
         """Return copies of the open requests among these, and refusals of the others. What their
@@ -124,9 +130,9 @@ class Relay:
             try:
                 self._judge_row(row, taken)
             except Unreadable as error:
-                self._tell_passed_over(row.offset, error.misfit, str(error))
+                self._passed_over.append((row.offset, str(error), error.misfit))
             except Exception as error:  # noqa: BLE001 - the next owner would read the record, and fail, too
-                self._tell_passed_over(row.offset, Misfit.FORM, f"{type(error).__name__}: {error}")
+                self._passed_over.append((row.offset, f"{type(error).__name__}: {error}", Misfit.FORM))
         return taken
 
     def _judge_row(self, row: StoredRecord, taken: Taken) -> None:
@@ -134,18 +140,19 @@ class Relay:
         if request is None:
             return
         if (refusal := judge_open(request, self._rule.prefix)) is None:
-            taken.copies.append(copy_request(request, row))
+            taken.copies.append(copy_request(request, row, self._topic_id))
         else:
             taken.answers.append(answer(request.reply, write_json(respond_refused(request, refusal))))
 
-    async def _open(self, position: int) -> None:
-        """Connect, and begin to read at an offset; at the topic's start if the topic does not have
-        that offset. Raises SourceUnavailable and errors of Kafka.
+    async def _open(self, copied: Mapping[str, int]) -> None:
+        """Connect, and begin to read behind the last request that was copied. Raises
+        CredentialsRefused, SourceUnavailable and errors of Kafka.
         """
         self._client = await open_client(self._kafka)
         self._fetcher = Fetcher(self._client)
-        start, end = await self._find_bounds()
-        self._fetch = await self._fetcher.open(self.topic, 0, position if start <= position <= end else start)
+        self._topic_id = await self._find_id()
+        position = await self._find_place(copied.get(self._topic_id, -1) + 1)
+        self._fetch = await self._fetcher.open(self.topic, 0, position)
         self._telling = asyncio.create_task(self._tell(self._fetcher), name="requests")
 
     async def _tell(self, fetcher: Fetcher) -> None:
@@ -159,13 +166,14 @@ class Relay:
         SourceUnavailable.
         """
         found: list[StoredRecord] = []
-        while len(found) < MOST and (self._rows is not None or await self._turn()):
+        while len(found) + len(self._passed_over) < MOST and (self._rows is not None or await self._turn()):
             assert self._rows is not None
             row = next(self._rows, None)
             if row is None:
                 self._rows = None
             elif isinstance(row, Malformed):
                 self._pass_over(row)
+                await asyncio.sleep(0)  # it may have been decompressed up to the limit
             else:
                 found.append(row)
         return found
@@ -179,26 +187,53 @@ class Relay:
                 return True
             case Denied():
                 raise CredentialsRefused(f"{self.topic}: Kafka does not allow Read. Grant it")
-            case Lost() | Changed():
-                # retention has moved the log's start, or it is another log: what it has now counts
-                self._fetch.seek((await self._find_bounds())[0])
+            case Lost(position=position) | Changed(cut=position):
+                topic_id = await self._find_id()
+                # a topic that was created again has none of the former requests
+                is_same, self._topic_id = topic_id == self._topic_id, topic_id
+                self._fetch.seek(await self._find_place(position if is_same else 0))
         return False
 
     def _pass_over(self, batch: Malformed) -> None:
-        """Count a batch that cannot be read, and go on behind it."""
+        """Note a batch that cannot be read, and go on behind it."""
         assert self._fetch is not None
-        self._tell_passed_over(batch.base_offset, Misfit.BATCH, batch.fault.text)
+        self._passed_over.append((batch.base_offset, batch.fault.text, Misfit.BATCH))
         if batch.next_offset > self._fetch.position:
             # its header cannot be read, so it is unknown where the next one begins
             self._fetch.seek(batch.next_offset)
 
-    def _tell_passed_over(self, offset: int, misfit: Misfit, reason: str) -> None:
-        self._on_passed_over(misfit, 1)
-        log.warning("requests passed over", first=f"{self.topic}-0@{offset}", reason=reason[:200])
+    def _tell_passed_over(self) -> None:
+        """Count what could not be read, and log only the first of it: clients may write much of it."""
+        if not self._passed_over:
+            return
+        for misfit, count in Counter(misfit for *_, misfit in self._passed_over).items():
+            self._on_passed_over(misfit, count)
+        offset, reason, _ = self._passed_over[0]
+        log.warning(
+            "open requests passed over",
+            first=f"{self.topic}-0@{offset}",
+            reason=reason[:200],
+            count=len(self._passed_over),
+        )
+        self._passed_over.clear()
 
-    async def _find_bounds(self) -> tuple[int, int]:
+    async def _find_id(self) -> str:
+        """Return Kafka's id of the topic. Raises CredentialsRefused, SourceUnavailable."""
+        found = await self._admin.find_topics([self.topic], with_config=False)
+        if self.topic not in found:
+            raise SourceUnavailable(f"{self.topic} does not exist. Create it, or restart a service that may")
+        return found[self.topic].identity
+
+    async def _find_place(self, position: int) -> int:
+        """Return the offset at which to read on: `position`, the log's start if retention has moved
+        that, or the log's end if the log has lost its end. In the last case requests that came
+        since are not read: their clients get no answer, and ask again. Raises SourceUnavailable.
+        """
         source = (self.topic, 0)
-        return (await self._admin.find_bounds([source]))[source]
+        start, end = (await self._admin.find_bounds([source]))[source]
+        if position > end:
+            log.warning("the requests topic has lost its end", topic=self.topic, end=end, read_before=position)
+        return min(max(start, position), end)
 
     async def close(self) -> None:
         """Stop reading and disconnect."""
@@ -211,3 +246,4 @@ class Relay:
             with contextlib.suppress(KafkaError, OSError):
                 await self._client.close()
         self._telling = self._fetcher = self._client = self._fetch = self._rows = None
+        self._passed_over.clear()

@@ -85,6 +85,10 @@ def test_every_operation_is_judged() -> None:
         {"ack_policy": "explicit"},
         {"ack_policy": None},
         {"dead_letter": "orders"},
+        {"delivery": "at_least_once"},
+        {"deliver_group": "g"},
+        {"engine": "spark"},
+        {"a_field_of_a_later_version": 1},
         {"output": {}},
         {"output": None},
         {"output": {"temporary": False}},
@@ -120,16 +124,16 @@ def test_records_that_are_no_requests() -> None:
 def copy(row: StoredRecord) -> Record:
     request = read_open(row, RULE)
     assert request is not None
-    return copy_request(request, row)
+    return copy_request(request, row, "tp-1")
 
 
 def test_a_copy_asks_the_same() -> None:
     value = json.dumps({"op": "consumer.info", "stream": "S", "consumer": "c", "timeout": "3s"}).encode()
     headers = {REPLY_TOPIC: b"inbox", CORRELATION: b"x", CLIENT: b"me"}
     record = copy(make_row(value, **headers))
-    assert (record.key, record.value) == (b"request $relay-17", value)
+    assert (record.key, record.value) == (b"request $relay-tp-1-17", value)
     # the broker takes the copy a second later
-    found = parse_request("$relay-17", value, dict(record.headers).get, SENT_MS + 1_000, RULE)
+    found = parse_request("$relay-tp-1-17", value, dict(record.headers).get, SENT_MS + 1_000, RULE)
     assert (found.op, found.about, found.reply, found.client) == (Op.INFO, ("S", "c"), "inbox//x", "me")
     assert found.expires_at == NOW + 3 * 10**9
 
@@ -146,7 +150,7 @@ def test_a_copy_asks_the_same() -> None:
 )
 def test_the_answer_to_a_copy_goes_where_its_client_waits(headers: dict[str, bytes], reply: str) -> None:
     record = copy(make_row(b'{"op":"stream.list"}', **headers))
-    found = parse_request("$relay-17", record.value or b"", dict(record.headers).get, SENT_MS, RULE)
+    found = parse_request("$relay-tp-1-17", record.value or b"", dict(record.headers).get, SENT_MS, RULE)
     assert found.reply == reply
 
 
@@ -156,20 +160,33 @@ def test_a_time_that_is_ahead_lets_no_request_wait_longer() -> None:
         assert found.expires_at == NOW + 10 * 10**9
 
 
+def test_an_open_request_waits_for_half_an_hour_at_most() -> None:
+    """Else a copy that is made again, since the first one was compacted away, might be carried out again."""
+    value = b'{"op":"stream.list","timeout":"24h"}'
+    record = copy(make_row(value))
+    later = SENT_MS + 3_600_000
+    found = parse_request("$relay-tp-1-17", value, dict(record.headers).get, later, RULE)
+    assert found.expires_at == NOW + 1_800 * 10**9
+    assert parse_request("id", value, {}.get, SENT_MS, RULE).expires_at == NOW + 86_400 * 10**9
+
+
 @pytest.mark.parametrize(
-    ("id", "offset"),
-    [("$relay-0", 0), ("$relay-17", 17), ("$relay-", -1), ("$relay-x", -1), ("17", -1), ("$relay-" + "9" * 20, -1)],
-)
-def test_ids_of_copies(id: str, offset: int) -> None:
-    assert find_copied(id) == offset
+    ("id", "found"),
+    [
+        ("$relay-tp-1-0", ("tp-1", 0)), ("$relay-b_-17", ("b_", 17)), ("$relay-tp-", None), ("$relay-tp-x", None),
+        ("tp-17", None), ("$relay-tp-" + "9" * 19, None),
+    ],
+)  # fmt: skip
+def test_ids_of_copies(id: str, found: tuple[str, int] | None) -> None:
+    assert find_copied(id) == found
 
 
 def test_a_registry_knows_how_far_requests_were_copied() -> None:
     registry = Registry(make_files())
-    assert registry.copied == -1
-    for id in ("$relay-3", "$relay-17", "other"):
+    assert registry.copied == {}
+    for id in ("$relay-old-90", "$relay-new-3", "$relay-new-17", "other"):
         take(registry, Record(f"request {id}".encode(), b'{"op":"stream.list"}'))
-    take(registry, Record(b"request $relay-20", None), Record(b"request $relay-3", None))
-    assert registry.copied == 20
+    take(registry, Record(b"request $relay-new-20", None), Record(b"request $relay-new-3", None))
+    assert registry.copied == {"old": 90, "new": 20}
     registry.clear()
-    assert registry.copied == -1
+    assert registry.copied == {}

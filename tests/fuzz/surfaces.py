@@ -143,7 +143,7 @@ def read_open_request(data: bytes) -> None:
     request = open_requests.read_open(row, RULE)
     assert request is not None
     open_requests.judge_open(request, RULE.prefix)
-    open_requests.copy_request(request, row)
+    open_requests.copy_request(request, row, "id")
 
 
 OPEN = [

@@ -6,7 +6,9 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
+from structlog.testing import capture_logs
 
 from overlay.config import Loaded
 from overlay.kafka.header_names import CORRELATION, TOKEN
@@ -141,6 +143,59 @@ def test_each_request_is_copied_once_whichever_worker_comes_next() -> None:
     world.run(history)
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_requests_topic_that_is_created_again_is_read_from_its_start(is_running: bool) -> None:
+    """The copies in the control topic say offsets of the former one."""
+    warm_up()
+    world = World(4, brokers=1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        worker = Worker(world, "w", configure(world))
+        worker.start()
+        await until(lambda: REQUESTS in world.cluster.topics, "the topic for requests is there")
+        for number in range(4):
+            await ask_openly(world, f"old-{number}", "stream.list")
+            await await_answer(world, f"old-{number}")
+        if not is_running:
+            await worker.stop()
+        world.cluster.recreate_topic(REQUESTS)
+        await ask_openly(world, "new-1", "stream.list")
+        if not is_running:
+            worker.start()
+        await ask_openly(world, "new-2", "stream.list")
+        for number in (1, 2):
+            assert (await await_answer(world, f"new-{number}"))["total"] == 1
+        assert len(list_copies(world)) == len(set(list_copies(world))) == 6
+        await worker.stop()
+
+    world.run(history)
+
+
+def test_the_log_names_only_the_first_of_many_records_that_are_no_requests() -> None:
+    warm_up()
+    world = World(5, brokers=1)
+
+    async def history(world: World) -> None:
+        for topic in ("source", REQUESTS, REPLIES):
+            world.cluster.create_topic(topic)
+        keys = [b"consumer S c", None, b"zork", *(b"pause S c%d" % number for number in range(97))]
+        async with AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True) as producer:
+            for key in keys:
+                await producer.send(REQUESTS, b"{}", key=key, partition=0)
+            await producer.flush()
+        await ask_openly(world, "last", "stream.list")
+        worker = Worker(world, "w", configure(world))
+        with capture_logs() as logged:
+            worker.start()
+            await await_answer(world, "last")
+        told = [line["count"] for line in logged if line["event"] == "open requests passed over"]
+        assert (sum(told), len(told) < 10) == (100, True)
+        await worker.stop()
+
+    world.run(history)
+
+
 def test_a_withdrawn_request_is_not_copied() -> None:
     warm_up()
     world = World(3, brokers=1)
@@ -155,7 +210,7 @@ def test_a_withdrawn_request_is_not_copied() -> None:
         worker = Worker(world, "w", configure(world))
         worker.start()
         await await_answer(world, "two")
-        assert list_copies(world) == [b"request $relay-1"]
+        assert [key.rpartition(b"-")[2] for key in list_copies(world)] == [b"1"]
         await worker.stop()
 
     world.run(history)
