@@ -167,7 +167,7 @@ def test_an_open_request_waits_for_half_an_hour_at_most() -> None:
     later = SENT_MS + 3_600_000
     found = parse_request("$relay-tp-1-17", value, dict(record.headers).get, later, RULE)
     assert found.expires_at == NOW + 1_800 * 10**9
-    assert parse_request("id", value, {}.get, SENT_MS, RULE).expires_at == NOW + 86_400 * 10**9
+    assert parse_request("id", value, dict[str, bytes]().get, SENT_MS, RULE).expires_at == NOW + 86_400 * 10**9
 
 
 @pytest.mark.parametrize(
