@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import random
 import uuid
 from collections.abc import Sequence
@@ -25,3 +27,10 @@ def shuffle(items: Sequence[T]) -> list[T]:
 def draw_id() -> str:
     """Return a new random id: a text of 32 hexadecimal digits."""
     return uuid.uuid4().hex
+
+
+def draw_secret() -> str:
+    """Return a new text that no client can guess: 128 random bits of the operating system, as 22
+    letters, digits, dashes and underscores.
+    """
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")

@@ -170,7 +170,7 @@ class ConsumerConfig(Model):
     rate_limit_bps: Annotated[int, Field(ge=0, lt=1 << 64)] = 0
     """Limit for push consumers, in bits per second."""
     sample_freq: str = ""
-    """Percentage of acks that are reported, such as `10%`."""
+    """Percentage of acks that are reported, such as `10%`; up to 100%, with ack_policy explicit only."""
     max_waiting: int = 0
     """Pull requests that may wait at once; 512 by default. Pull consumers only."""
     max_ack_pending: int = 0

@@ -14,7 +14,10 @@ from .document import Path
 
 
 class _Refusal(NamedTuple):
-    """A test whether a config asks for something that a job cannot do, and what to write instead."""
+    """A test whether a config asks for something that a job cannot do, and what to write instead.
+
+    `field`: its path in the file, with dots.
+    """
 
     field: str
     asks: Callable[[ConsumerConfig], object]
@@ -31,6 +34,12 @@ _TABLE = (
     _Refusal("replay_policy", lambda c: c.replay_policy is ReplayPolicy.ORIGINAL, "write instant"),
     _Refusal("interest", lambda c: c.interest is Interest.ALWAYS, "has no meaning without acks. Leave it out"),
     _Refusal("inactive_threshold", lambda c: c.inactive_threshold, "is the service's. Leave it out"),
+    _Refusal(
+        "name",
+        lambda c: not c.durable_name,
+        "alone is for consumers that end without readers, which a job does not look at. Write durable_name instead",
+    ),
+    _Refusal("output.temporary", lambda c: c.output.temporary, "goes with inactive_threshold. Leave it out"),
     _Refusal("flow_control", lambda c: c.flow_control, "is the service's. Leave it out"),
     _Refusal("idle_heartbeat", lambda c: c.idle_heartbeat, "is the service's. Leave it out"),
     _Refusal(
@@ -46,4 +55,4 @@ def check_engine(config: ConsumerConfig) -> Iterator[tuple[Path, str]]:
     if config.engine is Engine.SPARK:
         for field, asks, instead in _TABLE:
             if asks(config):
-                yield (field,), f"{instead}, or engine: service"
+                yield tuple(field.split(".")), f"{instead}, or engine: service"

@@ -14,6 +14,7 @@ A stream or consumer that fails is left out, and `Loaded.problems` has the reaso
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -37,6 +38,8 @@ from .stream import StreamConfig
 from .warnings import find_warnings
 
 SERVICE_FILE = "overlay.yaml"
+ALL_ACKS = 100
+"""The largest sample_freq in a file, in percent."""
 ConsumerId = tuple[str, str]
 Signature = tuple[tuple[str, int, int], ...]
 
@@ -295,9 +298,26 @@ def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]
         yield ("dead_letter",), "is the output topic itself. Choose another name"
     if config.deliver_group and not config.is_push:
         yield ("deliver_group",), "names the readers of an output, which a pull consumer has none of. Leave it out"
+    if why := _refuse_sampling(config):
+        yield ("sample_freq",), why
     if config.ack_policy is AckPolicy.FLOW_CONTROL and config.output.partitions > 1:
         hint = "A flow control request is answered by the reader of one partition, and acks all that came before it"
         yield ("output", "partitions"), f"is {config.output.partitions} with ack_policy flow_control. {hint}: write 1"
     yield from check_engine(config)
     if "message.timestamp.type" in config.output.config:
         yield ("output", "config", "message.timestamp.type"), "follows from output.timestamps. Set that instead"
+
+
+def _refuse_sampling(config: ConsumerConfig) -> str:
+    """Return what is wrong with a sample_freq that a server accepts and that does not do what it
+    says; "" if nothing is, or if a server refuses it (checks.py).
+    """
+    digits = re.fullmatch(r"\+?0*(\d*)%?", config.sample_freq, re.ASCII)
+    if digits is None:
+        return ""
+    share = int(digits[1][: len(str(ALL_ACKS)) + 1] or 0)  # more digits are more than ALL_ACKS as well
+    if share > ALL_ACKS:
+        return f"is more than {ALL_ACKS}%, which is every ack. Write a share up to that"
+    if share and config.ack_policy is not AckPolicy.EXPLICIT:
+        return f"picks among acks of single messages, which ack_policy {config.ack_policy} has none of. Leave it out"
+    return ""

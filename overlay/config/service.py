@@ -191,6 +191,9 @@ class TopicsConfig(Model):
     reply_to: tuple[ReplyTopic, ...] = ()
     """Topics that clients may name for answers, beside `<prefix>.replies` and `<prefix>.replies.*`. `name.*` allows every
     topic whose name begins with `name.`"""
+    requests: bool = False
+    """Whether requests that change no consumer are also taken from `<prefix>.requests`, for clients without the right to
+    write to `<prefix>.control`."""
 
 
 HostName = Annotated[str, AfterValidator(_check_host), Field(json_schema_extra={"pattern": _HOST_NAME.pattern})]

@@ -7,9 +7,9 @@ writes `_` as the domain. In place of the hash it writes the incarnation that ma
 (lineage.py). A token of version 1 has nine parts and no incarnation. Ten parts are never valid.
 
 A range ack names deliveries by their consumer sequences, in its body. Its head is the beginning of
-a token: six parts with the incarnation, or four without. Earlier versions of the overlay wrote four
-parts, for any delivery. With `"incarnation": ""` in the body, which earlier versions ignore, four
-parts name only deliveries whose tokens are of version 1.
+a token: six parts with the incarnation, or four for deliveries whose tokens are of version 1.
+Earlier versions of the overlay took four parts for any delivery unless the body had
+`"incarnation": ""`. Now the field makes no difference.
 
 Nothing here raises. Input that cannot be parsed comes back as `Garbage` with a reason, for the
 caller to count. A delay that cannot be parsed is not garbage: nats-server treats such a nak as one
@@ -111,13 +111,13 @@ class RangeAck:
     included.
 
     `incarnation`: the one that made the deliveries. Empty for deliveries whose tokens are of
-    version 1, None if the ack does not say.
+    version 1.
     """
 
     stream: str
     consumer: str
     ranges: tuple[tuple[int, int], ...]
-    incarnation: str | None = None
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def parse_ack(token: bytes, body: bytes) -> Ack | RangeAck | Garbage:
         return Garbage(Flaw.TOKEN)
     parts = text.split(".")
     if len(parts) in (4, 6) and tuple(parts[:2]) == _HEAD and parts[-2] and parts[-1]:
-        return _parse_ranges(parts[-2], parts[-1], parts[3] if len(parts) == 6 else None, body)
+        return _parse_ranges(parts[-2], parts[-1], parts[3] if len(parts) == 6 else "", body)
     found = parse_token(text)
     return Garbage(Flaw.TOKEN) if found is None else _parse_body(found, body)
 
@@ -224,7 +224,7 @@ def _read_delay(text: str) -> int:
     return int(delay)
 
 
-def _parse_ranges(stream: str, consumer: str, incarnation: str | None, body: bytes) -> RangeAck | Garbage:
+def _parse_ranges(stream: str, consumer: str, incarnation: str, body: bytes) -> RangeAck | Garbage:
     if not body.startswith(b"+ACK") or len(body) > MAX_BODY:
         return Garbage(Flaw.RANGES)
     try:
@@ -233,8 +233,6 @@ def _parse_ranges(stream: str, consumer: str, incarnation: str | None, body: byt
         return Garbage(Flaw.RANGES)
     if not isinstance(found, dict):
         return Garbage(Flaw.RANGES)
-    if incarnation is None and found.get("incarnation") == "":
-        incarnation = ""
     ranges = found.get("consumer_seq")
     if not isinstance(ranges, list) or not 0 < len(ranges) <= MAX_RANGES or not all(_is_range(pair) for pair in ranges):
         return Garbage(Flaw.RANGES)
@@ -245,7 +243,8 @@ def write_ranges(ranges: Sequence[tuple[int, int]], *, is_unnamed: bool = False)
     """Return the body of a range ack. `ranges`: consumer sequences, both ends included; MAX_RANGES
     at most, or readers refuse the ack.
 
-    `is_unnamed`: the tokens of these deliveries name no incarnation.
+    `is_unnamed`: the tokens of these deliveries name no incarnation. The body tells services of
+    earlier versions, which would settle deliveries of any incarnation otherwise.
     """
     fields: dict[str, Any] = {"consumer_seq": [list(pair) for pair in ranges]}
     if is_unnamed:

@@ -73,12 +73,14 @@ class Pulled:
     """A pull request, as `parse_pull` returned it.
 
     Without `reply` it is ignored. `pin`: a fresh id for it, used if it becomes pinned
-    (pinned_client).
+    (pinned_client). `ack`: what the `+NXT` that it came with acks; None for a request by itself. The
+    ack is processed first. The sender may pull only if the ack names a delivery of the consumer.
     """
 
     request: PullRequest | StatusText
     reply: Reply
     pin: str = ""
+    ack: Acked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,26 +230,26 @@ Event = (
 )  # fmt: skip
 
 
-def read_ack(ack: Ack | RangeAck, reply: Reply = "", pin: str = "") -> tuple[Event, ...]:
-    """Return the events that an ack means to a machine: one, or for a next two (Acked and Pulled).
+def read_ack(ack: Ack | RangeAck, reply: Reply = "", pin: str = "") -> Event:
+    """Return the event that an ack means to a machine.
 
     `reply`: the address of the answer; for a next, of the messages. `pin`: a fresh id for the pull
     request of a next.
     """
     if isinstance(ack, RangeAck):
-        return (RangeAcked(ack.ranges, reply, ack.incarnation),)
+        return RangeAcked(ack.ranges, reply, ack.incarnation)
     token, by = ack.token, ack.token.incarnation
     numbers = token.stream_seq, token.consumer_seq, token.deliveries
     sequences = np.array([token.stream_seq])
     match ack.verb:
         case Verb.ACK:
-            return (Acked(sequences, token.consumer_seq, reply, by),)
+            return Acked(sequences, token.consumer_seq, reply, by)
         case Verb.NAK:
-            return (Nakked(*numbers, ack.delay, reply, by),)
+            return Nakked(*numbers, ack.delay, reply, by)
         case Verb.PROGRESS:
-            return (Progressed(sequences, reply, token.consumer_seq, by),)
+            return Progressed(sequences, reply, token.consumer_seq, by)
         case Verb.TERM:
-            return (Termed(*numbers, ack.text, reply, by),)
+            return Termed(*numbers, ack.text, reply, by)
         case Verb.NEXT:
             acked = Acked(sequences, token.consumer_seq, incarnation=by)
-            return acked, Pulled(parse_pull(ack.text.encode()), reply, pin)
+            return Pulled(parse_pull(ack.text.encode()), reply, pin, acked)

@@ -7,7 +7,14 @@ sequences to other messages. The machine of a consumer that was deleted and crea
 too. So an ack names the incarnation beside the consumer sequence. It counts if the committed state
 says that this incarnation gave out this sequence.
 
-The state holds runs: first and last consumer sequence, and the incarnation. The empty name stands
+The name is a secret of the consumer: only readers of its deliveries learn it. So a client that may
+write acks for one consumer cannot settle messages of another. The state holds a digest in place of
+the name (`hide`). A client that reads the state topic cannot write acks by it.
+
+Names of earlier versions can be guessed: two numbers that all consumers of a shard share, or no
+name at all. Acks that name these count for deliveries of earlier versions alone (settling.py).
+
+The state holds runs: first and last consumer sequence, and the hidden name. The empty name stands
 for machines of versions without incarnations, whose tokens name none. Checkpoints contain all runs
 and deltas only the open one, so the size of a delta does not depend on how often a consumer changed
 its owner. `join_runs` puts the list together again.
@@ -20,6 +27,8 @@ refused, and its message is delivered again.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
@@ -38,22 +47,37 @@ a month and a half.
 """
 RECENT = 64
 
+_GUESSABLE = re.compile("([0-9]+x[0-9]+)?")
+"""Names of earlier versions: none, or producer id and epoch of a shard's transactions."""
+
 Run = tuple[int, int, str]
+"""First and last consumer sequence, and the incarnation's name as `hide` returns it."""
+
+
+def hide(incarnation: str) -> str:
+    """Return what the state keeps of an incarnation's name: 32 hexadecimal digits, from which the
+    name cannot be told. A name of an earlier version, which is no secret, is returned as it is.
+    """
+    if _GUESSABLE.fullmatch(incarnation):
+        return incarnation
+    return hashlib.blake2b(incarnation.encode(), digest_size=16).hexdigest()
 
 
 class Lineage:
     """Which incarnation (ownership) of one consumer gave out which consumer sequences, as runs in
-    rising order: first sequence, last sequence, incarnation.
+    rising order.
 
     The last run is open: `incarnation` gives out all further consumer sequences. `former`: the runs
-    of a committed state before it. `delivered`: the last consumer sequence of that state.
+    of a committed state before it. `delivered`: the last consumer sequence of that state. The
+    methods take names as tokens have them.
     """
 
     def __init__(self, incarnation: str = "", former: Sequence[Run] = (), delivered: int = 0) -> None:
         self.incarnation = incarnation
+        self._hidden = hide(incarnation)
         self._open, self._former = delivered + 1, list(former)
-        runs = sorted((*former, (self._open, NEVER, incarnation)), key=lambda run: run[2])
-        self._by_name = {name: list(own) for name, own in groupby(runs, key=lambda run: run[2])}
+        runs = sorted((*former, (self._open, NEVER, self._hidden)), key=lambda run: run[2])
+        self._by_hidden = {name: list(own) for name, own in groupby(runs, key=lambda run: run[2])}
 
     def list_runs(self, delivered: int) -> list[Run]:
         """Return all runs, for a checkpoint. `delivered`: the last consumer sequence given out,
@@ -67,7 +91,13 @@ class Lineage:
 
         `delivered`: the last consumer sequence given out, where the run ends now.
         """
-        return (self._open, delivered, self.incarnation) if self._open <= delivered else None
+        return (self._open, delivered, self._hidden) if self._open <= delivered else None
+
+    def is_guessable(self, incarnation: str) -> bool:
+        """Return whether any client can make up this name: it is one of an earlier version, and not
+        the name of this machine.
+        """
+        return incarnation != self.incarnation and _GUESSABLE.fullmatch(incarnation) is not None
 
     def find_given(self, incarnation: str, consumer_seqs: Ints, delivered: int) -> npt.NDArray[np.bool_]:
         """Return for each consumer sequence whether `incarnation` gave it out; all False for an
@@ -76,7 +106,7 @@ class Lineage:
         `delivered`: the last consumer sequence that was given out by any incarnation.
         """
         given = np.zeros(consumer_seqs.size, np.bool_)
-        for first, last, _ in self._by_name.get(incarnation, ()):
+        for first, last, _ in self._by_hidden.get(hide(incarnation), ()):
             given |= (consumer_seqs >= first) & (consumer_seqs <= min(last, delivered))
         return given
 
@@ -86,14 +116,14 @@ class Lineage:
 
         The incarnation's deliveries above it were never committed.
         """
-        last = self._by_name.get(incarnation, [(0, 0, "")])[-1][1]
+        last = self._by_hidden.get(hide(incarnation), [(0, 0, "")])[-1][1]
         return 0 if last == NEVER or not incarnation else last
 
     def clip(self, incarnation: str, ranges: Iterable[Range]) -> tuple[Range, ...]:
         """Return the parts of the ranges (consumer sequences, both ends included) that this
         incarnation gave out; for the current one also sequences that it has yet to give out.
         """
-        own = self._by_name.get(incarnation, ())
+        own = self._by_hidden.get(hide(incarnation), ())
         found = ((max(first, low), min(last, high)) for first, last in ranges for low, high, _ in own)
         return tuple((first, last) for first, last in found if first <= last)
 

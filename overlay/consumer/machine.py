@@ -50,7 +50,7 @@ from .effects import Advise, Advisory, Answer, ArmTimer, Deliver, Effect, Refuse
 from .endings import Sampling, exhaust, lose, make_dead_letters, refuse
 from .info import Facts, take_facts
 from .pulls import DELETED, PullRequest, check_pull, idle
-from .settling import find_meant
+from .settling import find_meant, find_own
 from .snapshot import MachineRecord, encode_checkpoint, encode_delta, restore
 from .state import MachineState
 from .table import PAUSED, TRANSITIONS, Phase
@@ -177,7 +177,12 @@ class Machine:
     # pulls
 
     def _pull(self, event: events.Pulled, now: int) -> None:
+        """Take in a pull request, or answer it with a status if it is not allowed. A request that
+        came with an ack is refused without an answer if the ack names no delivery of this consumer.
+        """
         request, reply, state = event.request, event.reply, self.state
+        if event.ack is not None and not self._ack_before_pull(event.ack, now):
+            return
         if not reply:
             return
         refused = check_pull(request, state.config)
@@ -187,6 +192,18 @@ class Machine:
             state.active_at = now
             available = state.num_pending + state.window.queued
             self._effects += state.waiting.admit(request, reply, event.pin, available, now)
+
+    def _ack_before_pull(self, ack: events.Acked, now: int) -> bool:
+        """Process the ack of a `+NXT`, and return whether it names a delivery of this consumer. If
+        not, a Refuse is queued, also under an ack policy that hears no acks.
+        """
+        by, named = ack.incarnation, np.array([ack.consumer_seq])
+        is_own = by is None or bool(find_own(self.state, by, ack.sequences, named)[0])
+        count = len(self._effects)
+        self._ack(ack, now)
+        if not is_own and not any(isinstance(effect, Refuse) for effect in self._effects[count:]):
+            self._effects.append(Refuse(Flaw.INCARNATION))
+        return is_own
 
     def _leave_pulls(self, event: events.Unreachable, now: int) -> None:
         self.state.waiting.drop(event.heads, event.addresses)

@@ -13,6 +13,10 @@ still says something about committed deliveries:
 - With `explicit` and `delivery: at_least_once` an ack or a term counts by its stream sequence, if that was delivered since: the
   application has had this very message. Not so with `exactly_once`: there the transaction of the delivery was aborted, and the
   sequence may have gone to another message since.
+
+The name of an incarnation of an earlier version is no secret, so any client can write such an ack. It counts only for a message
+that this incarnation delivered under the very consumer sequence, and that is not settled. Of uncommitted deliveries it says
+nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +24,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from overlay.arrays import Ints
+from overlay.arrays import Flags, Ints
 from overlay.config.consumer import AckPolicy, Delivery
 
 from .acks import Verb
+from .pending import Row
 from .state import MachineState
+from .window import Window
 
 _FINAL = (Verb.ACK, Verb.TERM)
 
@@ -40,7 +45,7 @@ class Meant(NamedTuple):
 
     sequences: Ints
     consumer_seqs: Ints
-    counts: npt.NDArray[np.bool_]
+    counts: Flags
 
 
 def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Meant:
@@ -55,7 +60,9 @@ def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Int
     if not policy.takes_acks:
         every = np.ones(sequences.size, np.bool_)  # no ack counts under this policy, and none is refused
         return Meant(sequences, consumer_seqs, every)
-    given = lineage.find_given(incarnation, consumer_seqs, state.window.delivered.consumer)
+    given = find_own(state, incarnation, sequences, consumer_seqs)
+    if lineage.is_guessable(incarnation):
+        return Meant(sequences, consumer_seqs, given)
     end = lineage.find_end(incarnation)
     lost = ~given & (consumer_seqs > end)
     if not end or not lost.any():
@@ -68,3 +75,32 @@ def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Int
         return Meant(sequences, consumer_seqs, given | lost)
     is_same = policy is AckPolicy.EXPLICIT and state.config.delivery is Delivery.AT_LEAST_ONCE
     return Meant(sequences, consumer_seqs, given | lost if is_same and verb in _FINAL else given)
+
+
+def find_own(state: MachineState, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Flags:
+    """Return for each token whether it names a delivery that this incarnation of the consumer has
+    made and committed. All tokens name this incarnation.
+
+    If any client can make up the incarnation's name, deliveries of settled messages are left out.
+    """
+    given = state.lineage.find_given(incarnation, consumer_seqs, state.window.delivered.consumer)
+    if state.lineage.is_guessable(incarnation) and given.any():
+        given &= _find_deliveries(state.window, sequences, consumer_seqs)
+    return given
+
+
+def _find_deliveries(window: Window, sequences: Ints, consumer_seqs: Ints) -> Flags:
+    """Return for each stream sequence whether its message is not settled and was delivered, for the
+    first time or again, under the consumer sequence beside it.
+    """
+    own = window.pending.view("sequence")
+    if not own.size:
+        return np.zeros(sequences.size, np.bool_)
+    rows = np.minimum(own.searchsorted(sequences), own.size - 1)
+    found: Flags = window.pending.view("consumer_seq")[rows] == consumer_seqs
+    numbers, named = window.again
+    if numbers.size:
+        at = np.minimum(numbers.searchsorted(consumer_seqs), numbers.size - 1)
+        found |= (numbers[at] == consumer_seqs) & (named[at] == sequences)
+    is_known: Flags = (own[rows] == sequences) & (window.pending.view("state")[rows] != Row.GONE)
+    return found & is_known

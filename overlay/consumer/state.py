@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from overlay.config.consumer import ConsumerConfig, Interest
+from overlay.config.consumer import AckPolicy, ConsumerConfig, Interest
 
 from .deadlines import NEVER
 from .endings import Sampling
@@ -97,17 +97,20 @@ def begin(
     `start`: the first stream sequence that may be delivered (index/start_positions.py). `sequence`:
     the last consumer sequence that was given out before. `replay_until`: the stream's last sequence
     when the consumer was created, for replay original. `burst`: bytes that rate_limit_bps lets
-    through at once. `incarnation`: the name of this ownership in ack tokens (lineage.py); empty for
-    tokens of version 1, which have no incarnation.
+    through at once. `incarnation`: the name of this ownership in flow control requests and in ack
+    tokens (lineage.py). Tokens are of version 1 and do not contain it if it is empty, or if the
+    consumer has neither acks nor pull requests: no record of an ack topic names a delivery of it
+    then.
     """
     awaits_reader = config.is_push and config.interest is not Interest.ALWAYS
     phase, paused_until = Phase.ASLEEP if awaits_reader else Phase.AWAKE, 0
     if config.pause_until is not None and config.pause_until > now:
         phase, paused_until = TRANSITIONS[phase][Paused], config.pause_until
+    takes_tokens = config.ack_policy is not AckPolicy.NONE or not config.is_push
     return MachineState(
         config=config,
         phase=phase,
-        lineage=Lineage(incarnation),
+        lineage=Lineage(incarnation if takes_tokens else ""),
         window=Window(config, start, sequence),
         offers=Offers(),
         waiting=Waiting(config),

@@ -27,6 +27,7 @@ from overlay.dispatch.reply_address import make_rule
 from overlay.errors import ConfigError, FilePosition
 from overlay.kafka.own_topics import control_topic
 
+from .open_requests import find_copied
 from .records import (
     ConsumerId,
     Definition,
@@ -59,6 +60,9 @@ class Registry:
     """Workers that are drained, by name, and which of their starts is meant."""
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer by id, in their order."""
+    copied: dict[str, int] = field(default_factory=dict)
+    """The offset of the last open request of which the topic has, or had, a copy (open_requests.py),
+    by Kafka's id of the requests topic, which changes if that is created again."""
     lapsed: set[ConsumerId] = field(default_factory=set)
     """Consumers of files that inactive_threshold has ended; they return at the next start."""
     kept_policies: dict[ConsumerId, AckPolicy] = field(default_factory=dict)
@@ -89,6 +93,7 @@ class Registry:
             # a request, or the tombstone that ends it
             if subject is Subject.REQUEST:
                 (id,) = names
+                self._note_copied(id)
                 self.requests.pop(id, None)
                 if value is not None:
                     self.requests[id] = parse_request(
@@ -112,6 +117,12 @@ class Registry:
             self._pass_over(f"{type(error).__name__}: {error}", Misfit.FORM)
             return None
         return subject
+
+    def _note_copied(self, id: str) -> None:
+        """Note how far open requests were copied, if the request `id` is such a copy."""
+        if (found := find_copied(id)) is not None:
+            topic_id, offset = found
+            self.copied[topic_id] = max(self.copied.get(topic_id, -1), offset)
 
     def _pass_over(self, reason: str, misfit: Misfit) -> None:
         """Count a record that is skipped, and keep the reason in `fault` and `misfit`."""
@@ -144,6 +155,7 @@ class Registry:
         self.pauses.clear()
         self.drained.clear()
         self.requests.clear()
+        self.copied.clear()
 
     def lapse(self, id: ConsumerId) -> None:
         """Leave out a consumer of a file until the worker restarts: inactive_threshold has ended it."""

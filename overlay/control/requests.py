@@ -19,14 +19,20 @@ import mmh3
 from overlay.config.checks import Violation
 from overlay.config.codes import ERRORS, ApiError
 from overlay.dispatch.reply_address import Address, ReplyRule, read_address
-from overlay.kafka.header_names import CLIENT
+from overlay.kafka.header_names import CLIENT, SENT
 from overlay.kafka.own_topics import reply_topic
-from overlay.units import parse_duration
+from overlay.units import INT64_MAX, parse_duration
 
 from .records import MAX_VALUE, ConsumerId, Unreadable, read_json
 
 TIMEOUT = 10_000_000_000
 """Default time for which a request may be answered, in ns: 10 s."""
+
+OPEN_WAIT_MS = 1_800_000
+"""Longest time for which an open request may be answered, in ms: half an hour. The control topic
+says for an hour of which requests it has had a copy. So a request that is copied again after that
+is too old to be carried out again.
+"""
 
 MAX_CLIENT = 1_000
 """Most bytes of a client's name; the rest of a longer one is cut off."""
@@ -136,15 +142,18 @@ def parse_request(
     `timestamp`: of the record, ms since 1970. `rule`: which reply topics are allowed.
 
     If it names no reply topic, or one that is not allowed, it is answered in the overlay's own
-    reply topic.
+    reply topic. A copy of an open request counts from the time at which that was sent, for
+    OPEN_WAIT_MS at most.
     """
     reply = read_address(find_header, rule, id.encode()) or str(Address(reply_topic(rule.prefix), id.encode()))
     client = (find_header(CLIENT) or b"")[:MAX_CLIENT].decode(errors="replace")
     text = value[:MAX_VALUE].decode(errors="replace")
-    sent = timestamp * 1_000_000
+    first_sent = _read_sent(find_header(SENT))
+    sent = (timestamp if first_sent is None else min(timestamp, first_sent)) * 1_000_000
+    most = INT64_MAX if first_sent is None else OPEN_WAIT_MS * 1_000_000
     try:
         body = read_json(value)
-        expires_at = sent + max(parse_duration(body.get("timeout", TIMEOUT)), 0)
+        expires_at = sent + min(max(parse_duration(body.get("timeout", TIMEOUT)), 0), most)
     except (Unreadable, ValueError) as error:
         return Request(id, reply, sent + TIMEOUT, client=client, text=text, fault=str(error))
     op, stream, consumer = _OPS.get(str(body.get("op"))), body.get("stream", ""), body.get("consumer", "")
@@ -152,6 +161,11 @@ def parse_request(
     if op in (Op.CREATE, Op.UPDATE) and not consumer:
         consumer = _find_name(body, id)
     return Request(id, reply, expires_at, op, str(stream), str(consumer), body, client, text, fault)
+
+
+def _read_sent(text: bytes | None) -> int | None:
+    """Return the time in a SENT header, ms since 1970; None if there is none."""
+    return int(text) if text is not None and text.isdigit() and len(text) < 16 else None
 
 
 def _find_name(body: Mapping[str, Any], id: str) -> object:

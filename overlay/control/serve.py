@@ -11,6 +11,9 @@ delete is answered once the consumer's state is dropped. Until then the request 
 If this worker dies, its successor finds the request there and comes to the same answer. Only the
 answer itself may be lost, if the worker dies between the commit and the sending. The client then
 asks again.
+
+Requests of clients with few rights come through a topic of their own. The owner of the first shard
+copies those that are allowed into the control topic (relay.py).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from overlay.config.consumer import AckPolicy
 from overlay.consumer.effects import Advise, Advisory
 from overlay.dispatch.answers import answer
 from overlay.dispatch.event_topic import encode_audit, encode_notices
+from overlay.dispatch.reply_address import make_rule
 from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
@@ -48,6 +52,7 @@ from .decide import Body, Decision, decide, describe
 from .journal import Journal
 from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
 from .registry import Registry
+from .relay import Relay
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .tail import Tail
 
@@ -67,6 +72,8 @@ has lost its marker. A journal gives its transactions up after 20 s."""
 REST_S = (0.5, 30.0)
 """Shortest and longest pause in seconds after an error; it doubles with each error in a row."""
 DELETED = "it was deleted meanwhile"
+ALL_STREAMS = "", ""
+"""What requests about no stream are about; the owner of the first shard answers them."""
 OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
 """Errors that no request has caused."""
 
@@ -119,6 +126,8 @@ class RequestServer:
     metrics: Metrics = field(default_factory=Metrics)
     host: Host = field(init=False)
     _tail: Tail = field(init=False)
+    _relay: Relay | None = None
+    """Reads open requests, if the config asks for it."""
     _outbox: ReplySender = field(init=False)
     _journals: dict[int, Journal] = field(default_factory=dict)
     _decided_with: Journal | None = None
@@ -153,6 +162,9 @@ class RequestServer:
     def __post_init__(self) -> None:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
         self._tail = Tail(self.kafka, self.admin, self.registry, self._count_passed_over)
+        topics = self.registry.files.service.topics
+        if topics.requests:
+            self._relay = Relay(self.kafka, self.admin, make_rule(topics), self.wake, self._count_passed_over)
 
     @property
     def prefix(self) -> str:
@@ -186,6 +198,8 @@ class RequestServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._relay is not None:
+            await self._relay.close()
         await self._drop_journals()
         await self._outbox.close()
         await self._tail.close()
@@ -288,6 +302,8 @@ class RequestServer:
             shard = self.host.find_shard(request.about)
             if shard is not None and request.id not in self._answering:
                 await self._handle(request, shard)
+        if self._relay is not None:
+            await self._take_open(self._relay)
 
     async def _begin_again(self) -> None:
         """Drop everything that depends on the former log: open answers, journals, and notes of
@@ -488,6 +504,26 @@ class RequestServer:
             return
         async with self._answer_failure(request):
             await self._decide(request)
+
+    async def _take_open(self, relay: Relay) -> None:
+        """Copy open requests into the control topic, if the first shard is ours, and answer those
+        that may not be asked in this way."""
+        shard = self.host.find_shard(ALL_STREAMS)
+        if shard is None:
+            await relay.close()
+            return
+        # the registry must have all copies that former owners have written
+        if not relay.is_due or self._tail.seen < self._hold or not await self._knows_all(shard):
+            return
+        taken = await relay.take(self.registry.copied)
+        try:
+            if taken.copies:
+                await self._write(ALL_STREAMS, taken.copies, decided=True)
+        except BaseException:
+            # the requests are read again, from behind the last copy
+            await relay.close()
+            raise
+        self._outbox.put(taken.answers)
 
     def _tell_ahead(self) -> None:
         ahead = self._tail.brokers.tell_ahead(now_ns(), monotonic())

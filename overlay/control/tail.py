@@ -30,7 +30,7 @@ from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
-from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC
+from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC, SENT
 from overlay.kafka.own_topics import HOUR_MS, control_topic
 from overlay.kafka.properties import Properties
 from overlay.kafka.records import PlainReader, RowReader, StoredRecord
@@ -59,7 +59,7 @@ MOST_NAMED = 100
 WHOLE_MS = HOUR_MS // 2
 """Longest time to read the whole topic, in ms of the wall clock, which continues while a machine is
 suspended."""
-HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT)
+HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT, SENT)
 
 
 def _ignore(misfit: Misfit, count: int) -> None:

@@ -3,8 +3,8 @@ one stream.
 
 Nearly all acks look alike: a token of one of our consumers, in the header `Nats-Reply-To` or as the
 key, and a body that is only a verb. A kernel reads these into columns. Consecutive acks of one
-consumer with the same verb become one `AckBatch`. The tokens of a fetch name few incarnations, so
-the kernel numbers them, and their texts are made once per slice of a fetch. All other records go
+consumer with the same verb become one `AckBatch`. The tokens of a consumer name few incarnations,
+so the kernel numbers them, and their texts are made once per slice of a fetch. All other records go
 through `parse_ack` row by row: ranges, delays, reasons, tokens of other domains, and acks that want
 an answer.
 
@@ -42,8 +42,12 @@ _KEY = Field(FieldKind.KEY)
 _ODD, _ELSEWHERE, _ACK, _NAK, _PROGRESS, _TERM = range(6)
 """Kinds of rows: to be parsed row by row, to be skipped, and of one verb each."""
 _VERBS = {_ACK: Verb.ACK, _NAK: Verb.NAK, _PROGRESS: Verb.PROGRESS, _TERM: Verb.TERM}
-_MOST_INCARNATIONS = 64
-"""Most incarnations that the kernel numbers in a slice; tokens of further ones are parsed row by row."""
+_MOST_INCARNATIONS = 8
+"""Most incarnations of one consumer that the kernel numbers in a slice; tokens of further ones are
+parsed row by row. Each token is compared with those of its consumer, one after the other.
+"""
+_NEW, _TOO_MANY = -1, -2
+"""What stands for the number of an incarnation that has none yet, or gets none."""
 FLOW = "$JS.FC."
 HEAD_2 = np.frombuffer(b"$JS.ACK._.", np.uint8)
 MOST_BYTES = 32 << 20
@@ -151,13 +155,13 @@ class AckDecoder:
         rows = len(piece)
         kind, consumer = np.empty(rows, np.int64), np.empty(rows, np.int64)
         numbers = np.empty((4, rows), np.int64)
-        known = np.empty((2, _MOST_INCARNATIONS), np.int64)
+        known, newest = np.empty((3, rows), np.int64), np.full(len(self._names), _NEW)
         count = _read(
             piece.buf, at, size, *value, piece.size[2] >= 0, self._head, HEAD_2, self._stream_text, self._text,
-            self._bounds, self._is_mine, kind, consumer, numbers, known,
+            self._bounds, self._is_mine, kind, consumer, numbers, known, newest,
         )  # fmt: skip
         self._drop_heard(piece, kind, consumer, heard.since)
-        names = *(_cut_text(piece.buf, *known[:, each].tolist()) for each in range(count)), ""
+        names = *(_cut_text(piece.buf, *known[:2, each].tolist()) for each in range(count)), ""
         for name, rows_of in self._deal(kind, consumer):
             for run in _split(kind[rows_of]):
                 mine = rows_of[run]
@@ -244,7 +248,7 @@ class AckDecoder:
             # the record's offset serves as the id that a pinned client gets
             reply = read_address(find_header, self._rule)
             heard.unanswered += not reply and find_header(REPLY_TOPIC) is not None
-            heard.add(name, *read_ack(found, reply, str(offset)))
+            heard.add(name, read_ack(found, reply, str(offset)))
 
     def _tell_flow(self, text: bytes, body: bytes, offset: int, heard: DecodedAcks) -> None:
         """Add a FlowAnswered event for an answer to a flow control request of a consumer.
@@ -377,22 +381,25 @@ def _find_dot(buf: Bytes, at: Int, end: Int) -> Int:
 
 
 @kernel
-def _number(buf: Bytes, at: Int, size: Int, known: Ints, count: int, guess: int) -> int:
-    """Return the number of a text among the first `count` known ones, or `count` if it is none of
-    them.
+def _number(buf: Bytes, at: Int, size: Int, known: Ints, newest: Int) -> Int:
+    """Return the number of an incarnation of a consumer; _NEW if it has none yet, or _TOO_MANY if
+    so many others of the consumer have one.
 
-    The text is `size` bytes of `buf` from `at` on. `known`: start and size in `buf` of each known
-    text, one column per text; nothing is added to it. `guess`: a number to try first.
+    Its text is `size` bytes of `buf` from `at` on. `known`: as `_read` fills it; nothing is added
+    here. `newest`: the number of the consumer's incarnation that was numbered last, _NEW if there
+    is none.
     """
-    for step in range(-1 if count else 0, count):
-        each = guess if step < 0 else step
+    each, passed = newest, 0
+    while each >= 0:
         if known[1, each] == size:
             i = 0
             while i < size and buf[known[0, each] + i] == buf[at + i]:
                 i += 1
             if i == size:
                 return each
-    return count
+        each = known[2, each]
+        passed += 1
+    return np.int64(_NEW if passed < _MOST_INCARNATIONS else _TOO_MANY)
 
 
 @kernel
@@ -445,17 +452,20 @@ def _pass_head(buf: Bytes, first: Int, end: Int, head: Bytes, head_2: Bytes, str
 def _read(
     buf: Bytes, at: Ints, size: Ints, value_at: Ints, value_size: Ints, has_reply: Flags, head: Bytes, head_2: Bytes,
     stream: Bytes, names: Bytes, bounds: Ints, is_mine: Flags, kind: Ints, consumer: Ints, numbers: Ints, known: Ints,
+    newest: Ints,
 ) -> int:  # fmt: skip
     """Read each row's token and body. Return how many incarnations the tokens name.
 
     `kind`: receives a row's verb, _ELSEWHERE if another worker has the consumer, or _ODD if the row
     has to be parsed by itself. `consumer` and `numbers` are set for rows with a verb: the number of
     the consumer's name; stream and consumer sequence, deliveries, and number of the incarnation (-1
-    for version 1). `known`: receives start and size of each incarnation's text. `head`, `head_2`:
-    how tokens of version 1 and 2 begin; `stream`: what follows the incarnation in version 2.
+    for version 1). `known` receives for each incarnation the start and size of its text, and the
+    number of the consumer's incarnation before it or _NEW. `newest`, _NEW at first, receives the
+    number of each consumer's last one. `head`, `head_2`: how tokens of version 1 and 2 begin;
+    `stream`: what follows the incarnation in version 2.
     """
     found = np.empty(5, np.int64)
-    guess, count, latest = -1, 0, 0
+    guess, count = -1, 0
     for row in range(at.size):
         kind[row], consumer[row] = _ODD, -1
         end = at[row] + size[row]
@@ -474,16 +484,17 @@ def _read(
         if has_reply[row] or not _read_numbers(buf, dot + 1, end, found):
             continue
         # the number of the incarnation
-        by = -1
+        by: Int = -1
         if length > 0:
             text = at[row] + head_2.size
-            by = _number(buf, text, length, known, count, latest)
-            if by == known.shape[1]:
+            by = _number(buf, text, length, known, newest[name])
+            if by == _TOO_MANY:
                 continue
-            if by == count:
-                known[0, by], known[1, by] = text, length
+            if by == _NEW:
+                by = count
+                known[0, by], known[1, by], known[2, by] = text, length, newest[name]
+                newest[name] = by
                 count += 1
-            latest = by
         # the verb, and the numbers of the delivery
         kind[row] = _read_verb(buf, value_at[row], value_size[row])
         consumer[row] = name

@@ -11,7 +11,7 @@ import numpy as np
 from overlay.config.consumer import AckPolicy, ConsumerConfig, OnUndeliverable
 from overlay.consumer.acks import Flaw, Verb
 from overlay.consumer.effects import Refuse
-from overlay.consumer.events import Acked, Event, Nakked, Progressed, RangeAcked, Termed
+from overlay.consumer.events import Acked, Event, Nakked, Progressed, Pulled, RangeAcked, Termed
 from overlay.consumer.machine import Machine
 from overlay.consumer.settling import find_meant
 from overlay.consumer.snapshot import decode
@@ -113,6 +113,8 @@ def count_unnamed(said: AckBatch | Event) -> Counter[str]:
         count["token"] = sum(rows.size for name, rows in said.split() if not name)
     elif isinstance(said, RangeAcked):
         count["range"] = int(not said.incarnation)
+    elif isinstance(said, Pulled) and said.ack is not None:
+        return count_unnamed(said.ack)
     elif isinstance(said, Acked | Nakked | Progressed | Termed):
         count["token"] = int(said.incarnation == "")
     return count
@@ -150,8 +152,8 @@ class Beginning:
 
     `start`: the first stream sequence that it may deliver. `sequence`: the last consumer sequence
     given out before. `last`: the stream's last sequence when the consumer was created, for replay
-    original. `incarnation`: names this ownership of the consumer in its tokens if it waits for acks
-    (overlay/consumer/lineage.py); empty for tokens without one.
+    original. `incarnation`: names this ownership of the consumer in its flow control requests, and
+    in its tokens if it waits for acks or is pulled from (overlay/consumer/lineage.py).
     """
 
     start: int = 1
@@ -175,17 +177,16 @@ def slot(
     transaction of its deliveries. So if the records end below the last consumer sequence, the
     consumer has been served without a machine since. Then they are outdated and ignored.
     """
-    incarnation = beginning.incarnation if config.ack_policy is not AckPolicy.NONE else ""
-    if output_topic is not None and incarnation:
-        output_topic = replace(output_topic, envelope=name_incarnation(output_topic.envelope, incarnation))
     fresh = begin(
         config,
         now,
         start=beginning.start,
         sequence=beginning.sequence,
         replay_until=beginning.last,
-        incarnation=incarnation,
+        incarnation=beginning.incarnation,
     )
+    if output_topic is not None and (incarnation := fresh.lineage.incarnation):
+        output_topic = replace(output_topic, envelope=name_incarnation(output_topic.envelope, incarnation))
     records = [decode(value) for value in beginning.records]
     if records and records[-1].head["delivered"].consumer < beginning.sequence:
         records = []

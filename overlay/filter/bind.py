@@ -1,9 +1,11 @@
 """Binding of names to columns: each name gets its declared or built-in type.
 
 Kafka's headers are bytes without types, so a property that the stream's file does not declare is a
-string. Compared with a number, a string is never equal, less or greater, and arithmetic with it is
-NULL. The consumer would stay empty and nothing would show why. So this module refuses such a
-filter, and its hint is the line that the stream's file lacks.
+string. Compared with a number or a boolean, a string is never equal, less or greater, and
+arithmetic with it is NULL. The consumer would stay empty and nothing would show why. So this module
+refuses such a filter, and its hint is the line that the stream's file lacks. The same holds for a
+number beside the ids of the section `properties`: AMQP has numbers for them too, and a header is a
+string unless the stream's file gives it another type.
 
 The opposite mistake is a string compared with a property declared as timestamp, which is a number
 of milliseconds. It is refused too. Property filters read such a string as a time instead
@@ -20,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from overlay.errors import FilterSyntaxError
 
 from .families import Family, find_family
-from .fields import FIELDS, SECTIONS
+from .fields import FIELDS, IDS, SECTIONS
 from .nodes import (
     Arithmetic,
     Calculation,
@@ -42,6 +44,9 @@ from .trees import map_children
 UNDECLARED = "string"
 """The type of an application property that the stream does not declare."""
 
+_SHOWN = {Family.NUMBER: "number", Family.BOOLEAN: "boolean"}
+"""Families that a string is never like, as messages name their values."""
+
 
 def bind(node: Node, types: Mapping[str, str] | None, text: str) -> Node:
     """Return the tree with a typed Column in place of each Name.
@@ -50,21 +55,29 @@ def bind(node: Node, types: Mapping[str, str] | None, text: str) -> Node:
     type of a fixed field. If it is None, the tree is returned as it is and the data decides the
     types. `text`: the SQL that the nodes' positions refer to, or "" for a property filter.
 
-    Raises FilterSyntaxError if an undeclared property is used like a number, or if a property of
-    type timestamp is compared with a string.
+    Raises FilterSyntaxError if an undeclared property is used like a number or compared with a
+    boolean, or if a property of type timestamp is compared with a string.
     """
     if types is None:
         return node
     bound = _bind(node, types)
     for each in walk(bound):
         for column, partner in _find_pairs(each):
-            if column.section is not Section.APPLICATION:
-                continue
-            if column.name not in types and find_family(partner) is Family.NUMBER:
-                raise _refuse_undeclared(column, partner, types, text)
-            if column.type == "timestamp" and isinstance(partner, Literal) and isinstance(partner.value, bytes):
-                raise _refuse_text(column, partner.value, text)
+            if column.section is Section.APPLICATION:
+                _check_property(column, partner, types, text)
+            elif column.name in IDS and find_family(partner) is Family.NUMBER and not _find_declared(column, types):
+                raise _refuse_id(column, partner, text)
     return bound
+
+
+def _check_property(column: Column, partner: Node, types: Mapping[str, str], text: str) -> None:
+    """Raise FilterSyntaxError if the filter uses an application property as what it can never be.
+    `partner`: as `_find_pairs` yields it.
+    """
+    if column.name not in types and find_family(partner) in _SHOWN:
+        raise _refuse_undeclared(column, partner, types, text)
+    if column.type == "timestamp" and isinstance(partner, Literal) and isinstance(partner.value, bytes):
+        raise _refuse_text(column, partner.value, text)
 
 
 def _bind(node: Node, types: Mapping[str, str]) -> Node:
@@ -76,9 +89,13 @@ def _bind(node: Node, types: Mapping[str, str]) -> Node:
 def _find_type(name: Name, types: Mapping[str, str]) -> str:
     if name.section is Section.APPLICATION:
         return types.get(name.name, UNDECLARED)
-    spellings = [f"{prefix}.{name.name}" for prefix, section in SECTIONS.items() if section is name.section]
-    declared = [types[spelling] for spelling in spellings if spelling in types]
-    return declared[0] if declared else FIELDS[name.section][name.name]
+    return _find_declared(name, types) or FIELDS[name.section][name.name]
+
+
+def _find_declared(field: Name | Column, types: Mapping[str, str]) -> str:
+    """Return the type that the stream declares for a fixed field; "" if it declares none."""
+    spellings = (f"{prefix}.{field.name}" for prefix, section in SECTIONS.items() if section is field.section)
+    return next((types[spelling] for spelling in spellings if spelling in types), "")
 
 
 def _find_pairs(node: Node) -> Iterator[tuple[Column, Node]]:
@@ -110,19 +127,30 @@ def _refuse_text(column: Column, value: bytes, text: str) -> FilterSyntaxError:
 
 
 def _refuse_undeclared(column: Column, partner: Node, types: Mapping[str, str], text: str) -> FilterSyntaxError:
-    shown = quote(column.name)
-    message = f"the stream does not declare {shown}: it is a string, which no number is like"
+    family = find_family(partner)
+    shown = _SHOWN[family] if family is not None else "value"
+    message = f"the stream does not declare {quote(column.name)}: it is a string, which no {shown} is like"
     near = suggest(column.name, types)
-    hint = f"add to the stream's file, under properties: {_write_key(column.name)}: {_guess_type(partner)}"
+    hint = _write_line(column.name, partner)
     if near:
         hint = f"did you mean {quote(near)}? If not, {hint}"
     return _refuse(column, message, hint, text)
 
 
+def _refuse_id(column: Column, partner: Node, text: str) -> FilterSyntaxError:
+    message = f"the stream does not give {column.section}.{column.name} a type: it is a string, which no number is like"
+    return _refuse(column, message, _write_line(f"p.{column.name}", partner), text)
+
+
+def _write_line(name: str, partner: Node) -> str:
+    return f"add to the stream's file, under properties: {_write_key(name)}: {_guess_type(partner)}"
+
+
 def _refuse(column: Column, message: str, hint: str, text: str) -> FilterSyntaxError:
     """Return the error for a column; it names a path if `text` is "", as for property filters."""
     if not text:
-        return FilterSyntaxError(message, hint=hint, path=(column.section.value, column.name))
+        name = column.name if column.section is Section.APPLICATION else column.name.replace("_", "-")
+        return FilterSyntaxError(message, hint=hint, path=(column.section.value, name))
     return refuse(text, column.at, message, hint)
 
 
@@ -130,6 +158,8 @@ def _guess_type(partner: Node) -> str:
     match partner:
         case Column(type=type):
             return type
+        case _ if find_family(partner) is Family.BOOLEAN:
+            return "boolean"
         case Now():
             return "timestamp"
         case Literal(value=float()) | Calculation(operator=Arithmetic.DIV):

@@ -42,6 +42,9 @@ FIELDS: dict[Section, dict[str, str]] = {
 }
 """Built-in types of the fixed fields; a stream's file may declare others."""
 
+IDS = frozenset({"message_id", "correlation_id"})
+"""Fields of the section properties that may be numbers in AMQP."""
+
 CLOSED_HEADER_FIELDS = ("durable", "ttl", "first_acquirer", "delivery_count")
 
 DEFAULT_PRIORITY = 4

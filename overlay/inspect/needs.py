@@ -28,6 +28,7 @@ from overlay.kafka.own_topics import (
     lease_group,
     list_shared_topics,
     reply_topic,
+    requests_topic,
     shard_id,
     state_topic,
     workers_group,
@@ -42,6 +43,7 @@ class ResourceKind(Enum):
     INDEX = "index topic"
     STATE = "state topic"
     CONTROL = "control topic"
+    REQUESTS = "requests topic"
     REPLIES = "reply topic"
     EVENTS = "events topic"
     FLEET = "fleet topic"
@@ -111,8 +113,8 @@ def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
     replication = service.topics.replication
     if need.kind is ResourceKind.STATE:
         return NewTopicPlan(service.shards, replication, STATE_CONFIG)
-    if need.kind in (ResourceKind.CONTROL, ResourceKind.REPLIES, ResourceKind.EVENTS):
-        return NewTopicPlan(1, replication, list_shared_topics(service.topics.prefix)[need.name])
+    if need.kind in (ResourceKind.CONTROL, ResourceKind.REQUESTS, ResourceKind.REPLIES, ResourceKind.EVENTS):
+        return NewTopicPlan(1, replication, list_shared_topics(service.topics.prefix, requests=True)[need.name])
     if need.kind is ResourceKind.FLEET:
         return NewTopicPlan(1, replication, FLEET_CONFIG)
     if need.kind is ResourceKind.INDEX:
@@ -229,6 +231,8 @@ def _need_service(loaded: Loaded) -> Iterator[Need]:
     operations = ("Describe", "Read", "Write", "Delete", "Create")
     yield Need(ResourceKind.STATE, state_topic(prefix), operations, owners, tuple(range(service.shards)))
     yield Need(ResourceKind.CONTROL, control_topic(prefix), ("Describe", "Read", "Write", "Create"), users)
+    if service.topics.requests:
+        yield Need(ResourceKind.REQUESTS, requests_topic(prefix), ("Describe", "Read", "Create"), users)
     yield Need(ResourceKind.REPLIES, reply_topic(prefix), ("Describe", "Write", "Create"), users)
     yield Need(ResourceKind.EVENTS, events_topic(prefix), ("Describe", "DescribeConfigs", "Write", "Create"), users)
     if service.fleet.publish:

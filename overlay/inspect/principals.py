@@ -17,6 +17,7 @@ from overlay.kafka.own_topics import (
     control_topic,
     index_topic,
     reply_topic,
+    requests_topic,
     shard_id,
     state_topic,
     workers_group,
@@ -152,8 +153,12 @@ def _need_as_reader(loaded: Loaded) -> Iterator[Need]:
 
 
 def _need_as_asker(loaded: Loaded, role: Role) -> Iterator[Need]:
-    prefix, users = loaded.service.topics.prefix, (role.value,)
-    yield Need(ResourceKind.CONTROL, control_topic(prefix), ("Describe", "Write"), users)
+    topics, users = loaded.service.topics, (role.value,)
+    prefix = topics.prefix
+    if role is Role.PULLER and topics.requests:
+        yield Need(ResourceKind.REQUESTS, requests_topic(prefix), ("Describe", "Write"), users)
+    else:
+        yield Need(ResourceKind.CONTROL, control_topic(prefix), ("Describe", "Write"), users)
     yield Need(ResourceKind.REPLIES, reply_topic(prefix), ("Describe", "Read"), users)
 
 

@@ -28,6 +28,9 @@ CORRELATION = "Overlay-Correlation-Id"
 CLIENT = "Overlay-Client"
 """Header of a request with the client's name, for the audit."""
 
+SENT = "Overlay-Sent"
+"""Header of a request that was copied from the requests topic: when it was sent, ms since 1970."""
+
 CODE, DESCRIPTION = "Nats-Status", "Nats-Description"
 """Headers of a status. It names its stream and consumer as deliveries do."""
 REPLY_TO = "Nats-Reply-To"

@@ -39,6 +39,11 @@ REPLY_CONFIG = {
     "retention.ms": str(HOUR_MS),
     "segment.ms": str(HOUR_MS // 2),
 }
+REQUESTS_CONFIG = {
+    **REPLY_CONFIG,
+    # as in the control topic
+    "message.timestamp.type": "LogAppendTime",
+}
 EVENTS_CONFIG = {**_BOUNDED, "cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
 ACKS_CONFIG = _BOUNDED
 FLEET_CONFIG = {
@@ -81,6 +86,12 @@ def reply_topic(prefix: str) -> str:
     return f"{prefix}.replies"
 
 
+def requests_topic(prefix: str) -> str:
+    """Return the name of the topic for open requests: one partition. The key names the request, as
+    in the control topic (overlay/control/open_requests.py)."""
+    return f"{prefix}.requests"
+
+
 def events_topic(prefix: str) -> str:
     """Return the name of the events topic: one partition. The key is the subject to which JetStream
     would publish the event."""
@@ -113,21 +124,28 @@ def acks_topic(prefix: str, stream: str) -> str:
     return f"{prefix}.{stream}.acks"
 
 
+ORDERED = "ordered-"
+"""How the names of clients' ordered consumers begin."""
+
+
 def ordered_topic(prefix: str, name: str) -> str:
     """Return the name of the temporary output topic of a client's ordered consumer. `name`: that of
-    the consumer. No dot follows the prefix, since names of outputs must not begin with prefix and
-    dot.
+    the consumer, which begins with ORDERED. No dot follows the prefix, since names of outputs must
+    not begin with prefix and dot.
     """
     return f"{prefix}-{name}"
 
 
-def list_shared_topics(prefix: str) -> dict[str, dict[str, str]]:
-    """Return the settings of the topics that all shards share, by name. Each has one partition."""
-    return {
+def list_shared_topics(prefix: str, *, requests: bool = False) -> dict[str, dict[str, str]]:
+    """Return the settings of the topics that all shards share, by name. Each has one partition.
+    `requests`: with the requests topic, which only some services have.
+    """
+    shared = {
         control_topic(prefix): CONTROL_CONFIG,
         reply_topic(prefix): REPLY_CONFIG,
         events_topic(prefix): EVENTS_CONFIG,
     }
+    return shared | ({requests_topic(prefix): REQUESTS_CONFIG} if requests else {})
 
 
 def workers_group(prefix: str) -> str:

@@ -172,7 +172,7 @@ class Transactions(_Sender):
         self._look_back_first()
 
     @property
-    def incarnation(self) -> str:
+    def owner(self) -> str:
         """A text of [0-9x] that names this ownership of the shard; valid after `start`.
 
         It is made of producer id and epoch. Kafka gives each pair to only one InitProducerId, so no

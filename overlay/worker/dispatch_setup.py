@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from aiokafka.client import AIOKafkaClient
 
+from overlay.chance import draw_secret
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, fill_defaults
 from overlay.dispatch.ack_decoder import AckDecoder
@@ -78,7 +79,7 @@ async def open_dispatch_loop(
     }
     commits.has_machines = True
     return DispatchLoop(
-        Dispatcher(_fill_slots(assignment, state, machines, commits.transactions.incarnation), EffectEncoder(prefix)),
+        Dispatcher(_fill_slots(assignment, state, machines, commits.transactions.owner), EffectEncoder(prefix)),
         client,
         AckTopics(
             admin, metrics, since, log_positions, {topic: facts.identity for topic, facts in assignment.outputs.items()}
@@ -94,11 +95,14 @@ async def open_dispatch_loop(
 
 
 def _fill_slots(
-    assignment: Assignment, state: ShardState, machines: Mapping[ConsumerId, ConsumerConfig], incarnation: str
+    assignment: Assignment, state: ShardState, machines: Mapping[ConsumerId, ConsumerConfig], owner: str
 ) -> dict[ConsumerId, ConsumerSlot]:
     """Return the dispatcher's slot of each consumer with a machine: its config, its saved state and
-    where it begins. Removes the machines' saved records from `state`. `incarnation`: the name of
-    this ownership of the shard, which ack tokens contain."""
+    where it begins. Removes the machines' saved records from `state`.
+
+    `owner`: the name of this ownership of the shard. With a secret of the consumer it becomes the
+    incarnation that tokens name. No two are the same, whatever is drawn, since no two owners are.
+    """
     slots: dict[ConsumerId, ConsumerSlot] = {}
     for consumer, config in machines.items():
         known = state.consumers[consumer]
@@ -113,7 +117,7 @@ def _fill_slots(
             min(first.values()) if ledger is None else min(ledger.sequence_from(s, at) for s, at in first.items()) - 1
         )
         last, records = known.replay_until or 0, state.machines.pop(consumer, ())
-        beginning = Beginning(start, known.sequence, last, records, incarnation)
+        beginning = Beginning(start, known.sequence, last, records, f"{owner}-{draw_secret()}")
         reader = assignment.readers[consumer]
         slots[consumer] = slot(
             fill_defaults(config),

@@ -26,7 +26,7 @@ from overlay.errors import OverlayError, SourceUnavailable
 from overlay.fleet.publisher import Publisher
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import reach
-from overlay.kafka.own_topics import list_shared_topics, state_topic
+from overlay.kafka.own_topics import list_shared_topics, requests_topic, state_topic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.topics import find_fault
@@ -238,14 +238,14 @@ class Service:
                 await shard_manager.take_up(registry.effective())
 
     async def _ensure_control(self, admin: Admin) -> bool:
-        """Create the control, reply and events topics where they are missing. Return whether all
-        exist now.
+        """Create the control, reply and events topics where they are missing, and the requests topic
+        if the config asks for it. Return whether all but the last exist now.
 
         False, and an error in the log, for what Kafka refuses: then the consumers of the folder's
         files are still served, but no requests are. Raises SourceUnavailable.
         """
         topics = self.loaded.service.topics
-        wanted = list_shared_topics(topics.prefix)
+        wanted = list_shared_topics(topics.prefix, requests=topics.requests)
         refused: dict[str, str] = {}
         present = await admin.find_topics(wanted, with_config=False, denied=refused)
         missing = {name: config for name, config in wanted.items() if name not in present and name not in refused}
@@ -255,7 +255,7 @@ class Service:
         refused |= more
         for topic, reason in refused.items():
             log.error("a topic of the overlay's own is missing", topic=topic, reason=reason)
-        return not refused
+        return not refused.keys() - {requests_topic(topics.prefix)}
 
     async def _open_request_server(self, admin: Admin) -> None:
         """Set `_request_server` to one that has read the control topic to its end. If Kafka refuses

@@ -47,7 +47,7 @@ def test_messages_by_hand(trips: Trips, running_service: StartService) -> None:
     )  # fmt: skip
     first, second, third = pull(trips, "--count", "3")
     assert [(m["subject"], m["value"]) for m in (first, second, third)] == [("trips.rome", v) for v in ("0", "2", "4")]
-    assert re.match(r"\$JS\.ACK\._\.\d+x\d+\.TRIPS\.work\.1\.1\.1\.", first["token"])
+    assert re.match(r"\$JS\.ACK\._\.\d+x\d+-[\w-]{22}\.TRIPS\.work\.1\.1\.1\.", first["token"])
     found = read_info(trips)
     assert (found["num_ack_pending"], found["num_pending"], found["delivered"]["consumer_seq"]) == (3, 2, 3)
 

@@ -26,6 +26,7 @@ from confluent_kafka.admin._resource import ResourceType
 import overlay
 from overlay.cli.validate import ROLES, validate
 from overlay.client.control.control import Control
+from overlay.client.control.refusals import Refused
 from overlay.config import load
 from overlay.errors import CredentialsRefused
 from overlay.inspect.needs import ResourceKind
@@ -56,6 +57,7 @@ TOPICS = (
     "sec.ORDERS.acks",
     "sec.ORDERS.index",
     "sec.control",
+    "sec.requests",
     "sec.state",
     "sec.events",
 )
@@ -77,7 +79,7 @@ class Site:
 
     def config(self, role: str) -> Path:
         """A folder with the account of a role."""
-        head = f"kafka: {json.dumps(self.kafka(role))}\ntopics: {{prefix: sec}}\nshards: 2\n"
+        head = f"kafka: {json.dumps(self.kafka(role))}\ntopics: {{prefix: sec, requests: true}}\nshards: 2\n"
         consumer = "stream: ORDERS\ndurable_name: {0}\n"
         return write_folder(
             self.folder / role,
@@ -255,6 +257,9 @@ def pull(site: Site, served: Served) -> None:
     control = Control(site.kafka("puller"), "sec")
     try:
         assert [message.value for message in control.next("ORDERS", "pulled", 3, expires=20)] == [b"1", b"2", b"3"]
+        assert control.info("ORDERS", "pulled").num_ack_pending == 3
+        with pytest.raises(Refused, match=r"consumer\.delete is not taken from sec\.requests"):
+            control.delete("ORDERS", "pulled")
     finally:
         control.close()
 
@@ -292,7 +297,7 @@ WORK: dict[str, Callable[[Site, Served], None]] = {
 MAY: dict[str, tuple[set[str], set[str]]] = {
     "reader": ({"out-plain", "out-acked"}, set()),
     "acker": (set(), {"sec.ORDERS.acks"}),
-    "puller": (set(), {"sec.control"}),
+    "puller": (set(), {"sec.requests"}),
     "admin": (set(), {"sec.control"}),
     "viewer": ({"sec.state", "sec.control", "sec.ORDERS.index"}, set()),
     "scanner": ({"orders", "sec.ORDERS.index"}, set()),

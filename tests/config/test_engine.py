@@ -26,6 +26,7 @@ def test_a_consumer_of_spark_is_not_served(tmp_path: Path) -> None:
         ("idle_heartbeat: 1s\nflow_control: true\n", "flow_control: is the service's. Leave it out"),
         ("dead_letter: given-up\n", "dead_letter: has a use only with on_undeliverable: dead_letter"),
         ("interest: always\n", "interest: has no meaning without acks. Leave it out"),
+        ("inactive_threshold: 1h\n", "inactive_threshold: is the service's. Leave it out"),
     ],
 )
 def test_what_a_job_cannot_do_is_refused(tmp_path: Path, more: str, message: str) -> None:
@@ -37,6 +38,15 @@ def test_what_a_job_cannot_do_is_refused(tmp_path: Path, more: str, message: str
     line = next(number for number, text in enumerate(lines, 1) if text.startswith(f"{field}:"))
     assert f"consumers/late.yaml:{line}:{len(field) + 3}: {message}" in found, loaded.problems
     assert not loaded.consumers
+
+
+def test_what_ends_without_readers_is_refused(tmp_path: Path) -> None:
+    """A job does not look at readers: neither a consumer nor its topic would ever end."""
+    ephemeral = SPARK.replace("durable_name", "name")
+    (problem,) = load_files(tmp_path, {"consumers/late.yaml": ephemeral}).problems
+    assert (problem.field, "Write durable_name instead" in str(problem)) == ("name", True)
+    (problem,) = load_files(tmp_path, {"consumers/late.yaml": SPARK + "output: {temporary: true}\n"}).problems
+    assert (problem.field, problem.place.line) == ("output.temporary", 6)
 
 
 def test_a_job_may_write_dead_letters(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ CARRIED = {
     "ack_wait": "5s",
     "backoff": "[1s]",
     "rate_limit_bps": "8000",
-    "sample_freq": '"10%"',
     "sourcing": "true",
     "flow_control": "true\nidle_heartbeat: 1s",
     "deliver_group": "g",
@@ -52,6 +51,12 @@ def test_what_works_now_loads(tmp_path: Path, field: str, value: str) -> None:
 @pytest.mark.parametrize("policy", ["explicit", "all", "none", "flow_control"])
 def test_policies(tmp_path: Path, policy: str) -> None:
     text = CONSUMER.replace("ack_policy: none", f"ack_policy: {policy}")
+    assert load_files(tmp_path, {"consumers/c.yaml": text}).problems == ()
+
+
+@pytest.mark.parametrize("share", ["0", "10%", "100%", "+100"])
+def test_explicit_acks_are_sampled(tmp_path: Path, share: str) -> None:
+    text = CONSUMER.replace("ack_policy: none", f'ack_policy: explicit\nsample_freq: "{share}"')
     assert load_files(tmp_path, {"consumers/c.yaml": text}).problems == ()
 
 
@@ -103,6 +108,7 @@ def test_every_field_is_carried() -> None:
         "deliver_subject",
         "filter_subject",
         "filter_subjects",
+        "sample_freq",
         *CARRIED,
         *PULL,
     }

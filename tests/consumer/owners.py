@@ -31,7 +31,7 @@ def offer(driver: Driver, *sequences: int) -> None:
 
 def tell(driver: Driver, token: Token | bytes, body: bytes = b"+ACK", reply: str = "") -> list[Effect]:
     parsed = parse_ack(token if isinstance(token, bytes) else str(token).encode(), body)
-    return [effect for event in read_ack(parsed, reply) for effect in driver.do(event)]  # type: ignore[arg-type]
+    return driver.do(read_ack(parsed, reply))  # type: ignore[arg-type]
 
 
 def list_pending(machine: Machine) -> list[int]:

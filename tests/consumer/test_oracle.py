@@ -13,7 +13,6 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +81,6 @@ class Twin:
 
     def handle(self, event: Event, now: int = 0) -> None:
         for effect in self.machine.handle(event, now or time.time_ns()):
-            self._take(effect)
-
-    def handle_together(self, events: Iterable[Event]) -> None:
-        """Have the machine take events that one record means, and deliver then, as the dispatcher does. A server takes the
-        ack and the pull of a next before it delivers, too.
-        """
-        now = time.time_ns()
-        for event in events:
-            for effect in self.machine.handle(event, now, most=0):
-                self._take(effect)
-        for effect in self.machine.deliver(now, NEVER):
             self._take(effect)
 
     def tick(self) -> None:
@@ -282,7 +270,7 @@ class Script:
         ack = parse_ack(str(token).encode(), BODIES[verb])
         assert isinstance(ack, Ack)
         floor = self.twin.machine.state.window.floor.consumer
-        self.twin.handle_together(read_ack(ack, reply))
+        self.twin.handle(read_ack(ack, reply))
         if reply and verb in ("ack", "term") and self.config["ack_policy"] == "all" and token.consumer_seq <= floor:
             self.twin.answered[reply] = 1  # a server answers such an ack also if the message comes again
         if verb in ("progress", "delay"):

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from overlay.config import Loaded, LogEnds
-from overlay.config.consumer import AckPolicy
+from overlay.config.consumer import AckPolicy, FilterConfig
+from overlay.control.changes import judge_create
 from overlay.control.records import (
     Definition,
     Origin,
     Pause,
     Subject,
     make_key,
+    write_config,
     write_definition,
     write_drain,
     write_pause,
@@ -19,7 +22,7 @@ from overlay.control.records import (
 from overlay.control.registry import Registry
 from overlay.errors import ConfigError, FilePosition
 from overlay.output.record import Record
-from tests.control.registries import NOW, make_config, make_files, take
+from tests.control.registries import NOW, make_config, make_files, make_request, take
 
 
 def served(registry: Registry) -> dict[str, str]:
@@ -201,3 +204,21 @@ def test_requests_wait_until_they_are_settled() -> None:
     assert list(registry.requests) == ["1", "2"]
     take(registry, Record(make_key(Subject.REQUEST, "1"), None))
     assert list(registry.requests) == ["2"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"ack_policy": "explicit", "sample_freq": "150%"}, {"filter": {"sql": "flag = TRUE"}}],
+    ids=["sampling", "filter"],
+)
+def test_a_definition_of_an_earlier_version_that_is_refused_now_can_be_replaced(fields: dict[str, Any]) -> None:
+    """The consumer is told of and not served; its definition, and with it its state, stays."""
+    registry = Registry(make_files())
+    config = make_config(**fields)
+    take(registry, write_definition(Definition(config, NOW - 5)))
+    found = registry.effective()
+    assert (found.consumers, len(found.problems)) == ({}, 1)
+    assert "consumer S/c is not served" in str(found.problems[0])
+    good = config.model_copy(update={"sample_freq": "50%" if config.sample_freq else "", "filter": FilterConfig()})
+    request = make_request("consumer.create", stream="S", config=write_config(good))
+    assert judge_create(registry, request, NOW, is_bound=False) == Definition(good, NOW - 5)

@@ -46,8 +46,17 @@ def letters_output_topic() -> OutputTopic:
 class Office:
     """`sent`: the tokens of all deliveries; `records`: of the machine, as they were written; `beyond`: for the next step."""
 
-    def __init__(self, count: int, *, size: int = 50, record_cache: RecordCache | None = None, **fields: Any) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        size: int = 50,
+        record_cache: RecordCache | None = None,
+        incarnation: str = "",
+        **fields: Any,
+    ) -> None:
         self.config = configure(**fields)
+        self.incarnation = incarnation
         self.now = START
         self.log = make_records(count, size)
         self.record_cache = record_cache
@@ -63,9 +72,8 @@ class Office:
     def sit(self, records: Iterable[bytes]) -> None:
         """Begin with what is remembered."""
         letters = letters_output_topic() if self.config.dead_letter else None
-        self.slot: ConsumerSlot = slot(
-            self.config, Beginning(records=list(records)), self.now, self.output_topic, letters
-        )
+        beginning = Beginning(records=list(records), incarnation=self.incarnation)
+        self.slot: ConsumerSlot = slot(self.config, beginning, self.now, self.output_topic, letters)
         self.dispatcher = Dispatcher({self.config.id: self.slot}, EffectEncoder("p"), self.record_cache)
 
     @property

@@ -144,8 +144,8 @@ def flatten(said: Sequence[AckBatch | Event]) -> list[Row]:
                 rows.append(("wpi", int(sequences[0]), reply, by))
             case Termed(sequence, consumer_seq, deliveries, reason, reply, by):
                 rows.append(("term", sequence, consumer_seq, deliveries, reason, reply, by))
-            case Pulled(_, reply):
-                rows.append(("pull", reply))
+            case Pulled(_, reply, _, Acked(sequences, consumer_seq, answered, by)):
+                rows += [("ack", int(sequences[0]), consumer_seq, answered, by), ("pull", reply)]
             case FlowAnswered(subject, up_to):
                 rows.append(("flow", subject, up_to))
     return rows
@@ -208,6 +208,22 @@ def test_more_incarnations_than_are_numbered_are_read_as_well() -> None:
     records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
     heard = AckDecoder("S", MINE, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
     assert flatten(heard.said["a"]) == [("ack", n + 1, n + 1, "", f"7x{n}") for n in range(200)]
+
+
+def test_acks_of_many_consumers_are_one_word_each() -> None:
+    """Each consumer has an incarnation of its own, and another one before it."""
+    names = [f"c{number}" for number in range(300)]
+    tokens = [
+        f"$JS.ACK._.{name}-{owner}.S.{name}.1.{n + 1}.{n + 1}.5.0".encode()
+        for n, (owner, name) in enumerate((owner, name) for owner in (1, 2, 1) for name in names)
+    ]
+    records = [Record(n, 0, token, b"+ACK", []) for n, token in enumerate(tokens)]
+    heard = AckDecoder("S", names, (), RULE).read(np.frombuffer(build(records), np.uint8), 0, NO_ABORTS)
+    for number, name in enumerate(names, 1):
+        (said,) = heard.said[name]
+        assert isinstance(said, AckBatch)
+        assert said.sequences.tolist() == [number, number + 300, number + 600]
+        assert {by: rows.tolist() for by, rows in said.split()} == {f"{name}-1": [0, 2], f"{name}-2": [1]}
 
 
 @pytest.mark.parametrize(("stream", "consumer"), [("_", "7x1"), ("_", "_"), ("7x1", "_")])

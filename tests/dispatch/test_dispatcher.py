@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from overlay.consumer.acks import Flaw, Verb
 from overlay.consumer.deadlines import NEVER
-from overlay.consumer.events import Nakked, Paused, Read, Resumed, Termed, Ticked
+from overlay.consumer.events import Acked, Nakked, Paused, Read, Resumed, Termed, Ticked
 from overlay.consumer.window import Pair
 from overlay.dispatch import dispatcher as dispatcher_module
 from overlay.dispatch.ack_decoder import AckBatch
@@ -210,6 +210,25 @@ def test_what_is_given_up_becomes_a_dead_letter() -> None:
     assert rows(office) == [(1, 1), (2, 1), (3, 1), (3, 2)]
     assert dead(office) == [(2, "term"), (3, "max_deliver")]
     assert office.slot.machine.state.window.pending.count == 0
+
+
+@pytest.mark.usefixtures("graves")
+def test_only_deliveries_name_the_incarnation() -> None:
+    """It is what acks authenticate by. Dead letters and events have other readers."""
+    secret = "7x1-sOKmJ0v1Qn6nEw3mJb0wVA"
+    office = Office(3, ack_wait=SECOND, max_deliver=1, dead_letter="graves", sample_freq="100%", incarnation=secret)
+    office.offer()
+    office.step(said=[Acked(np.array([1]), 1), Termed(2, 2, 1, "cannot be read")])
+    office.pass_time(2 * SECOND)
+    assert dead(office) == [(2, "term"), (3, "max_deliver")]
+    written = [
+        (out.topic, record) for work in office.works for _, out in work.batches for record in decode(out).records
+    ]
+    assert {topic for topic, _ in written} == {"out", "graves", "p.events"}
+    for topic, record in written:
+        parts = [record.key or b"", record.value or b"", *(value or b"" for _, value in record.headers)]
+        assert any(secret.encode() in part for part in parts) == (topic == "out")
+    assert not any(secret.encode() in record for work in office.works for record in work.records.values())
 
 
 @pytest.mark.usefixtures("graves")

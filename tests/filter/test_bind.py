@@ -1,4 +1,4 @@
-"""Names become columns, and numbers beside undeclared properties are refused."""
+"""Names become columns, and numbers and booleans beside undeclared properties are refused."""
 
 from __future__ import annotations
 
@@ -84,8 +84,10 @@ def test_places_are_kept() -> None:
         "carrier + 1 = 2",
         "p.subject = 5",
         "gate = carrier",
-        "gate = TRUE",
         "gate = 0xFF",
+        "NOT gate",
+        "p.user_id = 5",
+        "p.message_id = TRUE",
         "gate IN ('a', carrier)",
         "gate LIKE '5%' AND gate IS NOT NULL",
         "(gate = 'a') = (distance = 5)",
@@ -124,6 +126,45 @@ def test_a_number_beside_an_undeclared_property_is_refused(text: str) -> None:
     assert "does not declare gate" in error.message
     assert error.line == 1
     assert error.column == text.index("gate") + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gate = TRUE",
+        "FALSE <> gate",
+        "gate = cancelled",
+        "gate IN ('a', TRUE)",
+        "cancelled IN (gate)",
+        "gate = (distance = 5)",
+        "(carrier IS NULL) <> gate",
+    ],
+)
+def test_a_boolean_beside_an_undeclared_property_is_refused(text: str) -> None:
+    error = refuse(text)
+    assert error.message == "the stream does not declare gate: it is a string, which no boolean is like"
+    assert error.hint == "add to the stream's file, under properties: gate: boolean"
+    assert error.column == text.index("gate") + 1
+    bind(parse(text), {**DECLARED, "gate": "boolean"}, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("p.message_id = 12345", '"p.message_id": long'),
+        ("properties.message_id + 1 > 5.5", '"p.message_id": long'),
+        ("p.correlation_id IN ('a', 1.5)", '"p.correlation_id": double'),
+    ],
+)
+def test_a_number_beside_an_id_is_refused(text: str, line: str) -> None:
+    """A message id of AMQP may be a number; that of a header is a string until the stream says otherwise."""
+    error = refuse(text)
+    assert "which no number is like" in error.message
+    assert error.hint == f"add to the stream's file, under properties: {line}"
+    assert (error.line, error.column) == (1, 1)
+    for prefix, type in (("p", "long"), ("properties", "string")):
+        declared = {f"{prefix}.{name}": type for name in ("message_id", "correlation_id")}
+        bind(parse(text), declared, text)
 
 
 def test_the_error_points_at_the_place_and_says_what_to_add() -> None:
@@ -185,6 +226,14 @@ def test_property_filters_are_refused_by_the_key() -> None:
         bind(parse_properties(mapping), DECLARED, "")
     assert caught.value.path == ("application_properties", "dep_dlay")
     assert "did you mean dep_delay?" in caught.value.hint
+    for wrong, path, line in (
+        ({"application_properties": {"gate": True}}, ("application_properties", "gate"), "gate: boolean"),
+        ({"properties": {"message-id": 12345}}, ("properties", "message-id"), '"p.message_id": long'),
+    ):
+        with pytest.raises(FilterSyntaxError) as caught:
+            bind(parse_properties(wrong), DECLARED, "")
+        assert caught.value.path == path
+        assert caught.value.hint == f"add to the stream's file, under properties: {line}"
     strings = {"application_properties": {"carrier": "AA", "gate": "&p:B", "seat": None}}
     assert not any(isinstance(node, Name) for node in walk(bind(parse_properties(strings), DECLARED, "")))
 

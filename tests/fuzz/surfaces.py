@@ -19,7 +19,7 @@ from overlay.consumer import snapshot
 from overlay.consumer.acks import parse_ack
 from overlay.consumer.pulls import parse_pull
 from overlay.consumer.state import begin
-from overlay.control import records
+from overlay.control import open_requests, records
 from overlay.control.records import Definition, Pause, Subject
 from overlay.control.requests import parse_request
 from overlay.dispatch.reply_address import make_rule, read_address
@@ -31,6 +31,7 @@ from overlay.index.ledger import entries
 from overlay.index.skip import encode as chunks
 from overlay.kafka import header_names
 from overlay.kafka.log_position import LogPosition
+from overlay.kafka.records import StoredRecord
 from overlay.scan import Decoder, Malformed, make_plan
 from overlay.scan.codec import Arena
 from overlay.state import job_plan
@@ -125,6 +126,31 @@ def read_control(data: bytes) -> None:
         found = parse_request(names[0], value, lambda _: None, 1_700_000_000_000, RULE)
         if "config" in found.body:
             records.read_config(found.stream, found.body["config"])
+
+
+# the requests topic
+
+ORDERED = {
+    "name": "ordered-1", "deliver_subject": "overlay-ordered-1", "ack_policy": "none",
+    "output": {"temporary": True, "config": {"retention.ms": 1}},
+}  # fmt: skip
+
+
+def read_open_request(data: bytes) -> None:
+    parts = data.split(SPLIT)
+    key, value, *headers = (*parts, b"", b"")[: max(2, len(parts))]
+    row = StoredRecord(7, 1_700_000_000_000, key, value, dict(zip(HEADERS, headers, strict=False)))
+    request = open_requests.read_open(row, RULE)
+    assert request is not None
+    open_requests.judge_open(request, RULE.prefix)
+    open_requests.copy_request(request, row, "id")
+
+
+OPEN = [
+    SPLIT.join((b"request id-1", dump({"v": 1, "op": "consumer.next", "stream": "S", "consumer": "c", "batch": 5}))),
+    SPLIT.join((b"request id-2", dump({"op": "consumer.create", "stream": "S", "config": ORDERED}), REPLIES[0])),
+    SPLIT.join((b"request id-3", dump({"op": "consumer.delete", "stream": "S", "consumer": "ordered-1"}), REPLIES[1])),
+]
 
 
 @cache
@@ -307,6 +333,7 @@ def list_surfaces() -> list[Surface]:
         Surface("pulls", parse_pull, [b"5", b'{"batch": 5, "expires": 1000000000, "no_wait": true, "group": "g"}']),
         Surface("replies", read_reply, REPLIES),
         Surface("control", read_control, list_control(), (unreadable, ConfigError)),
+        Surface("requests", read_open_request, OPEN, (unreadable,)),
         Surface("state", read_state, list_state(), (StateUnreadable,)),
         Surface("machines", snapshot.decode, list_snapshots(), (snapshot.SnapshotUnreadable,)),
         Surface("plans", job_plan.decode_plan, list_plans(), (StateUnreadable,)),

@@ -10,7 +10,7 @@ import pytest
 
 from overlay.config import checks, document, load
 from overlay.consumer import acks, pulls
-from overlay.control import changes, records, requests, tail
+from overlay.control import changes, open_requests, records, requests, tail
 from overlay.dispatch import ack_decoder, reply_address
 from overlay.filter.limits import DEFAULT
 from overlay.inspect.needs import Need, ResourceKind
@@ -85,11 +85,24 @@ def test_the_table_lists_what_each_role_needs(find: Any) -> None:
             assert find(each).keys() - told[each] <= {"overlay.ORDERS.index", "job-out", "j"}, each
 
 
+def test_a_puller_with_a_topic_for_requests_may_not_write_to_the_control_topic(tmp_path: Path) -> None:
+    text = "kafka: {bootstrap.servers: 'h:1'}\ntopics: {requests: true}\n"
+    loaded = load(write_folder(tmp_path, {"overlay.yaml": text}))
+    found = {role: {need.name: need.operations for need in find_role_needs(loaded, role)} for role in Role}
+    assert found[Role.PULLER] == {
+        "overlay.requests": ("Describe", "Write"),
+        "overlay.replies": ("Describe", "Read"),
+    }
+    assert found[Role.ADMIN]["overlay.control"] == ("Describe", "Write")
+    assert found[Role.SERVICE]["overlay.requests"] == ("Describe", "Read", "Create")
+
+
 LIMITS = {
     "body of an ack": f"{acks.MAX_BODY >> 10} KiB",
     "ranges in one ack": f"{acks.MAX_RANGES:,};",
     "text of a nak or a pull": f"{acks.MAX_TEXT >> 10} KiB",
     "reason of a term": f"{acks.MAX_REASON:,} characters",
+    "an open request": f"{open_requests.MOST_BYTES >> 10} KiB",
     "key": f"{records.MAX_KEY:,} bytes",
     "value": f"{records.MAX_VALUE >> 20} MiB, {records.DEEPEST} levels",
     "a config in a request": f"{changes.MAX_FIELDS} fields, {changes.MAX_ITEMS:,} items",

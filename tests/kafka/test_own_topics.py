@@ -35,6 +35,7 @@ def test_names_of_topics() -> None:
     assert state_topic("p") == "p.state"
     assert [control_topic("p"), reply_topic("p"), events_topic("p")] == ["p.control", "p.replies", "p.events"]
     assert list(list_shared_topics("p")) == ["p.control", "p.replies", "p.events"]
+    assert list(list_shared_topics("p", requests=True)) == ["p.control", "p.replies", "p.events", "p.requests"]
     assert fleet_topic("p") == fleet_app("p") == "p.fleet"
     assert ordered_topic("p", "ordered-1") == "p-ordered-1"
     assert (index_topic("p", "S"), acks_topic("p", "S")) == ("p.S.index", "p.S.acks")

@@ -37,6 +37,11 @@ class Token:
     pending: int
     incarnation: str = ""
 
+    @property
+    def owner(self) -> str:
+        """Producer id and epoch of the owner of the shard: its incarnation without the secret."""
+        return self.incarnation.partition("-")[0]
+
     def __str__(self) -> str:
         numbers = (self.deliveries, self.sequence, self.consumer_sequence, self.time, self.pending)
         more = ["_", self.incarnation] if self.incarnation else []

@@ -18,16 +18,24 @@ from .writing import PREFIX
 ANSWER_S = 10.0
 
 
-async def ask(world: World, id: str, op: str, stream: str, *, inbox: str = "", **body: Any) -> None:
-    """Put a request into the control topic. `inbox`: the topic that is answered to, if it is not the overlay's own."""
+CONTROL = f"{PREFIX}.control"
+
+
+async def ask(
+    world: World, id: str, op: str, stream: str, *, inbox: str = "", topic: str = CONTROL, **body: Any
+) -> None:
+    """Put a request into the control topic, or into another one. `inbox`: the topic that is answered to, if it is not the
+    overlay's own."""
     async with AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True) as producer:
-        await _put(producer, id, op, stream, inbox, body)
+        await _put(producer, id, op, stream, inbox, body, topic)
 
 
-async def _put(producer: AIOKafkaProducer, id: str, op: str, stream: str, inbox: str, body: dict[str, Any]) -> None:
+async def _put(
+    producer: AIOKafkaProducer, id: str, op: str, stream: str, inbox: str, body: dict[str, Any], topic: str = CONTROL
+) -> None:
     value, key = json.dumps({"op": op, "stream": stream, **body}).encode(), f"request {id}".encode()
     headers = [(REPLY_TOPIC, inbox.encode())] if inbox else []
-    await producer.send_and_wait(f"{PREFIX}.control", value, key=key, partition=0, headers=headers)
+    await producer.send_and_wait(topic, value, key=key, partition=0, headers=headers)
 
 
 def find_answers(world: World, id: str) -> list[dict[str, Any]]:

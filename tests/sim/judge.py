@@ -338,7 +338,7 @@ class Judge:
             return deliveries
         fenced = self._cluster.transactions.fenced
         ends = {f"{producer}x{epoch}": at for (producer, epoch), at in fenced.items()}
-        return [each for each in deliveries if each.record.timestamp < ends.get(each.token.incarnation, math.inf)]
+        return [each for each in deliveries if each.record.timestamp < ends.get(each.token.owner, math.inf)]
 
     def _collect(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> dict[int, Said]:
         """Return what was said of each message, by sequence; of a range ack the deliveries of its incarnation. With

@@ -100,10 +100,19 @@ async def say(
     world: World, stream: str, token: bytes, body: bytes, *, partition: int = 0, correlation: str = ""
 ) -> None:
     """Write one record of the stream's ack topic, with this token. `correlation`: as `ack` has it."""
+    await say_all(world, stream, [(token, body)], partition=partition, correlation=correlation)
+
+
+async def say_all(
+    world: World, stream: str, said: Iterable[tuple[bytes, bytes]], *, partition: int = 0, correlation: str = ""
+) -> None:
+    """Write a record of the stream's ack topic for each pair of a token and a body. `correlation`: as `ack` has it."""
 
     async def produce(producer: AIOKafkaProducer) -> None:
-        headers = [(TOKEN, token), *_ask(correlation)]
-        await producer.send_and_wait(acks_topic(PREFIX, stream), body, headers=headers, partition=partition)
+        for token, body in said:
+            headers = [(TOKEN, token), *_ask(correlation)]
+            await producer.send(acks_topic(PREFIX, stream), body, headers=headers, partition=partition)
+        await producer.flush()
 
     await _run(world, produce)
 

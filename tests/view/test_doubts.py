@@ -72,7 +72,7 @@ def test_names_that_no_record_has(orders: StreamConfig) -> None:
         "none of 3 sampled records has the header 'country', which the filter names. For the JSON field say --property"
         " country:string=value:customer.country"
     ]
-    assert miss(topic, "vip = TRUE", is_named=False)[0].endswith("--property vip:boolean=value:vip")
+    assert miss(topic, "vip = 'true'", is_named=False)[0].endswith("--property vip:boolean=value:vip")
     assert miss(orders, "country = 'NO'") == [
         "none of 3 sampled records has the header 'country', which the filter names. For the JSON field add to the file of"
         ' stream ORDERS, under properties: country: {type: string, from: "{value:customer.country}"}'

@@ -29,10 +29,10 @@ from overlay.consumer.acks import Token, Verb, parse_token
 from overlay.control.records import Subject as About
 from overlay.control.records import make_key, read_config, write_config, write_json
 from overlay.control.requests import Op
-from overlay.errors import OverlayError
+from overlay.errors import CredentialsRefused, OverlayError
 from overlay.kafka.header_names import CLIENT, CODE, DESCRIPTION, SUBJECT, TOKEN
 from overlay.kafka.message_headers import read_headers
-from overlay.kafka.own_topics import acks_topic, control_topic
+from overlay.kafka.own_topics import acks_topic, control_topic, requests_topic
 from overlay.kafka.properties import Properties
 from overlay.units import format_time
 
@@ -159,6 +159,8 @@ class Control:
     ) -> None:
         self.prefix, self.timeout, self.name = prefix, timeout, name
         self._inbox = Inbox(kafka, prefix, is_patient=is_patient)
+        self._topic = control_topic(prefix)
+        """The topic that takes its requests."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -367,13 +369,28 @@ class Control:
         id = uuid.uuid4().hex
         value = write_json({"v": 1, "op": op.word, "timeout": int(timeout * _NANOSECONDS), **body})
         headers = [(CLIENT, self.name.encode())] if self.name else []
-        topic, key = control_topic(self.prefix), make_key(About.REQUEST, id)
+        key = make_key(About.REQUEST, id)
         try:
-            yield from self._inbox.ask(topic, key, value, timeout, headers, id=id, quiet_s=quiet_s)
+            try:
+                yield from self._inbox.ask(self._topic, key, value, timeout, headers, id=id, quiet_s=quiet_s)
+            except CredentialsRefused:
+                if not self._take_other_topic():
+                    raise
+                yield from self._inbox.ask(self._topic, key, value, timeout, headers, id=id, quiet_s=quiet_s)
         except NoService as error:
             # a service that starts before the timeout would carry it out
-            self._inbox.withdraw(topic, key)
+            self._inbox.withdraw(self._topic, key)
             raise NoService(f"{error}. The request is withdrawn. Start a service with `overlay run`") from error
+
+    def _take_other_topic(self) -> bool:
+        """Send requests to the requests topic from now on, since Kafka does not let this client write
+        to the control topic. Return False, and change nothing, if the overlay has no such topic.
+        """
+        topic = requests_topic(self.prefix)
+        if self._topic == topic or not self._inbox.has_topic(topic):
+            return False
+        self._topic = topic
+        return True
 
 
 def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from types import TracebackType
 
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.errors import OverlayError, SourceUnavailable
@@ -136,6 +136,16 @@ class Inbox:
         not carry it out. Raises SourceUnavailable, CredentialsRefused.
         """
         self._send(topic, key, None, ())
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether Kafka shows a topic to this user. Raises SourceUnavailable,
+        CredentialsRefused.
+        """
+        try:
+            found = self._open().list_topics(topic, REACH_S).topics.get(topic)
+        except KafkaException as error:
+            raise judge(topic, "Describe", error.args[0]) from error
+        return found is not None and found.error is None
 
     def _open(self) -> Consumer:
         """Return the reader of answers. Open it and the producers if they are not open yet.

@@ -35,7 +35,7 @@ from overlay.config.consumer import AckPolicy
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.jobs import run_apart
 from overlay.kafka.message_headers import read_headers
-from overlay.kafka.own_topics import ordered_topic
+from overlay.kafka.own_topics import ORDERED, ordered_topic
 from overlay.kafka.properties import Properties, for_confluent
 from overlay.logs import get_logger
 
@@ -267,7 +267,7 @@ class _Holdings:
         self.intake: RecordIntake | None = None
         self.closing = threading.Event()
         self._kafka, self._control, self._ack_topic = kafka, control, ack_topic
-        self._base, self._numbers = f"ordered-{uuid.uuid4().hex[:12]}", itertools.count(1)
+        self._base, self._numbers = f"{ORDERED}{uuid.uuid4().hex[:12]}", itertools.count(1)
         self._topic = ordered_topic(control.prefix, self._base)
         self._answers = AckAnswers(kafka, "")
         # only one thread at a time creates or deletes a consumer

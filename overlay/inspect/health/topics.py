@@ -55,6 +55,10 @@ RULES: Mapping[ResourceKind, tuple[Rule, ...]] = {
         ),
         Rule("message.timestamp.type", Severity.WARNING, "how old a request is goes by the clocks of clients"),
     ),
+    ResourceKind.REQUESTS: (
+        Rule("cleanup.policy", Severity.WARNING, "requests pile up, or replace each other"),
+        Rule("message.timestamp.type", Severity.WARNING, "how old a request is goes by the clocks of clients"),
+    ),
     ResourceKind.REPLIES: (Rule("cleanup.policy", Severity.WARNING, "answers pile up, or go before they are read"),),
     ResourceKind.EVENTS: (Rule("cleanup.policy", Severity.WARNING, "events of one kind replace each other"),),
     ResourceKind.FLEET: (

@@ -17,11 +17,15 @@ from confluent_kafka.admin import AdminClient
 
 import overlay
 from overlay.client import BadOrder, Client, ConcurrentIteration, ConsumerInfo, Control, Refused
+from overlay.client.subscribe import ordered
+from overlay.client.subscribe.intake import RecordIntake
 from overlay.client.subscribe.message import Delivered
 from overlay.client.subscribe.order import Reason
-from tests.support.kafka import NewTopicFixture
+from overlay.client.subscribe.target import Target
+from overlay.kafka.properties import Properties
+from tests.support.kafka import NewTopicFixture, remove_records
 from tests.support.waiting import wait_until
-from tests.worker.scenes import DEADLINE_S, Scene, produce, serve
+from tests.worker.scenes import DEADLINE_S, CommittedReader, Scene, produce, serve
 
 
 @pytest.fixture
@@ -74,6 +78,51 @@ def test_a_consumer_that_is_deleted_is_made_anew(scene: Scene, source: str) -> N
             assert (messages.state.renewals, messages.state.reason) == (1, Reason.SILENCE)
         client.close()
     assert read_sequences(found) == list(range(1, 21))
+
+
+def test_a_gap_makes_it_begin_anew_behind_the_last_good_message(
+    scene: Scene, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The private topic loses the first deliveries of a consumer before the client reads them."""
+    lost: list[str] = []
+
+    def lose_and_read(kafka: Properties, target: Target, *arguments: Any, **options: Any) -> RecordIntake:
+        # what the client has fetched cannot be lost any more, so it is lost before the client opens its reader
+        if not lost:
+            lost.append(target.head.consumer)
+            third = await_delivery(scene, target.topic, target.head.consumer, 3)
+            remove_records(scene.bootstrap, target.topic, 0, third + 1)
+        return RecordIntake(kafka, target, *arguments, **options)
+
+    produce(scene.bootstrap, source, ["a"] * 10)
+    with serve(scene):
+        client = open_client(scene)
+        with client.ordered("S", idle_heartbeat="500ms") as messages:
+            found = list(islice(messages, 10))
+            monkeypatch.setattr(ordered, "RecordIntake", lose_and_read)
+            client.control.delete("S", messages.consumer)
+            produce(scene.bootstrap, source, ["a"] * 10)
+            found += islice(messages, 10)
+            assert (messages.state.renewals, messages.state.reason) == (2, Reason.GAP)
+            assert lost and messages.consumer not in lost
+            assert (messages.state.stream_seq, messages.state.consumer_seq) == (20, 10)
+        client.close()
+    assert read_sequences(found) == list(range(1, 21))
+
+
+def await_delivery(scene: Scene, topic: str, consumer: str, consumer_seq: int) -> int:
+    """Wait for a delivery of a consumer, and return its offset."""
+    with CommittedReader(scene.bootstrap, topic) as reader:
+
+        def find() -> list[int]:
+            deliveries = [seen for seen in reader.read() if seen.header(b"Nats-Reply-To")]
+            named = [(seen.token.consumer, seen.token.consumer_sequence) for seen in deliveries]
+            return [
+                seen.offset for seen, name in zip(deliveries, named, strict=True) if name == (consumer, consumer_seq)
+            ]
+
+        wait_until(lambda: bool(find()), DEADLINE_S, f"{consumer} delivers message {consumer_seq}")
+        return find()[0]
 
 
 async def test_a_restart_in_the_midst(scene: Scene, source: str) -> None:

@@ -14,7 +14,7 @@ ACKS = (
             Change(
                 "overlay.consumer.lineage",
                 "        given = np.zeros(consumer_seqs.size, np.bool_)\n"
-                "        for first, last, _ in self._by_name.get(incarnation, ()):\n"
+                "        for first, last, _ in self._by_hidden.get(hide(incarnation), ()):\n"
                 "            given |= (consumer_seqs >= first) & (consumer_seqs <= min(last, delivered))\n"
                 "        return given\n",
                 "        return consumer_seqs <= delivered\n",
@@ -35,6 +35,26 @@ ACKS = (
         ),
         mend="00aedb8",
         history="test_incarnations.py::test_an_ack_settles_what_its_incarnation_gave_out",
+    ),
+    Mutant(
+        "incarnation-without-a-secret",
+        """Name incarnations by the owner of the shard alone. All consumers of the shard have the same name then, so the
+        reader of one can write acks that settle messages of the others.""",
+        (Change("overlay.worker.dispatch_setup", 'f"{owner}-{draw_secret()}"', "owner"),),
+        history="test_strangers.py::test_an_acker_of_one_consumer_moves_no_other",
+    ),
+    Mutant(
+        "any-token-pulls",
+        """Take in the pull request of a `+NXT` whatever its token names. A client that may write acks gets messages of
+        every pull consumer, and with them the tokens that settle them.""",
+        (
+            Change(
+                "overlay.consumer.machine",
+                "        if event.ack is not None and not self._ack_before_pull(event.ack, now):\n            return\n",
+                "        if event.ack is not None:\n            self._ack(event.ack, now)\n",
+            ),
+        ),
+        history="test_strangers.py::test_an_acker_of_one_consumer_moves_no_other",
     ),
     Mutant(
         "partly-lost-range-answered",

@@ -96,4 +96,17 @@ REQUESTS = (
         ),
         mend="82a5d6b",
     ),
+    Mutant(
+        "copies-of-a-former-topic-count",
+        """Read the requests topic from behind the highest offset of which there is a copy, whichever topic that was in. A topic
+        that was created again begins at 0, and its first requests are never read.""",
+        (
+            Change(
+                "overlay.control.relay",
+                "copied.get(self._topic_id, -1) + 1",
+                "max(copied.values(), default=-1) + 1",
+            ),
+        ),
+        history="test_open_requests.py::test_a_requests_topic_that_is_created_again_is_read_from_its_start[False]",
+    ),
 )
