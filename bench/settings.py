@@ -10,7 +10,7 @@ class Settings:
     """scale: how often the flights are repeated; a fraction takes the first part of them.
 
     `only`: the peers to run, empty for all. `codecs` and `selectivities` name the cases of scan and push to run, `cases`
-    those of skip, spark and start; empty for all.
+    those of skip, spark, consumers and start; empty for all.
     """
 
     scale: float = 3
