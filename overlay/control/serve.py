@@ -2,8 +2,9 @@
 
 Every worker reads the topic from its start, so every worker has the same registry. A request is
 answered by the worker that owns the shard of the request's consumer or stream. Only that worker
-writes about it (journal.py). Requests are decided one at a time, on a registry that includes every
-earlier decision: after something is written, the next request waits until it has been read back.
+writes about it (journal.py). Requests are decided on a registry that includes every earlier
+decision: after something is written, the next request waits until it has been read back. Creates
+and updates that do not depend on each other are decided together (grouping.py).
 
 Slow answers do not hold up other requests. A create is answered once the consumer is being served.
 So a client that has the answer can produce the next record and be sure that it is delivered. A
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -45,6 +46,7 @@ from . import decide as rules
 from .brokertime import Age
 from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
+from .grouping import group_requests, is_independent
 from .journal import Journal
 from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
 from .registry import Registry
@@ -66,6 +68,8 @@ HELD_S = 30.0
 has lost its marker. A journal gives its transactions up after 20 s."""
 REST_S = (0.5, 30.0)
 """Shortest and longest pause in seconds after an error; it doubles with each error in a row."""
+TURN = 50
+"""Requests that are decided or answered in one go, before the event loop does other work."""
 DELETED = "it was deleted meanwhile"
 OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
 """Errors that no request has caused."""
@@ -133,7 +137,9 @@ class RequestServer:
     _beginnings: int = 0
     """Those of the tail that we have taken note of."""
     _answering: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """Requests whose answer takes time."""
+    """Requests whose answer takes time. Those that were decided together have one task."""
+    _alone: set[str] = field(default_factory=set)
+    """Requests that could not be decided together with others."""
     _forgotten: set[ConsumerId] = field(default_factory=set)
     """Deleted consumers whose state is dropped already."""
     _lapsed: set[ConsumerId] = field(default_factory=set)
@@ -280,13 +286,22 @@ class RequestServer:
         await self._keep_registry()
         if self._tail.seen >= self._hold:
             await self._pass_over()
-        # each decision needs a registry that contains every earlier one
-        for request in list(self.registry.requests.values()):
+        # each decision needs a registry that contains every earlier one it depends on
+        for shard, requests in self._group_requests():
             if self._tail.seen < self._hold:
                 return
-            shard = self.host.find_shard(request.about)
-            if shard is not None and request.id not in self._answering:
-                await self._handle(request, shard)
+            await self._handle(requests, shard)
+
+    def _group_requests(self) -> Iterator[tuple[int, list[Request]]]:
+        """Yield each shard of ours with requests to decide together, in their order."""
+        waiting = [request for request in self.registry.requests.values() if request.id not in self._answering]
+        self._alone.intersection_update(self.registry.requests)
+        sources = {topic for stream in self.registry.files.streams.values() for topic in stream.topic_names}
+        return group_requests(
+            waiting,
+            self.host.find_shard,
+            lambda request: request.id in self._alone or not is_independent(request, sources),
+        )
 
     async def _begin_again(self) -> None:
         """Drop everything that depends on the former log, after the topic was read again from its
@@ -473,20 +488,42 @@ class RequestServer:
             log.info("requests are passed over: their clients wait no more", count=len(requests), first=requests[0].id)
             await self._write(requests[0].about, [_settle(request) for request in requests])
 
-    async def _handle(self, request: Request, shard: int) -> None:
-        age = self._tail.brokers.judge(request.expires_at, now_ns(), monotonic())
-        if age is Age.UNKNOWN:
-            await self._write(request.about, [Record(make_key(Subject.REQUEST, f"$time-{shard}"), None)])
-            self._tail.brokers.measure(monotonic())
-            return
-        if age is Age.PAST:
-            return  # the next turn passes it over
-        if request.expires_at <= now_ns():
+    async def _handle(self, requests: Sequence[Request], shard: int) -> None:
+        """Decide requests of one shard together, except requests whose clients do not wait any
+        more: the next turn passes them over. First measure the brokers' time if that is needed to
+        tell.
+        """
+        due: list[Request] = []
+        for request in requests:
+            age = self._tail.brokers.judge(request.expires_at, now_ns(), monotonic())
+            if age is Age.UNKNOWN:
+                await self._write(request.about, [Record(make_key(Subject.REQUEST, f"$time-{shard}"), None)])
+                self._tail.brokers.measure(monotonic())
+                return
+            if age is not Age.PAST:
+                due.append(request)
+        if any(request.expires_at <= now_ns() for request in due):
             self._tell_ahead()
-        if not await self._knows_all(shard):
+        if not due or not await self._knows_all(shard):
             return
-        async with self._answer_failure(request):
-            await self._decide(request)
+        if len(due) > 1:
+            await self._decide_together(due)
+        else:
+            async with self._answer_failure(due[0]):
+                await self._decide(due)
+
+    async def _decide_together(self, requests: Sequence[Request]) -> None:
+        """Decide requests that do not depend on each other. If that fails because of one of them,
+        the next turns decide each alone.
+        """
+        try:
+            await self._decide(requests)
+        except OF_KAFKA:
+            raise
+        except Exception as error:  # noqa: BLE001 - the request that causes it is answered when it is alone
+            log.warning("requests are decided one by one", count=len(requests), reason=str(error))
+            self._alone.update(request.id for request in requests)
+            self.wake()
 
     def _tell_ahead(self) -> None:
         ahead = self._tail.brokers.tell_ahead(now_ns(), monotonic())
@@ -498,56 +535,86 @@ class RequestServer:
                 seconds=round(ahead, 3),
             )
 
-    async def _decide(self, request: Request) -> None:
-        """Decide a request and carry the decision out. A create or update is answered by a task
-        once the consumer is served."""
-        decision = decide(self.registry, self.host, request, now_ns(), await self._find_ends(request))
-        await self._carry_out(request, decision)
-        if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
-            task = asyncio.create_task(self._answer_served(request, self._hold))
-            self._answering[request.id] = task
-            task.add_done_callback(lambda _: self._answering.pop(request.id, None))
+    async def _decide(self, requests: Sequence[Request]) -> None:
+        """Decide requests of one shard, and carry the decisions out in one transaction. Creates and
+        updates are answered by a task once the consumers are served."""
+        records: list[Record] = []
+        entries: list[Entry] = []
+        later: list[Request] = []
+        ends: dict[str, LogEnds | None] = {}
+        for count, request in enumerate(requests, 1):
+            decision = decide(self.registry, self.host, request, now_ns(), await self._find_ends(request, ends))
+            more = self._carry_out(request, decision)
+            records += more[0]
+            entries += more[1]
+            if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
+                later.append(request)
+            if count % TURN == 0:
+                await asyncio.sleep(0)
+        if records or entries:
+            await self._write(requests[0].about, records, entries, decided=True)
+        if later:
+            task = asyncio.create_task(self._answer_served(later, self._hold))
+            self._answering.update((request.id, task) for request in later)
+            task.add_done_callback(lambda _: self._forget_answered(later))
 
-    async def _find_ends(self, request: Request) -> LogEnds | None:
+    def _forget_answered(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._answering.pop(request.id, None)
+
+    async def _find_ends(self, request: Request, known: dict[str, LogEnds | None]) -> LogEnds | None:
         """Return the ends of the stream's logs for a request that may create a consumer, None if
-        they are not needed or unknown."""
+        they are not needed or unknown. `known`: by stream, those that were found for requests that
+        are decided together; they are added."""
         stream, config = self.registry.files.streams.get(request.stream), request.body.get("config")
         is_new = request.op is Op.CREATE and request.about not in self.registry.definitions
         policy = config.get("deliver_policy") if isinstance(config, dict) else None
         if stream is None or not is_new or not any(policy == each for each in DeliverPolicy if each.begins_at_end):
             return None
-        return await find_log_ends(self.admin, stream)
+        if stream.name not in known:
+            known[stream.name] = await find_log_ends(self.admin, stream)
+        return known[stream.name]
 
-    async def _carry_out(self, request: Request, decision: Decision) -> None:
-        """Write a decision to the topics: its records, its advisory, and its answer if there is one now."""
+    def _carry_out(self, request: Request, decision: Decision) -> tuple[list[Record], list[Entry]]:
+        """Return what a decision writes: its records to the control topic, and its advisory and its answer, if there is one
+        now."""
         entries: list[Entry] = []
         if decision.advisory is not None:
             entries += encode_notices([Advise(decision.advisory)], *request.about, now_ns(), self.prefix)
         if decision.response is not None:
             entries += self._answer(request, decision.response)
-        records = [*decision.records, *([_settle(request)] if decision.is_settled else [])]
-        if records or entries:
-            await self._write(request.about, records, entries, decided=True)
+        return [*decision.records, *([_settle(request)] if decision.is_settled else [])], entries
 
-    async def _answer_served(self, request: Request, written: int) -> None:
-        """Answer a create or update once the consumer is served, or after SERVED_S with its present
-        state. Errors of Kafka are logged; then the request stays, and is decided again.
+    async def _answer_served(self, requests: Sequence[Request], written: int) -> None:
+        """Answer creates and updates of one shard once their consumers are served, or after SERVED_S
+        with their present state. Errors of Kafka are logged; then the requests stay, and are decided
+        again.
 
-        `written`: the offset behind the definition, which must have been read back.
+        `written`: the offset behind the definitions, which must have been read back.
         """
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SERVED_S):
-                    await self._await_served(request.about, written)
-            async with self._answer_failure(request):
-                if request.about in self.registry.effective().consumers:
-                    response = respond(request, describe(self.registry, self.host, request.about, now_ns()))
-                else:
-                    response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED))
-                await self._write(request.about, [], self._answer(request, response))
+                    for request in requests:
+                        await self._await_served(request.about, written)
+            entries: list[Entry] = []
+            for count, request in enumerate(requests, 1):
+                entries += self._answer(request, self._describe_made(request))
+                if count % TURN == 0:
+                    await asyncio.sleep(0)
+            await self._write(requests[0].about, [], entries)
         except OF_KAFKA as error:
-            log.warning("a request is answered later", reason=str(error))
+            log.warning("requests are answered later", count=len(requests), reason=str(error))
             await self._drop_journals()
+
+    def _describe_made(self, request: Request) -> Body:
+        """Return the answer to a create or update that was carried out."""
+        try:
+            if request.about in self.registry.effective().consumers:
+                return respond(request, describe(self.registry, self.host, request.about, now_ns()))
+            return respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED))
+        except Exception:  # noqa: BLE001 - logged with the answer
+            return self._refuse_failed(request)
 
     async def _await_served(self, id: ConsumerId, written: int) -> None:
         """Wait until the topic was read up to offset `written`, and the consumer is served or deleted."""
@@ -568,10 +635,15 @@ class RequestServer:
             yield
         except OF_KAFKA:
             raise
-        except Exception:
-            log.exception("a request fails", request=request.id, subject=request.subject)
-            refusal = refuse(10012, "the log of the service says more", err="internal error")
-            await self._write(request.about, [], self._answer(request, respond_refused(request, refusal)))
+        except Exception:  # noqa: BLE001 - logged with the answer
+            await self._write(request.about, [], self._answer(request, self._refuse_failed(request)))
+
+    @staticmethod
+    def _refuse_failed(request: Request) -> Body:
+        """Log the present exception, which a request has caused, and return the answer to the request."""
+        log.exception("a request fails", request=request.id, subject=request.subject)
+        refusal = refuse(10012, "the log of the service says more", err="internal error")
+        return respond_refused(request, refusal)
 
     def _answer(self, request: Request, response: Body) -> list[Entry]:
         """Return the records that end a request: the answer, the tombstone of the request, and the

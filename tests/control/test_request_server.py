@@ -73,6 +73,7 @@ class Log:
     refuses: set[str] = field(default_factory=set)
     largest: int = 1_000_000
     entries: list[Entry] = field(default_factory=list)
+    commits: int = 0
 
     def __call__(self, *_: object) -> Log:
         return self
@@ -90,6 +91,7 @@ class Log:
             if entry.size > self.largest:
                 raise DeliveryFailed(entry.topic, 0, "too large", final=True)
         self.entries += entries
+        self.commits += 1
         return -1
 
     async def make_room(self) -> None:
@@ -237,6 +239,71 @@ async def test_a_definition_that_the_topic_does_not_take_is_refused(
     await take_turns(request_server, log)
     assert "error" in log.answers[ONE]
     assert log.answers[TWO]["total"] == 0
+
+
+def ask_for(registry: Registry, names: Iterable[str], **fields: str) -> None:
+    """Have requests to create consumers in the registry, without others."""
+    registry.requests.clear()
+    for name in names:
+        config = {"durable_name": name, "deliver_subject": f"out-{name}", "ack_policy": "none", **fields}
+        body = json.dumps({"op": "consumer.create", "stream": "S", "config": config}).encode()
+        registry.take(f"request {name}".encode(), body, dict[str, bytes]().get, now_ns() // 10**6)
+
+
+def list_answers(log: Log) -> dict[str, Any]:
+    """The answers in the overlay's own reply topic, by request."""
+    answers = [entry.record for entry in log.entries if entry.topic == f"{PREFIX}.replies"]
+    return {(record.key or b"").decode(): json.loads(record.value or b"") for record in answers}
+
+
+async def test_creates_are_decided_and_answered_together(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"made-{number:02}" for number in range(3 * serve.TURN // 2)]
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    request_server._unwritten = []
+    ask_for(registry, names)
+    await request_server._turn()
+    assert log.commits == 1
+    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    host.reports |= {("S", name): {"state": "running"} for name in names}
+    take(registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    assert [id[1] for id in registry.definitions] == names
+    await asyncio.gather(*request_server._answering.values())
+    assert log.commits == 2
+    assert {name: answer["name"] for name, answer in list_answers(log).items()} == {name: name for name in names}
+    assert sorted(log.settled) == [f"request {name}" for name in names]
+    await asyncio.sleep(0)
+    assert not request_server._answering
+
+
+async def test_a_create_that_fails_takes_no_other_along(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are decided anew, one by one."""
+    names = ["a", "b", "c"]
+    ask_for(request_server.registry, names)
+
+    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+        large = Record(b"consumer S x", bytes(2_000) if request.id == "b" else b"{}")
+        return Decision(respond(request, {"name": request.id}), (large,))
+
+    monkeypatch.setattr(serve, "decide", decide)
+    log.largest = 1_000
+    await take_turns(request_server, log)
+    assert sorted(log.settled) == [f"request {name}" for name in names]
+    answers = list_answers(log)
+    assert {name for name, answer in answers.items() if "error" in answer} == {"b"}
+    assert (answers["a"]["name"], answers["c"]["name"]) == ("a", "c")
+    await request_server._turn()
+    assert not request_server._alone
+
+
+async def test_an_output_that_a_stream_reads_is_decided_alone(request_server: RequestServer, log: Log) -> None:
+    ask_for(request_server.registry, ["a", "b"], deliver_subject="source")
+    await take_turns(request_server, log)
+    assert {answer["error"]["err_code"] for answer in list_answers(log).values()} == {10081}
+    assert log.commits == 2
 
 
 async def test_many_files_are_written_at_once_and_compared_once_each(
