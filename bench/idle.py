@@ -26,9 +26,8 @@ CASES = ("idle-memory", "idle-cpu")
 LIMIT_KB = 20.0
 LIMIT_PERCENT = 1.0
 OUTPUTS = 32
-SETTLE_S = 10.0
-"""Seconds after the start that are not measured: the first statuses, garbage of the start."""
-IDLE_S = 15.0
+SETTLE = 2
+"""A service is left alone for so many times the measured interval before, until it has told the fleet of all consumers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def measure(bootstrap: str, count: int, settings: Settings, progress: Progress) 
 
     def run(side: _Side) -> float:
         progress.say(f"consumers idle: {side.name}")
-        found[side.name].append(_look(orders, side))
+        found[side.name].append(_look(orders, side, settings.latency_s))
         return found[side.name][-1].memory
 
     runs = take_turns([_Side(OVERLAY, list_each(count)), _Side("one", list_each(1))], settings.rounds, run)
@@ -77,13 +76,13 @@ def measure(bootstrap: str, count: int, settings: Settings, progress: Progress) 
     )
 
 
-def _look(orders: Orders, side: _Side) -> _Rest:
-    """Start a service, and look at its process while it has nothing to do."""
+def _look(orders: Orders, side: _Side, interval_s: float) -> _Rest:
+    """Start a service, and look at its process while it has nothing to do, for so many seconds."""
     with make_crowd(orders, side.consumers, OUTPUTS) as crowd, crowd.run() as id:
         process = psutil.Process(id)
-        time.sleep(SETTLE_S)
+        time.sleep(SETTLE * interval_s)
         before, began = process.cpu_times(), time.perf_counter()
-        time.sleep(IDLE_S)
+        time.sleep(interval_s)
         after, seconds = process.cpu_times(), time.perf_counter() - began
         spent = after.user + after.system - before.user - before.system
         return _Rest(process.memory_full_info().uss, spent / seconds * 100)

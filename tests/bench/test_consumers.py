@@ -30,8 +30,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(consumers, "RECORDS", 4_000)
     monkeypatch.setattr(consumers, "WARM_UP", 1_000)
     for module, name, value in (
-        (idle, "SETTLE_S", 0.1),
-        (idle, "IDLE_S", 0.1),
         (thousands, "SETTLE_S", 0.5),
         (thousands, "CHANGE_S", 0.3),
         (far_behind, "SETTLE_S", 1),
