@@ -279,7 +279,6 @@ class Cursors:
                 continue
             number = self._make_cursor_group()
             for partition, cursor in cursors:
-                self._tails.pop(partition, None)
                 if members - waiting:
                     rest = cursor.members - waiting
                     other = replace(cursor, members=rest, cursor_group=number, route=None, fetched=None)
