@@ -9,13 +9,16 @@ written in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from .records import ConsumerId
 from .requests import Op, Request
 
 MOST = 500
-"""Most requests that are decided together: the event loop works on them for some 100 ms."""
+"""Most requests that are decided together."""
+MOST_CHARACTERS = 4 << 20
+"""Most characters of the requests that are decided together, apart from the last of them. What they
+lead to is held in memory until it is written."""
 
 
 def group_requests(
@@ -33,7 +36,7 @@ def group_requests(
         if shard is None:
             continue
         alone, group = is_alone(request), groups.get(shard, {})
-        if alone or request.about in group or len(group) >= MOST:
+        if alone or request.about in group or _is_full(group):
             yield from _list_groups(groups)
             groups.clear()
         if alone:
@@ -41,6 +44,10 @@ def group_requests(
         else:
             groups.setdefault(shard, {})[request.about] = request
     yield from _list_groups(groups)
+
+
+def _is_full(group: Mapping[ConsumerId, Request]) -> bool:
+    return len(group) >= MOST or sum(len(request.text) for request in group.values()) >= MOST_CHARACTERS
 
 
 def _list_groups(groups: dict[int, dict[ConsumerId, Request]]) -> list[tuple[int, list[Request]]]:

@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 from aiokafka.errors import KafkaError
@@ -40,7 +41,7 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from overlay.waits import Backoff, is_set_within, unless, until
+from overlay.waits import Backoff, Slices, is_set_within, unless, until
 
 from . import decide as rules
 from .brokertime import Age
@@ -68,8 +69,8 @@ HELD_S = 30.0
 has lost its marker. A journal gives its transactions up after 20 s."""
 REST_S = (0.5, 30.0)
 """Shortest and longest pause in seconds after an error; it doubles with each error in a row."""
-TURN = 50
-"""Requests that are decided or answered in one go, before the event loop does other work."""
+SLICE_S = 0.02
+"""Seconds of deciding or answering requests before the event loop does other work."""
 DELETED = "it was deleted meanwhile"
 OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
 """Errors that no request has caused."""
@@ -543,17 +544,17 @@ class RequestServer:
         entries: list[Entry] = []
         later: list[Request] = []
         ends: dict[str, LogEnds | None] = {}
-        for count, request in enumerate(requests, 1):
+        slices = Slices(SLICE_S)
+        for request in requests:
             decision = decide(self.registry, self.host, request, now_ns(), await self._find_ends(request, ends))
             more = self._carry_out(request, decision)
             records += more[0]
             entries += more[1]
             if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
                 later.append(request)
-            if count % TURN == 0:
-                await asyncio.sleep(0)
+            await slices.rest()
         if records or entries:
-            await self._write(requests[0].about, records, entries, decided=True)
+            await self._write(requests[0].about, records, entries, decided=True, is_whole=len(requests) > 1)
         if later:
             task = asyncio.create_task(self._answer_served(later, self._hold))
             self._answering.update((request.id, task) for request in later)
@@ -598,15 +599,31 @@ class RequestServer:
                 async with asyncio.timeout(SERVED_S):
                     for request in requests:
                         await self._await_served(request.about, written)
-            entries: list[Entry] = []
-            for count, request in enumerate(requests, 1):
-                entries += self._answer(request, self._describe_made(request))
-                if count % TURN == 0:
-                    await asyncio.sleep(0)
-            await self._write(requests[0].about, [], entries)
+            await self._answer_made(requests)
         except OF_KAFKA as error:
             log.warning("requests are answered later", count=len(requests), reason=str(error))
             await self._drop_journals()
+
+    async def _answer_made(self, requests: Sequence[Request]) -> None:
+        """Answer creates and updates that were carried out, in one transaction. If a topic refuses
+        that, because of one of them, answer each in a transaction of its own. Raises errors of
+        Kafka.
+        """
+        slices = Slices(SLICE_S)
+        entries: list[list[Entry]] = []
+        for request in requests:
+            entries.append(self._answer(request, self._describe_made(request)))
+            await slices.rest()
+        if len(requests) > 1:
+            try:
+                await self._write(requests[0].about, [], list(chain.from_iterable(entries)), is_whole=True)
+            except DeliveryFailed as error:
+                log.warning("requests are answered one by one", count=len(requests), reason=str(error))
+            else:
+                return
+        for request, its_own in zip(requests, entries, strict=True):
+            async with self._answer_failure(request):
+                await self._write(request.about, [], its_own)
 
     def _describe_made(self, request: Request) -> Body:
         """Return the answer to a create or update that was carried out."""
@@ -661,7 +678,13 @@ class RequestServer:
     # writing
 
     async def _write(
-        self, about: ConsumerId, records: Sequence[Record], entries: Sequence[Entry] = (), *, decided: bool = False
+        self,
+        about: ConsumerId,
+        records: Sequence[Record],
+        entries: Sequence[Entry] = (),
+        *,
+        decided: bool = False,
+        is_whole: bool = False,
     ) -> None:
         """Commit records and entries as the owner of a consumer's or stream's shard. Write nothing
         if the shard is not ours any more.
@@ -669,6 +692,9 @@ class RequestServer:
         `decided`: they follow from what the registry contained at the last `_knows_all`. Raises
         SourceUnavailable if the journal of that time is closed: another worker may have written
         since, and this has to be decided anew.
+
+        If a topic refuses its part, the rest is written without that topic's part. But if
+        `is_whole`, nothing is written, and DeliveryFailed is raised.
 
         Answers are sent after the commit, outside of it: clients choose their topics, and a topic
         that refuses must not block anything.
@@ -694,23 +720,23 @@ class RequestServer:
                     return
                 except DeliveryFailed as error:
                     await self._journals.pop(shard).close()
-                    wanted = self._leave_out(error, wanted)
+                    wanted = self._leave_out(error, wanted, is_whole=is_whole)
                 except BaseException:
                     # the journal is unusable now, and other tasks may wait here to write
                     await self._journals.pop(shard).close()
                     raise
 
-    def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry]) -> list[Entry]:
+    def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
         """Log that the topic named in `error` refuses its records, and return the other entries, to
         be written without them. An audit repeats the request, and may be larger than the events
         topic accepts.
 
         Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
-        refuses.
+        refuses or if `is_whole`.
         """
         if not error.final and error.topic in list_shared_topics(self.prefix):
             raise SourceUnavailable(str(error)) from error
-        if error.topic == self._tail.topic:
+        if is_whole or error.topic == self._tail.topic:
             raise error
         log.warning("something is written without what goes to a topic", topic=error.topic, reason=error.reason)
         return [entry for entry in wanted if entry.topic != error.topic]

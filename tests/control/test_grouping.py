@@ -49,6 +49,12 @@ def test_groups_have_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert group([(str(2 * number), False) for number in range(5)], 1) == [(0, [0, 1]), (0, [2, 3]), (0, [4])]
 
 
+def test_large_requests_make_small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(make(0, "0").text)
+    monkeypatch.setattr(grouping, "MOST_CHARACTERS", 2 * size)
+    assert group([(str(2 * number), False) for number in range(5)], 1) == [(0, [0, 1]), (0, [2, 3]), (0, [4])]
+
+
 @given(st.lists(st.tuples(st.sampled_from("0123456"), st.booleans())), st.integers(1, 3))
 def test_every_request_is_decided_once_and_after_those_it_depends_on(asked: list[Asked], shards: int) -> None:
     groups = group(asked, shards)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -72,6 +72,9 @@ class Log:
 
     refuses: set[str] = field(default_factory=set)
     largest: int = 1_000_000
+    """Most bytes of a record."""
+    largest_event: int = 1_000_000
+    """Most bytes of a record of the events topic."""
     entries: list[Entry] = field(default_factory=list)
     commits: int = 0
 
@@ -88,7 +91,7 @@ class Log:
         for topic in self.refuses.intersection(entry.topic for entry in entries):
             raise DeliveryFailed(topic, 0, "too large", final=True)
         for entry in entries:
-            if entry.size > self.largest:
+            if entry.size > (self.largest_event if entry.topic == f"{PREFIX}.events" else self.largest):
                 raise DeliveryFailed(entry.topic, 0, "too large", final=True)
         self.entries += entries
         self.commits += 1
@@ -259,7 +262,7 @@ def list_answers(log: Log) -> dict[str, Any]:
 async def test_creates_are_decided_and_answered_together(
     request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"made-{number:02}" for number in range(3 * serve.TURN // 2)]
+    names = [f"made-{number:02}" for number in range(75)]
     registry, host = request_server.registry, cast(Owner, request_server.host)
     request_server._unwritten = []
     ask_for(registry, names)
@@ -297,6 +300,48 @@ async def test_a_create_that_fails_takes_no_other_along(
     assert (answers["a"]["name"], answers["c"]["name"]) == ("a", "c")
     await request_server._turn()
     assert not request_server._alone
+
+
+@pytest.mark.parametrize("at", ["decide", "answer"])
+async def test_a_large_audit_takes_no_audit_of_another_request_along(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Of requests that are decided together, refused at once or answered once the consumers are served."""
+    names = ["a", "b", "c"]
+    ask_for(request_server.registry, names)
+    large = replace(request_server.registry.requests["b"], text="x" * 5_000)
+    request_server.registry.requests["b"] = large
+
+    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+        return Decision(respond(request, {"name": request.id}) if at == "decide" else None)
+
+    monkeypatch.setattr(serve, "decide", decide)
+    monkeypatch.setattr(serve, "SERVED_S", 0.01)
+    log.largest_event = 4_000
+    await take_turns(request_server, log)
+    assert sorted(log.settled) == [f"request {name}" for name in names]
+    assert list_answers(log).keys() == set(names)
+    audits = [entry.record.value or b"" for entry in log.entries if entry.topic == f"{PREFIX}.events"]
+    assert [name for name in names if any(f"out-{name}" in audit.decode() for audit in audits)] == ["a", "c"]
+
+
+async def test_an_answer_that_cannot_be_described_takes_no_other_along(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell(registry: Registry, host: Host, id: tuple[str, str], now: int) -> Body:
+        if id[1] == "b":
+            raise OverflowError("too much")
+        return {"name": id[1]}
+
+    ask_for(request_server.registry, ["a", "b", "c"])
+    request_server._unwritten = []
+    await request_server._turn()
+    take(request_server.registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    monkeypatch.setattr(serve, "describe", tell)
+    monkeypatch.setattr(serve, "SERVED_S", 0.01)
+    await take_turns(request_server, log)
+    answers = list_answers(log)
+    assert {name: "error" in answer for name, answer in answers.items()} == {"a": False, "b": True, "c": False}
 
 
 async def test_an_output_that_a_stream_reads_is_decided_alone(request_server: RequestServer, log: Log) -> None:
