@@ -102,8 +102,7 @@ async def find_start(
     Raises SourceChanged or SourceUnavailable.
     """
     index = index or Index(stream)
-    if bounds is None:
-        bounds = await admin.find_bounds(sources)
+    bounds = bounds or await admin.find_bounds(sources)
     earliest = {source: first for source, (first, _) in bounds.items()}
     ends = {source: end for source, (_, end) in bounds.items()}
     # policies that begin at the end use the end at the consumer's creation
