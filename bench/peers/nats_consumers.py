@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from typing import cast
 
 import nats
 from nats.aio.msg import Msg
@@ -64,7 +65,7 @@ async def _receive(url: str, job: Job) -> Tally:
     try:
         stream, began = client.jetstream(), time.perf_counter()
         for wants in job.consumers.values():
-            config = ConsumerConfig(filter_subjects=wants["filter_subjects"])
+            config = ConsumerConfig(filter_subjects=cast("list[str]", wants["filter_subjects"]))
             await stream.subscribe(f"{STREAM}.>", stream=STREAM, ordered_consumer=True, cb=receive, config=config)
         async with asyncio.timeout(DEADLINE_S):
             await done.wait()

@@ -32,7 +32,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module, name, value in (
         (thousands, "SETTLE_S", 0.5),
         (thousands, "CHANGE_S", 0.3),
-        (far_behind, "SETTLE_S", 1),
+        (far_behind, "SETTLE_S", 1.0),
     ):
         monkeypatch.setattr(module, name, value)
     for module in (idle, thousands):
