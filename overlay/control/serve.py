@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -592,16 +593,24 @@ class RequestServer:
         with their present state. Errors of Kafka are logged; then the requests stay, and are decided
         again.
 
-        `written`: the offset behind the definitions, which must have been read back.
+        `written`: the offset behind the definitions, which must have been read back. Mostly a new
+        session serves all consumers at once. So each look is at one of them, and at the others only
+        once that one is served.
         """
+        waiting, deadline = deque(requests), monotonic() + SERVED_S
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SERVED_S):
-                    for request in requests:
-                        await self._await_served(request.about, written)
-            await self._answer_made(requests)
+            while waiting:
+                is_late = monotonic() >= deadline
+                if not is_late and not self._is_made(waiting[0].about, written):
+                    waiting.rotate(-1)  # one that is not served holds up no other
+                    await asyncio.sleep(LOOK_S)
+                    continue
+                made = [request for request in waiting if is_late or self._is_made(request.about, written)]
+                await self._answer_made(made)
+                answered = {request.id for request in made}
+                waiting = deque(request for request in waiting if request.id not in answered)
         except OF_KAFKA as error:
-            log.warning("requests are answered later", count=len(requests), reason=str(error))
+            log.warning("requests are answered later", count=len(waiting), reason=str(error))
             await self._drop_journals()
 
     async def _answer_made(self, requests: Sequence[Request]) -> None:
@@ -634,11 +643,10 @@ class RequestServer:
         except Exception:  # noqa: BLE001 - logged with the answer
             return self._refuse_failed(request)
 
-    async def _await_served(self, id: ConsumerId, written: int) -> None:
-        """Wait until the topic was read up to offset `written`, and the consumer is served or deleted."""
-        await until(lambda: self._tail.seen >= written and self._is_served_or_gone(id), pause_s=LOOK_S)
-
-    def _is_served_or_gone(self, id: ConsumerId) -> bool:
+    def _is_made(self, id: ConsumerId, written: int) -> bool:
+        """Return whether the topic was read up to offset `written`, and the consumer is served or deleted."""
+        if self._tail.seen < written:
+            return False
         is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
         return is_served or id not in self.registry.effective().consumers
 

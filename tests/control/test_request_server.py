@@ -24,6 +24,7 @@ from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.waits import until
 from tests.control.registries import PREFIX, Worker, make_config, make_files, take
 
 ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"
@@ -342,6 +343,25 @@ async def test_an_answer_that_cannot_be_described_takes_no_other_along(
     await take_turns(request_server, log)
     answers = list_answers(log)
     assert {name: "error" in answer for name, answer in answers.items()} == {"a": False, "b": True, "c": False}
+
+
+async def test_a_consumer_that_is_not_served_holds_up_no_other_answer(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader of its stream's partition may be away, for example."""
+    names = ["a", "b", "c"]
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    ask_for(registry, names)
+    request_server._unwritten = []
+    await request_server._turn()
+    take(registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    for served in (["b", "c"], names):
+        host.reports |= {("S", name): {"state": "running"} for name in served}
+        async with asyncio.timeout(10):
+            await until(lambda served=served: list_answers(log).keys() == set(served), pause_s=0.01)
+    await asyncio.gather(*request_server._answering.values())
+    assert sorted(log.settled) == [f"request {name}" for name in names]
 
 
 async def test_an_output_that_a_stream_reads_is_decided_alone(request_server: RequestServer, log: Log) -> None:
