@@ -29,12 +29,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(consumers, "MILLION", 4_000)
     monkeypatch.setattr(consumers, "RECORDS", 4_000)
     monkeypatch.setattr(consumers, "WARM_UP", 1_000)
-    for module, name, value in (
-        (thousands, "SETTLE_S", 0.5),
-        (thousands, "CHANGE_S", 0.3),
-        (far_behind, "SETTLE_S", 1.0),
-    ):
-        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(thousands, "SETTLE_S", 0.5)
+    monkeypatch.setattr(thousands, "CHANGE_S", 0.3)
+    monkeypatch.setattr(far_behind, "SETTLE_S", 1)
     for module in (idle, thousands):
         monkeypatch.setattr(module, "OUTPUTS", 2)
     yield
