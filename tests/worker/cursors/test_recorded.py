@@ -136,7 +136,7 @@ TAIL_IS_OVERTAKEN: list[Step] = [("trim", 1, 6)]
 @example(starts=[(3, 3, False), (3, 3, False)], ordered=False, steps=PARKED_FOR_A_MOMENT)
 @example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=FOREMOST_COMES_BACK)
 @example(starts=[(3, 3, False), (0, 3, False)], ordered=False, steps=TAIL_IS_OVERTAKEN)
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 def test_the_state_follows_consumers_that_are_given_nothing(
     starts: list[tuple[int, int, bool]], ordered: bool, steps: list[Step]
 ) -> None:
