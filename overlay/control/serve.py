@@ -293,7 +293,8 @@ class RequestServer:
         for shard, requests in self._group_requests():
             if self._tail.seen < self._hold:
                 return
-            await self._handle(requests, shard)
+            if not await self._handle(requests, shard):
+                return
 
     def _group_requests(self) -> Iterator[tuple[int, list[Request]]]:
         """Yield each shard of ours with requests to decide together, in their order."""
@@ -491,10 +492,10 @@ class RequestServer:
             log.info("requests are passed over: their clients wait no more", count=len(requests), first=requests[0].id)
             await self._write(requests[0].about, [_settle(request) for request in requests])
 
-    async def _handle(self, requests: Sequence[Request], shard: int) -> None:
+    async def _handle(self, requests: Sequence[Request], shard: int) -> bool:
         """Decide requests of one shard together, except requests whose clients do not wait any
         more: the next turn passes them over. First measure the brokers' time if that is needed to
-        tell.
+        tell. Return False if those behind them must wait for the next turn.
         """
         due: list[Request] = []
         for request in requests:
@@ -502,31 +503,35 @@ class RequestServer:
             if age is Age.UNKNOWN:
                 await self._write(request.about, [Record(make_key(Subject.REQUEST, f"$time-{shard}"), None)])
                 self._tail.brokers.measure(monotonic())
-                return
+                return False
             if age is not Age.PAST:
                 due.append(request)
         if any(request.expires_at <= now_ns() for request in due):
             self._tell_ahead()
-        if not due or not await self._knows_all(shard):
-            return
+        if not due:
+            return True
+        if not await self._knows_all(shard):
+            return False
         if len(due) > 1:
-            await self._decide_together(due)
-        else:
-            async with self._answer_failure(due[0]):
-                await self._decide(due)
+            return await self._decide_together(due)
+        async with self._answer_failure(due[0]):
+            await self._decide(due)
+        return True
 
-    async def _decide_together(self, requests: Sequence[Request]) -> None:
-        """Decide requests that do not depend on each other. If that fails because of one of them,
-        the next turns decide each alone.
+    async def _decide_together(self, requests: Sequence[Request]) -> bool:
+        """Decide requests that do not depend on each other, and return True. If that fails because
+        of one of them, return False: the next turns decide each alone.
         """
         try:
             await self._decide(requests)
+            return True
         except OF_KAFKA:
             raise
         except Exception as error:  # noqa: BLE001 - the request that causes it is answered when it is alone
             log.warning("requests are decided one by one", count=len(requests), reason=str(error))
             self._alone.update(request.id for request in requests)
             self.wake()
+            return False
 
     def _tell_ahead(self) -> None:
         ahead = self._tail.brokers.tell_ahead(now_ns(), monotonic())

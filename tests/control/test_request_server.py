@@ -284,9 +284,11 @@ async def test_creates_are_decided_and_answered_together(
 async def test_a_create_that_fails_takes_no_other_along(
     request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are decided anew, one by one."""
+    """All are decided anew, one by one, and before those behind them."""
     names = ["a", "b", "c"]
     ask_for(request_server.registry, names)
+    later = json.dumps({"op": "consumer.delete", "stream": "S", "consumer": "a"}).encode()
+    request_server.registry.take(b"request later", later, dict[str, bytes]().get, now_ns() // 10**6)
 
     def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
         large = Record(b"consumer S x", bytes(2_000) if request.id == "b" else b"{}")
@@ -295,7 +297,7 @@ async def test_a_create_that_fails_takes_no_other_along(
     monkeypatch.setattr(serve, "decide", decide)
     log.largest = 1_000
     await take_turns(request_server, log)
-    assert sorted(log.settled) == [f"request {name}" for name in names]
+    assert log.settled == [f"request {name}" for name in [*names, "later"]]
     answers = list_answers(log)
     assert {name for name, answer in answers.items() if "error" in answer} == {"b"}
     assert (answers["a"]["name"], answers["c"]["name"]) == ("a", "c")
