@@ -51,7 +51,8 @@ BENCHES: MappingProxyType[str, Measure] = MappingProxyType(
     "--scale",
     type=click.FloatRange(min=0.01),
     help="Repeat the 336,776 flights this often (spark: three times as often); skip: three million records so often;"
-    " ack: 100,000; consumers: 200,000; sizing: 1,000 consumers. [default: 3]",
+    " ack: 100,000; consumers: 200,000, and below 1 a part of its thousands and millions; sizing: 1,000 consumers."
+    " [default: 3]",
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds of each case. [default: 3]")
 @click.option("--only", multiple=True, metavar="PEER", help="Run this peer; may be given several times.")

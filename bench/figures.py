@@ -17,6 +17,7 @@ class Unit(enum.Enum):
     # of these less is better
     MILLISECONDS = "ms"
     PERCENT = "%"
+    KILOBYTES = "KB"
     MEGABYTES = "MB"
 
 

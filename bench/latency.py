@@ -21,20 +21,16 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer
-
 from bench.dataset import Dataset
-from bench.errors import PeerUnavailable
 from bench.figures import OVERLAY, Case, Unit, find_percentile, summarise
 from bench.outputs import delete_topic, make_topic
+from bench.pacing import RATE, Pacer
 from bench.peers.confluent_push import run_follower
 from bench.peers.confluent_scan import open_consumer
 from bench.progress import Progress
@@ -44,11 +40,8 @@ from bench.settings import Settings
 from bench.sides import Work
 from overlay.local import flights
 
-RATE = 1_000
 SETTLE_S = 2.0
 WARM_UP_RECORDS = 1_000
-LAST_S = 30.0
-SENT = "sent-ns"
 LIMITS = {
     "exactly_once": {"p50": 40.0, "p99": 80.0},
     "at_least_once": {"p99": 20.0},
@@ -112,43 +105,10 @@ def measure_delays(follower: Follower, dataset: Dataset, count: int) -> list[flo
         open_consumer(bootstrap, out_topic, **{"fetch.wait.max.ms": 100}) as reader,
         follower.follow(work, out_topic, follower.delivery),
     ):
-        sender = threading.Thread(target=_send, args=(dataset, topic, count), daemon=True)
-        sender.start()
-        delays = _receive(reader, count)
-        sender.join()
+        rows = flights.records(dataset.table, count / dataset.table.num_rows)
+        delays = Pacer(bootstrap, topic).measure([(value, headers) for _, value, headers in rows], reader)
     for name in (topic, out_topic):
         delete_topic(bootstrap, name)
-    return delays
-
-
-def _send(dataset: Dataset, topic: str, count: int) -> None:
-    """A record each millisecond; one that is late does not move those after it."""
-    # a record that is sent again may not be counted twice
-    settings = {"linger.ms": 0, "enable.idempotence": True, "log_level": 3}
-    producer = Producer({"bootstrap.servers": dataset.bootstrap, **settings})
-    rows = flights.records(dataset.table, count / dataset.table.num_rows)
-    began = time.perf_counter_ns()
-    for number, (_, value, headers) in enumerate(rows):
-        wait = began + number * 1_000_000_000 // RATE - time.perf_counter_ns()
-        if wait > 0:
-            time.sleep(wait / 1e9)  # the pace of the messages
-        stamp = (SENT, str(time.perf_counter_ns()).encode())
-        producer.produce(topic, value, headers=[*headers, stamp])
-        producer.poll(0)
-    producer.flush(LAST_S)
-
-
-def _receive(reader: Consumer, count: int) -> list[float]:
-    """The delay of each record, in the order of sending; milliseconds."""
-    delays: list[float] = []
-    while len(delays) < count:
-        message = reader.poll(LAST_S)
-        now = time.perf_counter_ns()
-        if message is None or message.error():
-            why = message.error().str() if message else f"nothing more came for {LAST_S:.0f} s"
-            raise PeerUnavailable(f"only {len(delays)} of {count} records came out: {why}")
-        sent = next(int(value) for name, value in message.headers() if name == SENT)
-        delays.append((now - sent) / 1e6)
     return delays
 
 

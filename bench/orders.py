@@ -1,7 +1,8 @@
 """A topic of small orders: each has one of many customers, and its subject is `orders.CUSTOMER`.
 
 Customers take turns, so that a slice of the log has records of all of them: the worst order for a service that has a
-consumer for each. The customer is a header, the value some 100 bytes of JSON. lz4, one partition.
+consumer for each. The customer is a header, the value some 100 bytes of JSON. In the value, `cents` takes each number below
+CENTS once before it repeats; it is a property of the stream. lz4, one partition.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bench.outputs import Row, fill_topic
 
 STREAM = "ORDERS"
 DEADLINE_S = 60.0
+CENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Orders:
             "topics": [self.topic],
             "subject": {"template": "orders.{header:customer}"},
             "subjects": ["orders.>"],
+            "properties": {"cents": {"type": "long", "from": "{value:cents}"}},
         }
 
     def list_rows(self) -> Iterator[Row]:
@@ -43,7 +46,7 @@ class Orders:
         for number in range(self.records):
             customer = names[number % self.customers]
             value = b'{"order":%d,"customer":"%s","cents":%d,"note":"%032x"}' % (
-                number, customer, number * 7 % 100_000, number * 0x9E3779B97F4A7C15,
+                number, customer, number * 7 % CENTS, number * 0x9E3779B97F4A7C15,
             )  # fmt: skip
             yield value, [("customer", customer)]
 

@@ -1,19 +1,21 @@
-"""Our sides of `consumers`: the whole service, in this process, with as many consumers as the case has.
+"""Our sides of the cases of `consumers` that measure deliveries per second: the whole service, in this process.
 
 The clock starts when the shard has taken over its state and begins to read, and stops when the last delivery is
-committed. Making the topics and reading thousands of files is off the clock; the cases about starting measure that.
+committed. Making the topics and reading thousands of files is off the clock; other cases measure that. The outputs are
+then counted by a read-committed consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 
+from bench.crowd import Wants, make_crowd
 from bench.errors import WrongAnswer
-from bench.orders import STREAM, Orders, name_customer
-from bench.service import wait_for, write_files
+from bench.orders import Orders
+from bench.outputs import count_committed
+from bench.service import wait_for
 from bench.sides import Tally
 from overlay.config import load
 from overlay.worker.service import Service
@@ -22,54 +24,40 @@ LOOK_S = 0.02
 """Seconds between two looks: each adds up the counts of all consumers."""
 
 
-class OneEach:
-    """A consumer for each customer, with the customer's literal subject; several share an output topic."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a side has to do: deliver the orders to these consumers, who share so many output topics in turns.
+    `deliveries`: how many there must be in all.
+    """
 
-    name = "overlay"
+    orders: Orders
+    consumers: Mapping[str, Wants]
+    outputs: int
+    deliveries: int
+
+
+class Served:
+    """Our service with the consumers of its job."""
+
     warm = True
 
-    def run(self, orders: Orders, outputs: list[str]) -> Tally:
-        customers = map(name_customer, range(orders.customers))
-        return _serve(
-            orders,
-            {name: (f"orders.{name}", outputs[number % len(outputs)]) for number, name in enumerate(customers)},
-        )
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def run(self, job: Job) -> Tally:
+        """Raises WrongAnswer when the outputs have more or fewer records than were delivered."""
+        with make_crowd(job.orders, job.consumers, job.outputs) as crowd:
+            tally = asyncio.run(_deliver(Service(load(crowd.folder)), job.deliveries))
+            found = sum(count_committed(job.orders.bootstrap, topic) for topic in crowd.outputs)
+        if found != tally.matched:
+            raise WrongAnswer(f"{self.name}: {found} records committed, {tally.matched} deliveries counted")
+        return tally
 
     def close(self) -> None:
         """Nothing is kept between runs."""
 
 
-class One:
-    """One consumer that takes all orders into one of the output topics."""
-
-    name = "one"
-    warm = True
-
-    def run(self, orders: Orders, outputs: list[str]) -> Tally:
-        return _serve(orders, {"all": ("orders.>", outputs[0])})
-
-    def close(self) -> None:
-        """Nothing is kept between runs."""
-
-
-def _serve(orders: Orders, consumers: Mapping[str, tuple[str, str]]) -> Tally:
-    """Deliver all orders. `consumers`: the subject and the output topic of each, by name. Raises WrongAnswer."""
-    files: dict[str, object] = {"streams/orders.yaml": orders.describe_stream()}
-    for name, (subject, output) in consumers.items():
-        files[f"consumers/{name}.yaml"] = {
-            "stream": STREAM,
-            "durable_name": name,
-            "deliver_subject": output,
-            "filter_subject": subject,
-            "ack_policy": "none",
-        }
-    with tempfile.TemporaryDirectory(prefix="bench-overlay-") as name:
-        folder = Path(name)
-        write_files(folder, orders.bootstrap, files)
-        return asyncio.run(_deliver(Service(load(folder)), orders))
-
-
-async def _deliver(service: Service, orders: Orders) -> Tally:
+async def _deliver(service: Service, deliveries: int) -> Tally:
     if service.loaded.problems:
         raise WrongAnswer(f"the bench's own config was refused: {service.loaded.problems[0]}")
     stop = asyncio.Event()
@@ -77,8 +65,8 @@ async def _deliver(service: Service, orders: Orders) -> Tally:
     delivered = service.rates.delivered
     try:
         began = await wait_for(lambda: bool(service.sessions), service, running)
-        ended = await wait_for(lambda: delivered.total() >= orders.records, service, running, look_s=LOOK_S)
+        ended = await wait_for(lambda: delivered.total() >= deliveries, service, running, look_s=LOOK_S)
     finally:
         stop.set()
         await running
-    return Tally(orders.records, delivered.total(), ended - began)
+    return Tally(deliveries, delivered.total(), ended - began)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from bench.errors import WrongAnswer
@@ -64,21 +64,34 @@ def _connect(bootstrap: str) -> AdminClient:
 
 
 def count_committed(bootstrap: str, topic: str) -> int:
-    """How many records a read-committed consumer finds. Raises WrongAnswer when it cannot read to the end."""
+    """How many records a read-committed consumer finds. Raises WrongAnswer when it cannot read to the end.
+
+    A broker answers a commit before every partition has the marker, and until then a read-committed consumer is at its end in
+    front of the records. So the end is the high watermark of now.
+    """
     settings = {"group.id": f"check-{uuid.uuid4().hex}", "isolation.level": "read_committed"}
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, **settings, "enable.auto.commit": False, "enable.partition.eof": True}
     )
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
+        end = _find_high_watermark(bootstrap, topic)
         found, heard = 0, time.monotonic()
         while time.monotonic() - heard < _SILENCE_S:
             messages = consumer.consume(10_000, 0.1)
-            heard = time.monotonic() if messages else heard
-            found += sum(1 for message in messages if not message.error())
+            records = sum(1 for message in messages if not message.error())
+            heard = time.monotonic() if records else heard
+            found += records
             # the end of the partition comes as an error, behind the last record
-            if messages and messages[-1].error():
+            if messages and messages[-1].error() and messages[-1].offset() >= end:
                 return found
     finally:
         consumer.close()
     raise WrongAnswer(f"{topic}: read {found} records and then nothing for {_SILENCE_S:.0f} s. See the broker's log")
+
+
+def _find_high_watermark(bootstrap: str, topic: str) -> int:
+    """Return the offset behind the last record of a topic's partition, committed or not."""
+    source = TopicPartition(topic, 0)
+    end: int = _connect(bootstrap).list_offsets({source: OffsetSpec.latest()})[source].result(_SILENCE_S).offset
+    return end

@@ -64,12 +64,19 @@ def write_consumers(
     return write_files(folder, some.bootstrap, files)
 
 
-def write_files(folder: Path, bootstrap: str, files: Mapping[str, object]) -> str:
-    """Write these files and that of a service; returns the URL that it will answer at. YAML takes JSON as it is."""
+def draw_prefix() -> str:
+    """Return how the names of one service's own topics begin."""
+    return f"bench-{uuid.uuid4().hex[:8]}"
+
+
+def write_files(folder: Path, bootstrap: str, files: Mapping[str, object], prefix: str = "") -> str:
+    """Write these files and that of a service; returns the URL that it will answer at. YAML takes JSON as it is.
+    `prefix`: of the service's own topics; drawn if empty.
+    """
     port = find_free(HOST, 1)[0]
     service = {
         "kafka": {"bootstrap.servers": bootstrap},
-        "topics": {"prefix": f"bench-{uuid.uuid4().hex[:8]}"},
+        "topics": {"prefix": prefix or draw_prefix()},
         "http": {"listen": f"{HOST}:{port}"},
     }
     for name, content in {"overlay.yaml": service, **files}.items():
@@ -94,17 +101,19 @@ async def wait_for(
 
 
 @contextmanager
-def run_service(folder: Path, url: str) -> Iterator[None]:
-    """`overlay run` in a process of its own, ready within the block and stopped after it. Raises PeerUnavailable."""
+def run_service(folder: Path, url: str, ready_s: float = READY_S) -> Iterator[int]:
+    """`overlay run` in a process of its own, ready within the block and stopped after it; the id of the process. Raises
+    PeerUnavailable when it is not ready within `ready_s` seconds.
+    """
     log = folder / "service.log"
     command = [sys.executable, "-m", "overlay", "run", "--config", str(folder)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
-        if not comes_true(lambda: process.poll() is not None or _is_ready(url), READY_S) or process.poll() is not None:
+        if not comes_true(lambda: process.poll() is not None or _is_ready(url), ready_s) or process.poll() is not None:
             said = log.read_text(errors="replace")[-500:]
             raise PeerUnavailable(f"the overlay's service did not become ready. It said: {said}")
-        yield
+        yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         try:

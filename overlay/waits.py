@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from .clock import monotonic
@@ -132,6 +132,22 @@ async def set_after(event: asyncio.Event, other: asyncio.Event) -> None:
     """
     await event.wait()
     other.set()
+
+
+@dataclass(slots=True)
+class Slices:
+    """The parts of long work on the event loop, which does other work in between. A part takes about
+    `seconds`."""
+
+    seconds: float
+    _began: float = field(default_factory=monotonic)
+
+    async def rest(self) -> None:
+        """Let other tasks run if the present part has taken long enough. Call it between the steps
+        of the work."""
+        if monotonic() - self._began >= self.seconds:
+            await asyncio.sleep(0)
+            self._began = monotonic()
 
 
 @dataclass(slots=True)

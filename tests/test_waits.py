@@ -7,7 +7,18 @@ import threading
 
 import pytest
 
-from overlay.waits import Backoff, finish_in_thread, finish_within, is_set_within, run_all, set_after, unless, until
+from overlay import waits
+from overlay.waits import (
+    Backoff,
+    Slices,
+    finish_in_thread,
+    finish_within,
+    is_set_within,
+    run_all,
+    set_after,
+    unless,
+    until,
+)
 
 
 async def test_results_and_errors_come_through() -> None:
@@ -162,6 +173,22 @@ async def test_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) 
     assert pauses == [0.5, 1.0, 2.0, 3.0, 3.0, 0.5]
     await Backoff(0.5, 3.0, failures=100_000).rest()
     assert pauses[-1] == 3.0
+
+
+async def test_long_work_lets_other_tasks_run_after_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, turns = 0.0, list[float]()
+
+    async def note(seconds: float) -> None:
+        turns.append(now)
+
+    monkeypatch.setattr(waits, "monotonic", lambda: now)
+    monkeypatch.setattr(asyncio, "sleep", note)
+    slices = Slices(0.5)
+    slices._began = now
+    for _ in range(5):
+        now += 0.25
+        await slices.rest()
+    assert turns == [0.5, 1.0]
 
 
 async def test_a_pause_ends_when_it_is_to_stop() -> None:

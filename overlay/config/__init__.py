@@ -15,7 +15,7 @@ from .consumer import (
     PartitionBy,
     Timestamps,
 )
-from .cycle import find_cycles
+from .cycle import find_cycle
 from .defaults import fill_defaults
 from .ends import LogEnds
 from .load import Loaded, load, load_service
@@ -52,7 +52,7 @@ __all__ = [
     "check_consumer",
     "check_update",
     "fill_defaults",
-    "find_cycles",
+    "find_cycle",
     "load",
     "load_service",
     "to_wire",

@@ -9,7 +9,7 @@ whatever the filters are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from .consumer import ConsumerConfig
 from .stream import StreamConfig
@@ -33,10 +33,30 @@ def find_cycles(
             readers.setdefault(topic, []).append(who)
     found: dict[ConsumerId, tuple[str, ...]] = {}
     for who, consumer in consumers.items():
-        way = _find_way(_outputs(consumer), sources.get(who[0], frozenset()), readers, consumers)
+        way = _find_way(
+            _outputs(consumer), sources.get(who[0], frozenset()), lambda topic: readers.get(topic, ()), consumers
+        )
         if way:
             found[who] = way
     return found
+
+
+def find_cycle(
+    streams: Mapping[str, StreamConfig], consumers: Mapping[ConsumerId, ConsumerConfig], consumer: ConsumerConfig
+) -> tuple[str, ...]:
+    """Return the path on which the output of one consumer leads back to a source topic of its
+    stream, as `find_cycles` does; empty if there is none. `consumers`: those beside it.
+
+    They are looked through only for an output topic that a stream reads.
+    """
+    sources = {name: frozenset(stream.topic_names) for name, stream in streams.items()}
+
+    def list_readers(topic: str) -> list[ConsumerId]:
+        if not any(topic in topics for topics in sources.values()):
+            return []
+        return [who for who in consumers if topic in sources.get(who[0], ())]
+
+    return _find_way(_outputs(consumer), sources.get(consumer.stream, frozenset()), list_readers, consumers)
 
 
 def _outputs(consumer: ConsumerConfig) -> list[str]:
@@ -46,9 +66,12 @@ def _outputs(consumer: ConsumerConfig) -> list[str]:
 def _find_way(
     starts: list[str],
     goals: Collection[str],
-    readers: Mapping[str, list[ConsumerId]],
+    list_readers: Callable[[str], Iterable[ConsumerId]],
     consumers: Mapping[ConsumerId, ConsumerConfig],
 ) -> tuple[str, ...]:
+    """Return the shortest way from one of the topics `starts` to one of `goals`, empty if there is none.
+    `list_readers`: returns the consumers that read a topic.
+    """
     ways: deque[tuple[str, ...]] = deque((topic,) for topic in starts)
     seen: set[str] = set()
     while ways:
@@ -59,6 +82,6 @@ def _find_way(
         if topic in seen:
             continue
         seen.add(topic)
-        for who in readers.get(topic, ()):
+        for who in list_readers(topic):
             ways.extend((*way, f"{who[0]}/{who[1]}", output) for output in _outputs(consumers[who]))
     return ()

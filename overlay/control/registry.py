@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from overlay.config import ConsumerConfig, Loaded, Profile, check_consumer, check_update, find_cycles
+from overlay.config import ConsumerConfig, Loaded, Profile, check_consumer, check_update, find_cycle
 from overlay.config.codes import ERRORS
 from overlay.config.consumer import AckPolicy
 from overlay.config.document import Path, show_path
@@ -47,6 +47,17 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
+class _Followed(NamedTuple):
+    """A file's consumer beside the topic's definition and the ack policy of its state: the config to
+    serve, and what is refused."""
+
+    known: Definition | None
+    config: ConsumerConfig
+    kept: AckPolicy | None
+    taken: ConsumerConfig
+    refused: list[ConfigError]
+
+
 @dataclass(slots=True)
 class Registry:
     """The consumers that are defined by the folder's files and by the control topic, and the open
@@ -73,6 +84,11 @@ class Registry:
     misfit: Misfit = Misfit.FORM
     """Why the last of them was skipped."""
     _effective: Loaded | None = None
+    _judged: dict[ConsumerId, tuple[ConsumerConfig, RequestRefusal | None]] = field(default_factory=dict)
+    """What is wrong, by the present files, with the definitions that only the topic has: the config that was judged, and the
+    refusal."""
+    _followed: dict[ConsumerId, _Followed] = field(default_factory=dict)
+    """How the present files' consumers follow the topic."""
 
     @property
     def prefix(self) -> str:
@@ -134,6 +150,8 @@ class Registry:
         config, as long as its stream is there.
         """
         self._effective = None
+        self._judged.clear()
+        self._followed.clear()
         broken = {problem.place.file for problem in files.problems}
         kept = {
             id: config
@@ -199,6 +217,7 @@ class Registry:
         """
         found = replace(self.files, consumers={}, files=dict(self.files.files), ends={})
         problems = list(self.files.problems)
+        judged: dict[ConsumerId, tuple[ConsumerConfig, RequestRefusal | None]] = {}
         for id, config in self.files.consumers.items():
             if id not in self.lapsed and not self._is_deleted(id):
                 taken, refused = self._follow(id, config)
@@ -208,17 +227,23 @@ class Registry:
             if definition.origin is Origin.FILE or definition.is_deleted or definition.id in self.files.consumers:
                 continue
             place = FilePosition(control_topic(self.prefix))
-            if refusal := _judge(definition.config, found):
+            # thousands of them are combined anew for a change of one
+            known = self._judged.get(definition.id)
+            if known is None or known[0] is not definition.config:
+                known = definition.config, _judge(definition.config, found, find_own_fault)
+            judged[definition.id] = known
+            if refusal := known[1] or _judge(definition.config, found, find_cycle_fault):
                 name = "/".join(definition.id)
                 message = f"consumer {name} is not served: {refusal.description}: {refusal.hint}"
                 problems.append(ConfigError(place, message, code=refusal.error.err_code))
             else:
                 found.consumers[definition.id] = self._pause(definition.config)
                 found.files[definition.id] = place
+        self._judged = judged
         found.ends.update(
-            (id, known.ends)
+            (id, defined.ends)
             for id in found.consumers
-            if (known := self.definitions.get(id)) is not None and known.ends is not None
+            if (defined := self.definitions.get(id)) is not None and defined.ends is not None
         )
         return replace(found, problems=tuple(problems))
 
@@ -260,7 +285,26 @@ class Registry:
         changed in a way that JetStream's rules forbid. Then the config is the one last taken up,
         otherwise `config`.
         """
-        known, place, kept = self.definitions.get(id), self.files.files[id], self.kept_policies.get(id)
+        known, kept = self.definitions.get(id), self.kept_policies.get(id)
+        followed = self._followed.get(id)
+        # a change of one of thousands compares no others anew
+        if (
+            followed is None
+            or followed.known is not known
+            or followed.config is not config
+            or followed.kept is not kept
+        ):
+            taken, refused = self._compare(id, config, known, kept)
+            followed = self._followed[id] = _Followed(self.definitions.get(id), config, kept, taken, refused)
+        return followed.taken, followed.refused
+
+    def _compare(
+        self, id: ConsumerId, config: ConsumerConfig, known: Definition | None, kept: AckPolicy | None
+    ) -> tuple[ConsumerConfig, list[ConfigError]]:
+        """Return what `_follow` does. `known`: the topic's definition; `kept`: the ack policy of the
+        state, if the config says another one.
+        """
+        place = self.files.files[id]
         if kept is not None and (known is None or known.config.ack_policy is not kept):
             # the topic has lost what it said before, and may have been given what the file says now
             message = (
@@ -268,7 +312,11 @@ class Registry:
             )
             is_same = config.ack_policy is kept
             return config, [] if is_same else [ConfigError(place, message, field="ack_policy", code=10012)]
-        if known is None or known.config == config:
+        if known is None:
+            return config, []
+        if known.config == config:
+            # one object for both: thousands of configs take megabytes
+            self.definitions[id] = replace(known, config=config)
             return config, []
         violations = list(check_update(known.config, config))
         refused = [
@@ -292,6 +340,11 @@ def find_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
 
     `loaded`: the configs beside which it would be served.
     """
+    return find_own_fault(config, loaded) or find_cycle_fault(config, loaded)
+
+
+def find_own_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
+    """Return what `find_fault` does, but for what depends on other consumers."""
     stream = loaded.streams.get(config.stream)
     if stream is None:
         return refuse(10059, f"there is no stream {config.stream!r} in {loaded.files[''].file}'s folder")
@@ -299,18 +352,25 @@ def find_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
         return refuse_violation(violation)
     for path, message in (*check_own(config, loaded.service.topics.prefix), *check_filter(config.filter, stream)):
         return refuse_field(path, message)
-    way = find_cycles(loaded.streams, {**loaded.consumers, config.id: config}).get(config.id)
+    return None
+
+
+def find_cycle_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
+    """Return a refusal if the consumer's output leads back to its stream."""
+    way = find_cycle(loaded.streams, loaded.consumers, config)
     if way:
         return refuse(10081, f"the output leads back to the stream: {' -> '.join(way)}. Choose another output topic")
     return None
 
 
-def _judge(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
-    """Return the result of `find_fault`, or a refusal if it raises an unexpected error. Otherwise
-    this one config would end every worker.
+def _judge(
+    config: ConsumerConfig, loaded: Loaded, find: Callable[[ConsumerConfig, Loaded], RequestRefusal | None]
+) -> RequestRefusal | None:
+    """Return the result of `find`, or a refusal if it raises an unexpected error. Otherwise this one
+    config would end every worker.
     """
     try:
-        return find_fault(config, loaded)
+        return find(config, loaded)
     except Exception as error:  # noqa: BLE001 - as above
         return refuse(10012, "delete the consumer", err=f"cannot be judged: {type(error).__name__}: {error}")
 

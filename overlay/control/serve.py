@@ -2,8 +2,9 @@
 
 Every worker reads the topic from its start, so every worker has the same registry. A request is
 answered by the worker that owns the shard of the request's consumer or stream. Only that worker
-writes about it (journal.py). Requests are decided one at a time, on a registry that includes every
-earlier decision: after something is written, the next request waits until it has been read back.
+writes about it (journal.py). Requests are decided on a registry that includes every earlier
+decision: after something is written, the next request waits until it has been read back. Creates
+and updates that do not depend on each other are decided together (grouping.py).
 
 Slow answers do not hold up other requests. A create is answered once the consumer is being served.
 So a client that has the answer can produce the next record and be sure that it is delivered. A
@@ -20,8 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 from aiokafka.errors import KafkaError
@@ -43,12 +46,13 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from overlay.waits import Backoff, is_set_within, unless, until
+from overlay.waits import Backoff, Slices, is_set_within, unless, until
 
 from . import decide as rules
 from .brokertime import Age
 from .creation import find_log_ends
 from .decide import Body, Decision, decide, describe
+from .grouping import group_requests, is_independent
 from .journal import Journal
 from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
 from .registry import Registry
@@ -71,6 +75,8 @@ HELD_S = 30.0
 has lost its marker. A journal gives its transactions up after 20 s."""
 REST_S = (0.5, 30.0)
 """Shortest and longest pause in seconds after an error; it doubles with each error in a row."""
+SLICE_S = 0.02
+"""Seconds of deciding or answering requests before the event loop does other work."""
 DELETED = "it was deleted meanwhile"
 ALL_STREAMS = "", ""
 """What requests about no stream are about; the owner of the first shard answers them."""
@@ -142,7 +148,9 @@ class RequestServer:
     _beginnings: int = 0
     """Those of the tail that we have taken note of."""
     _answering: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """Requests whose answer takes time."""
+    """Requests whose answer takes time. Those that were decided together have one task."""
+    _alone: set[str] = field(default_factory=set)
+    """Requests that could not be decided together with others."""
     _forgotten: set[ConsumerId] = field(default_factory=set)
     """Deleted consumers whose state is dropped already."""
     _lapsed: set[ConsumerId] = field(default_factory=set)
@@ -295,15 +303,25 @@ class RequestServer:
         await self._keep_registry()
         if self._tail.seen >= self._hold:
             await self._pass_over()
-        # each decision needs a registry that contains every earlier one
-        for request in list(self.registry.requests.values()):
+        # each decision needs a registry that contains every earlier one it depends on
+        for shard, requests in self._group_requests():
             if self._tail.seen < self._hold:
                 return
-            shard = self.host.find_shard(request.about)
-            if shard is not None and request.id not in self._answering:
-                await self._handle(request, shard)
+            if not await self._handle(requests, shard):
+                return
         if self._relay is not None:
             await self._take_open(self._relay)
+
+    def _group_requests(self) -> Iterator[tuple[int, list[Request]]]:
+        """Yield each shard of ours with requests to decide together, in their order."""
+        waiting = [request for request in self.registry.requests.values() if request.id not in self._answering]
+        self._alone.intersection_update(self.registry.requests)
+        sources = {topic for stream in self.registry.files.streams.values() for topic in stream.topic_names}
+        return group_requests(
+            waiting,
+            self.host.find_shard,
+            lambda request: request.id in self._alone or not is_independent(request, sources),
+        )
 
     async def _begin_again(self) -> None:
         """Drop everything that depends on the former log: open answers, journals, and notes of
@@ -490,20 +508,46 @@ class RequestServer:
             log.info("requests are passed over: their clients wait no more", count=len(requests), first=requests[0].id)
             await self._write(requests[0].about, [_settle(request) for request in requests])
 
-    async def _handle(self, request: Request, shard: int) -> None:
-        age = self._tail.brokers.judge(request.expires_at, now_ns(), monotonic())
-        if age is Age.UNKNOWN:
-            await self._write(request.about, [Record(make_key(Subject.REQUEST, f"$time-{shard}"), None)])
-            self._tail.brokers.measure(monotonic())
-            return
-        if age is Age.PAST:
-            return  # the next turn passes it over
-        if request.expires_at <= now_ns():
+    async def _handle(self, requests: Sequence[Request], shard: int) -> bool:
+        """Decide requests of one shard together, except requests whose clients do not wait any
+        more: the next turn passes them over. First measure the brokers' time if that is needed to
+        tell. Return False if those behind them must wait for the next turn.
+        """
+        due: list[Request] = []
+        for request in requests:
+            age = self._tail.brokers.judge(request.expires_at, now_ns(), monotonic())
+            if age is Age.UNKNOWN:
+                await self._write(request.about, [Record(make_key(Subject.REQUEST, f"$time-{shard}"), None)])
+                self._tail.brokers.measure(monotonic())
+                return False
+            if age is not Age.PAST:
+                due.append(request)
+        if any(request.expires_at <= now_ns() for request in due):
             self._tell_ahead()
+        if not due:
+            return True
         if not await self._knows_all(shard):
-            return
-        async with self._answer_failure(request):
-            await self._decide(request)
+            return False
+        if len(due) > 1:
+            return await self._decide_together(due)
+        async with self._answer_failure(due[0]):
+            await self._decide(due)
+        return True
+
+    async def _decide_together(self, requests: Sequence[Request]) -> bool:
+        """Decide requests that do not depend on each other, and return True. If that fails because
+        of one of them, return False: the next turns decide each alone.
+        """
+        try:
+            await self._decide(requests)
+            return True
+        except OF_KAFKA:
+            raise
+        except Exception as error:  # noqa: BLE001 - the request that causes it is answered when it is alone
+            log.warning("requests are decided one by one", count=len(requests), reason=str(error))
+            self._alone.update(request.id for request in requests)
+            self.wake()
+            return False
 
     async def _take_open(self, relay: Relay) -> None:
         """Copy open requests into the control topic, if the first shard is ours, and answer those
@@ -535,62 +579,115 @@ class RequestServer:
                 seconds=round(ahead, 3),
             )
 
-    async def _decide(self, request: Request) -> None:
-        """Decide a request and carry the decision out. A create or update is answered by a task
-        once the consumer is served."""
-        decision = decide(self.registry, self.host, request, now_ns(), await self._find_ends(request))
-        await self._carry_out(request, decision)
-        if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
-            task = asyncio.create_task(self._answer_served(request, self._hold))
-            self._answering[request.id] = task
-            task.add_done_callback(lambda _: self._answering.pop(request.id, None))
+    async def _decide(self, requests: Sequence[Request]) -> None:
+        """Decide requests of one shard, and carry the decisions out in one transaction. Creates and
+        updates are answered by a task once the consumers are served."""
+        records: list[Record] = []
+        entries: list[Entry] = []
+        later: list[Request] = []
+        ends: dict[str, LogEnds | None] = {}
+        slices = Slices(SLICE_S)
+        for request in requests:
+            decision = decide(self.registry, self.host, request, now_ns(), await self._find_ends(request, ends))
+            more = self._carry_out(request, decision)
+            records += more[0]
+            entries += more[1]
+            if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
+                later.append(request)
+            await slices.rest()
+        if records or entries:
+            await self._write(requests[0].about, records, entries, decided=True, is_whole=len(requests) > 1)
+        if later:
+            task = asyncio.create_task(self._answer_served(later, self._hold))
+            self._answering.update((request.id, task) for request in later)
+            task.add_done_callback(lambda _: self._forget_answered(later))
 
-    async def _find_ends(self, request: Request) -> LogEnds | None:
+    def _forget_answered(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._answering.pop(request.id, None)
+
+    async def _find_ends(self, request: Request, known: dict[str, LogEnds | None]) -> LogEnds | None:
         """Return the ends of the stream's logs for a request that may create a consumer, None if
-        they are not needed or unknown."""
+        they are not needed or unknown. `known`: by stream, those that were found for requests that
+        are decided together; they are added."""
         stream, config = self.registry.files.streams.get(request.stream), request.body.get("config")
         is_new = request.op is Op.CREATE and request.about not in self.registry.definitions
         policy = config.get("deliver_policy") if isinstance(config, dict) else None
         if stream is None or not is_new or not any(policy == each for each in DeliverPolicy if each.begins_at_end):
             return None
-        return await find_log_ends(self.admin, stream)
+        if stream.name not in known:
+            known[stream.name] = await find_log_ends(self.admin, stream)
+        return known[stream.name]
 
-    async def _carry_out(self, request: Request, decision: Decision) -> None:
-        """Write a decision to the topics: its records, its advisory, and its answer if there is one now."""
+    def _carry_out(self, request: Request, decision: Decision) -> tuple[list[Record], list[Entry]]:
+        """Return what a decision writes: its records to the control topic, and its advisory and its answer, if there is one
+        now."""
         entries: list[Entry] = []
         if decision.advisory is not None:
             entries += encode_notices([Advise(decision.advisory)], *request.about, now_ns(), self.prefix)
         if decision.response is not None:
             entries += self._answer(request, decision.response)
-        records = [*decision.records, *([_settle(request)] if decision.is_settled else [])]
-        if records or entries:
-            await self._write(request.about, records, entries, decided=True)
+        return [*decision.records, *([_settle(request)] if decision.is_settled else [])], entries
 
-    async def _answer_served(self, request: Request, written: int) -> None:
-        """Answer a create or update once the consumer is served, or after SERVED_S with its present
-        state. Errors of Kafka are logged; then the request stays, and is decided again.
+    async def _answer_served(self, requests: Sequence[Request], written: int) -> None:
+        """Answer creates and updates of one shard once their consumers are served, or after SERVED_S
+        with their present state. Errors of Kafka are logged; then the requests stay, and are decided
+        again.
 
-        `written`: the offset behind the definition, which must have been read back.
+        `written`: the offset behind the definitions, which must have been read back. Mostly a new
+        session serves all consumers at once. So each look is at one of them, and at the others only
+        once that one is served.
         """
+        waiting, deadline = deque(requests), monotonic() + SERVED_S
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SERVED_S):
-                    await self._await_served(request.about, written)
-            async with self._answer_failure(request):
-                if request.about in self.registry.effective().consumers:
-                    response = respond(request, describe(self.registry, self.host, request.about, now_ns()))
-                else:
-                    response = respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED))
-                await self._write(request.about, [], self._answer(request, response))
+            while waiting:
+                is_late = monotonic() >= deadline
+                if not is_late and not self._is_made(waiting[0].about, written):
+                    waiting.rotate(-1)  # one that is not served holds up no other
+                    await asyncio.sleep(LOOK_S)
+                    continue
+                made = [request for request in waiting if is_late or self._is_made(request.about, written)]
+                await self._answer_made(made)
+                answered = {request.id for request in made}
+                waiting = deque(request for request in waiting if request.id not in answered)
         except OF_KAFKA as error:
-            log.warning("a request is answered later", reason=str(error))
+            log.warning("requests are answered later", count=len(waiting), reason=str(error))
             await self._drop_journals()
 
-    async def _await_served(self, id: ConsumerId, written: int) -> None:
-        """Wait until the topic was read up to offset `written`, and the consumer is served or deleted."""
-        await until(lambda: self._tail.seen >= written and self._is_served_or_gone(id), pause_s=LOOK_S)
+    async def _answer_made(self, requests: Sequence[Request]) -> None:
+        """Answer creates and updates that were carried out, in one transaction. If a topic refuses
+        that, because of one of them, answer each in a transaction of its own. Raises errors of
+        Kafka.
+        """
+        slices = Slices(SLICE_S)
+        entries: list[list[Entry]] = []
+        for request in requests:
+            entries.append(self._answer(request, self._describe_made(request)))
+            await slices.rest()
+        if len(requests) > 1:
+            try:
+                await self._write(requests[0].about, [], list(chain.from_iterable(entries)), is_whole=True)
+            except DeliveryFailed as error:
+                log.warning("requests are answered one by one", count=len(requests), reason=str(error))
+            else:
+                return
+        for request, its_own in zip(requests, entries, strict=True):
+            async with self._answer_failure(request):
+                await self._write(request.about, [], its_own)
 
-    def _is_served_or_gone(self, id: ConsumerId) -> bool:
+    def _describe_made(self, request: Request) -> Body:
+        """Return the answer to a create or update that was carried out."""
+        try:
+            if request.about in self.registry.effective().consumers:
+                return respond(request, describe(self.registry, self.host, request.about, now_ns()))
+            return respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED))
+        except Exception:  # noqa: BLE001 - logged with the answer
+            return self._refuse_failed(request)
+
+    def _is_made(self, id: ConsumerId, written: int) -> bool:
+        """Return whether the topic was read up to offset `written`, and the consumer is served or deleted."""
+        if self._tail.seen < written:
+            return False
         is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
         return is_served or id not in self.registry.effective().consumers
 
@@ -605,10 +702,15 @@ class RequestServer:
             yield
         except OF_KAFKA:
             raise
-        except Exception:
-            log.exception("a request fails", request=request.id, subject=request.subject)
-            refusal = refuse(10012, "the log of the service says more", err="internal error")
-            await self._write(request.about, [], self._answer(request, respond_refused(request, refusal)))
+        except Exception:  # noqa: BLE001 - logged with the answer
+            await self._write(request.about, [], self._answer(request, self._refuse_failed(request)))
+
+    @staticmethod
+    def _refuse_failed(request: Request) -> Body:
+        """Log the present exception, which a request has caused, and return the answer to the request."""
+        log.exception("a request fails", request=request.id, subject=request.subject)
+        refusal = refuse(10012, "the log of the service says more", err="internal error")
+        return respond_refused(request, refusal)
 
     def _answer(self, request: Request, response: Body) -> list[Entry]:
         """Return the records that end a request: the answer, the tombstone of the request, and the
@@ -625,7 +727,13 @@ class RequestServer:
     # writing
 
     async def _write(
-        self, about: ConsumerId, records: Sequence[Record], entries: Sequence[Entry] = (), *, decided: bool = False
+        self,
+        about: ConsumerId,
+        records: Sequence[Record],
+        entries: Sequence[Entry] = (),
+        *,
+        decided: bool = False,
+        is_whole: bool = False,
     ) -> None:
         """Commit records and entries as the owner of a consumer's or stream's shard. Write nothing
         if the shard is not ours any more.
@@ -633,6 +741,9 @@ class RequestServer:
         `decided`: they follow from what the registry contained at the last `_knows_all`. Raises
         SourceUnavailable if the journal of that time is closed: another worker may have written
         since, and this has to be decided anew.
+
+        If a topic refuses its part, the rest is written without that topic's part. But if
+        `is_whole`, nothing is written, and DeliveryFailed is raised.
 
         Answers are sent after the commit, outside of it: clients choose their topics, and a topic
         that refuses must not block anything.
@@ -658,23 +769,23 @@ class RequestServer:
                     return
                 except DeliveryFailed as error:
                     await self._journals.pop(shard).close()
-                    wanted = self._leave_out(error, wanted)
+                    wanted = self._leave_out(error, wanted, is_whole=is_whole)
                 except BaseException:
                     # the journal is unusable now, and other tasks may wait here to write
                     await self._journals.pop(shard).close()
                     raise
 
-    def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry]) -> list[Entry]:
+    def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
         """Log that the topic named in `error` refuses its records, and return the other entries, to
         be written without them. An audit repeats the request, and may be larger than the events
         topic accepts.
 
         Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
-        refuses.
+        refuses or if `is_whole`.
         """
         if not error.final and error.topic in list_shared_topics(self.prefix):
             raise SourceUnavailable(str(error)) from error
-        if error.topic == self._tail.topic:
+        if is_whole or error.topic == self._tail.topic:
             raise error
         log.warning("something is written without what goes to a topic", topic=error.topic, reason=error.reason)
         return [entry for entry in wanted if entry.topic != error.topic]

@@ -61,6 +61,8 @@ large.
 
 _NONE_YET = 1 << 62
 
+Bounds = Mapping[TopicPartition, tuple[int, int]]
+"""By partition, the log start and the last stable offset."""
 Step = Callable[[int, int], None]
 """Called with the number of settled offsets of a search, and the bytes fetched since last time."""
 
@@ -87,18 +89,20 @@ async def find_start(
     ledger: Ledger | None = None,
     index: Index | None = None,
     created: Mapping[TopicPartition, int] | None = None,
+    bounds: Bounds | None = None,
 ) -> Start:
     """Return where a consumer begins that has no position yet, by its deliver policy. Asks the
     brokers, and for some policies reads parts of the log.
 
     `ledger`: of a stream whose sequences are not offset + 1. `index`: the stream's chunks, as far
     as they are indexed. `created`: the high watermarks at the consumer's creation; if it is None,
-    those of now are used.
+    those of now are used. `bounds`: what Kafka has said of the logs after that creation; None to
+    ask.
 
     Raises SourceChanged or SourceUnavailable.
     """
     index = index or Index(stream)
-    bounds = await admin.find_bounds(sources)
+    bounds = bounds or await admin.find_bounds(sources)
     earliest = {source: first for source, (first, _) in bounds.items()}
     ends = {source: end for source, (_, end) in bounds.items()}
     # policies that begin at the end use the end at the consumer's creation

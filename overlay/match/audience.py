@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -81,16 +82,16 @@ class Audience:
         """Find the groups of consumers whose patterns match each subject that the dictionary has
         added since the last call, and store them by its code.
         """
-        subjects = self._dictionary.subjects
-        for code in range(self._known, len(subjects)):
-            ids = self._matcher.match(subjects[code])
-            start = int(self._starts[code])
-            while code + 1 >= self._starts.size:
-                self._starts = np.resize(self._starts, self._starts.size * 2)
-            while start + len(ids) > self._ids.size:
-                self._ids = np.resize(self._ids, self._ids.size * 2)
-            self._ids[start : start + len(ids)] = ids
-            self._starts[code + 1] = start + len(ids)
+        subjects, known = self._dictionary.subjects, self._known
+        if known == len(subjects):
+            return
+        found = [self._matcher.match(subject) for subject in subjects[known:]]
+        start = int(self._starts[known])
+        ends = start + np.cumsum([len(ids) for ids in found])
+        self._starts = _make_room(self._starts, len(subjects) + 1)
+        self._starts[known + 1 : len(subjects) + 1] = ends
+        self._ids = _make_room(self._ids, int(ends[-1]))
+        self._ids[start : int(ends[-1])] = list(chain.from_iterable(found))
         self._known = len(subjects)
 
     def select(self, codes: Codes) -> Selection:
@@ -111,6 +112,11 @@ class Audience:
         rows = np.empty(int(bounds[-1]), np.int64)
         _place(wanted, codes, self._starts, self._ids, bounds[:-1].copy(), rows)
         return Selection(bounds, rows, self._groups)
+
+
+def _make_room(array: Ints, size: int) -> Ints:
+    """Return an array of at least `size` items that begins with those of `array`; `array` itself if it is large enough."""
+    return array if size <= array.size else np.resize(array, max(size, 2 * array.size))
 
 
 @kernel

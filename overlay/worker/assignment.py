@@ -3,6 +3,7 @@ it cannot serve and why."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,7 @@ from overlay.consumer.pace import is_replayed
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import check_log_position
-from overlay.index.start_positions import find_replay_end, find_start, patterns
+from overlay.index.start_positions import Bounds, Start, find_replay_end, find_start, patterns
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.log_position import LogPosition, TopicPartition
@@ -34,6 +35,9 @@ from .round.deliveries import share_outputs
 from .round.task import Reader
 
 log = get_logger(__name__)
+
+TURN = 100
+"""Consumers that are prepared in one go, before the event loop does other work."""
 
 
 @dataclass(slots=True)
@@ -196,7 +200,10 @@ async def enlist(
     starts = {config.id: assignment.find_starts(config.stream) for config in free}
     service = loaded.service
     taken = await take_back(service.kafka, client, admin, service.topics.prefix, starts, state, record)
-    for config in ready:
+    bounds: dict[str, Bounds] = {}
+    for count, config in enumerate(ready, 1):
+        if count % TURN == 0:
+            await asyncio.sleep(0)
         try:
             if why := refused.get(config.id):
                 raise OverlayError(why)
@@ -204,7 +211,7 @@ async def enlist(
                 _take(config, found, delta)
             if config.needs_machine:
                 assignment.machines[config.id] = config
-            await _enlist(client, admin, config, loaded.ends.get(config.id), state, assignment, delta)
+            await _enlist(client, admin, config, loaded.ends.get(config.id), bounds, state, assignment, delta)
         except SourceUnavailable:
             raise
         except OverlayError as error:
@@ -273,23 +280,21 @@ async def _enlist(
     admin: Admin,
     config: ConsumerConfig,
     ends: LogEnds | None,
+    bounds: dict[str, Bounds],
     state: ShardState,
     assignment: Assignment,
     delta: Delta,
 ) -> None:
     """Prepare one consumer, and find its start if it is new.
 
-    `ends`: the ends of the stream's logs when the consumer was created, if known. Raises
+    `ends`: the ends of the stream's logs when the consumer was created, if known. `bounds`: by
+    stream, what Kafka has said of the logs; a stream that a new consumer needs is added. Raises
     OverlayError if the consumer cannot be served.
     """
     sources, ledger = assignment.sources[config.stream], assignment.ledgers.get(config.stream)
     known = delta.consumers.get(config.id) or state.consumers.get(config.id)
     if known is None or known.job:
-        stream, index = assignment.streams[config.stream], assignment.indexes.get(config.stream)
-        created = None
-        if ends is not None:
-            created = {source: ends.find(*source, sources.identities[source[0]]) for source in sources.partitions}
-        start = await find_start(client, admin, config, stream, sources.partitions, ledger, index, created)
+        start = await _find_start(client, admin, config, ends, bounds, assignment)
         own = {source: LogPosition(position) for source, position in start.positions.items()}
         delta.consumers[config.id] = known = ConsumerState(0, own, start.snapshot, start.floor)
         log.info("consumer starts", stream=config.stream, consumer=config.id[1], policy=str(config.deliver_policy))
@@ -321,6 +326,42 @@ async def _enlist(
         has_machine=config.id in assignment.machines,
         values=choose_values(config.filter, assignment.streams[config.stream]),
         dead_letter_topic=make_dead_letter_topic(dead_letters, config) if dead_letters else None,
+    )
+
+
+async def _find_start(
+    client: AIOKafkaClient,
+    admin: Admin,
+    config: ConsumerConfig,
+    ends: LogEnds | None,
+    bounds: dict[str, Bounds],
+    assignment: Assignment,
+) -> Start:
+    """Return where a new consumer begins. `ends`, `bounds`: as `_enlist` has them. Raises SourceChanged,
+    SourceUnavailable.
+
+    The logs are asked for once for all new consumers of a stream, of which there may be thousands.
+    But a time that no record has reached yet, and an end that nothing says, are those of now.
+    """
+    stream, sources = assignment.streams[config.stream], assignment.sources[config.stream]
+    created = None
+    if ends is not None:
+        created = {source: ends.find(*source, sources.identities[source[0]]) for source in sources.partitions}
+    is_of_now = config.deliver_policy is DeliverPolicy.BY_START_TIME or (
+        config.deliver_policy.begins_at_end and created is None
+    )
+    if not is_of_now and stream.name not in bounds:
+        bounds[stream.name] = await admin.find_bounds(sources.partitions)
+    return await find_start(
+        client,
+        admin,
+        config,
+        stream,
+        sources.partitions,
+        assignment.ledgers.get(stream.name),
+        assignment.indexes.get(stream.name),
+        created,
+        None if is_of_now else bounds[stream.name],
     )
 
 

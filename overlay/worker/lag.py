@@ -193,8 +193,7 @@ def find_places(
     for consumer in session.assignment.readers if only is None else [only]:
         if consumer in session.assignment.readers:
             _hold_back(session, consumer, found.setdefault(consumer, {}), ends, newest.get(consumer))
-    unread = _list_unread(session)
-    for consumer in unread if only is None else unread & {only}:
+    for consumer in _list_unread(session, only):
         found[consumer] = _find_kept(session.commits.state, consumer, newest.get(consumer))
     return found
 
@@ -218,15 +217,16 @@ def _hold_back(
             places[source] = Place(position, here.end, newest, here.is_live)
 
 
-def _list_unread(session: Session) -> set[ConsumerId]:
+def _list_unread(session: Session, only: ConsumerId | None) -> list[ConsumerId]:
     """Return the consumers that the state knows and for which nothing is read: those that are
-    stalled, and those of stopped streams. Those of Spark jobs have their positions elsewhere."""
-    assignment = session.assignment
-    return {
+    stalled, and those of stopped streams; all, or `only` one. Those of Spark jobs have their
+    positions elsewhere."""
+    assignment, known = session.assignment, session.commits.state.consumers
+    return [
         consumer
-        for consumer, known in session.commits.state.consumers.items()
-        if (consumer in assignment.stalled or consumer[0] in assignment.stopped) and not known.job
-    }
+        for consumer in (known if only is None else known.keys() & {only})
+        if (consumer in assignment.stalled or consumer[0] in assignment.stopped) and not known[consumer].job
+    ]
 
 
 def _find_kept(state: ShardState, consumer: ConsumerId, newest: int | None) -> dict[TopicPartition, Place]:

@@ -34,7 +34,7 @@ from .dispatch_loop import DispatchLoop
 from .gauges import Gauges
 from .lag import Lags, find_places
 from .membership import Membership
-from .metric_series import Series
+from .metric_series import Series, observe_all
 from .report import Rates, report_consumer, report_readiness, report_service, report_stream
 from .round.task import Counts
 from .session import Session
@@ -368,11 +368,15 @@ class ShardManager:
     def _note_commit(self, counts: Counts) -> None:
         """Count a committed round in the metrics and the rates."""
         now = now_ms()
+        # one look-up of the histogram for all consumers of a stream
+        ages: dict[tuple[str, str], list[float]] = {}
         for consumer, records in counts.delivered.items():
-            self.metrics.records_delivered.labels(*consumer).inc(records)
+            self.series.count_delivered(consumer, records)
             if (oldest := counts.oldest.get(consumer)) is not None:
                 kept = consumer if self.latency_by_consumer else (consumer[0], "")
-                self.metrics.delivery_latency_seconds.labels(*kept).observe(max(0, now - oldest) / 1000)
+                ages.setdefault(kept, []).append(max(0, now - oldest) / 1000)
+        for kept, seconds in ages.items():
+            observe_all(self.metrics.delivery_latency_seconds.labels(*kept), seconds)
         for consumer, records in counts.dead_letters.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
         for read in counts.reads:

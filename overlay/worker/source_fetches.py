@@ -68,12 +68,19 @@ class SourceFetches:
         self._counted = self.fetcher.bytes_fetched
 
     def has_backlog(self, made: Round) -> bool:
-        """Return whether a cursor of this round has much more to read: its data in the round was at
-        least BACKLOG_BYTES, and more offsets are still to be fetched."""
-        return any(
-            task.fetched.data.size >= BACKLOG_BYTES and self._count_left(cursor) > 0
-            for task, (_, cursor) in zip(made.tasks, made.owners, strict=True)
+        """Return whether a cursor of this round has much more to read, and no other has come to the
+        end of its partition: at the tail, readers wait for each commit, and a commit that waits for
+        more of the backlog would make them wait as well.
+
+        Much means that its data in the round was at least BACKLOG_BYTES, and that more offsets are
+        still to be fetched.
+        """
+        left = [self._count_left(cursor) for _, cursor in made.owners]
+        has_much = any(
+            task.fetched.data.size >= BACKLOG_BYTES and count > 0 for task, count in zip(made.tasks, left, strict=True)
         )
+        at_tail = (cursor.members for (_, cursor), count in zip(made.owners, left, strict=True) if count <= 0)
+        return has_much and not any(at_tail)
 
     async def recover(self) -> Moved:
         """Handle the fetches that have failed. Return what the state must record for it, empty if

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bench import consumers, scan, sizing, skip, sql
+from bench import scan, sizing, skip, sql
 from bench.__main__ import report
 from bench.dataset import load
 from bench.progress import Progress
@@ -65,16 +65,6 @@ def test_skip_answers_every_question(bootstrap: str) -> None:
     # those in milliseconds are for a machine that does nothing else
     sizes = [case.judge() for case in found if case.name in ("index-size", "index-memory")]
     assert sizes == [{"overlay": True}] * 2
-
-
-def test_consumers_deliver_every_order_once(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each customer's to the customer's consumer, or all to one; the counts are checked by the bench itself."""
-    monkeypatch.setattr(consumers, "CUSTOMERS", 40)
-    monkeypatch.setattr(consumers, "OUTPUTS", 3)
-    settings = Settings(scale=0.01, rounds=1)
-    (case,) = consumers.measure(load(bootstrap, 0.01), settings, Progress(io.StringIO()))
-    assert (case.name, set(case.peers), case.skipped) == ("5000", {"one"}, {})
-    assert case.overlay > 0 and set(case.judge()) == {"one"}
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from overlay.config import Loaded, LogEnds
+from overlay.config import ConsumerConfig, Loaded, LogEnds, StreamConfig
 from overlay.config.consumer import AckPolicy, FilterConfig
 from overlay.control.changes import judge_create
 from overlay.control.records import (
@@ -19,7 +19,8 @@ from overlay.control.records import (
     write_drain,
     write_pause,
 )
-from overlay.control.registry import Registry
+from overlay.control.registry import Registry, find_own_fault
+from overlay.control.requests import RequestRefusal
 from overlay.errors import ConfigError, FilePosition
 from overlay.output.record import Record
 from tests.control.registries import NOW, make_config, make_files, make_request, take
@@ -179,6 +180,64 @@ def test_definitions_that_do_not_fit_are_problems() -> None:
     take(registry, write_definition(Definition(make_config("d"), NOW)))
     assert served(registry) == {"d": ""}
     assert [problem.code for problem in registry.effective().problems] == [10093, 10081, 10059]
+
+
+def test_definitions_are_judged_when_they_or_the_files_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def find(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
+        judged.append(config.id[1])
+        return find_own_fault(config, loaded)
+
+    monkeypatch.setattr("overlay.control.registry.find_own_fault", find)
+    registry = Registry(make_files())
+    take(registry, *(write_definition(Definition(make_config(name), NOW)) for name in ("a", "b", "c")))
+    assert set(served(registry)) == {"a", "b", "c"}
+    assert sorted(judged) == ["a", "b", "c"]
+    judged.clear()
+    take(registry, write_definition(Definition(make_config("b", filter_subject="other"), NOW)))
+    assert set(served(registry)) == {"a", "c"}
+    assert judged == ["b"]
+    judged.clear()
+    # another folder may have another stream
+    registry.reload(make_files())
+    assert set(served(registry)) == {"a", "c"}
+    assert sorted(judged) == ["a", "b", "c"]
+
+
+def test_a_change_of_one_compares_no_other_file_with_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    compare = ConsumerConfig.__eq__
+
+    def count(config: ConsumerConfig, other: object) -> bool:
+        compared.append(config.id[1])
+        return compare(config, other)
+
+    registry = Registry(make_files(*(make_config(name) for name in ("a", "b", "c"))))
+    take(registry, *map(write_definition, list(registry.find_unwritten(NOW))))
+    assert list(registry.find_unwritten(NOW)) == [] and set(served(registry)) == {"a", "b", "c"}
+    assert all(known.config is registry.files.consumers[id] for id, known in registry.definitions.items())
+    monkeypatch.setattr(ConsumerConfig, "__eq__", count)
+    take(registry, write_definition(Definition(make_config("b"), NOW, Origin.FILE)))
+    assert list(registry.find_unwritten(NOW)) == [] and set(served(registry)) == {"a", "b", "c"}
+    assert set(compared) == {"b"}
+    # the file says something else now, and so may the others
+    registry.reload(make_files(make_config("a", description="x"), make_config("b"), make_config("c")))
+    assert [definition.id[1] for definition in registry.find_unwritten(NOW)] == ["a"]
+
+
+def test_a_definition_is_judged_beside_those_that_come_before_it() -> None:
+    """The way back may come with another consumer, long after the definition was judged by itself."""
+    files = make_files()
+    beside = StreamConfig.model_validate({"name": "T", "topics": ("between",), "subjects": ("u.>",)})
+    registry = Registry(replace(files, streams={**files.streams, "T": beside}))
+    forth = make_config("forth", deliver_subject="between")
+    take(registry, write_definition(Definition(forth, NOW + 1)))
+    assert set(served(registry)) == {"forth"}
+    back = make_config("back", stream="T", deliver_subject="source")
+    take(registry, write_definition(Definition(back, NOW)))
+    assert set(served(registry)) == {"back"}
+    assert [problem.code for problem in registry.effective().problems] == [10081]
 
 
 def test_garbage_is_counted() -> None:

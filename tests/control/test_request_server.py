@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -24,6 +24,7 @@ from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.waits import until
 from tests.control.registries import PREFIX, Worker, make_config, make_files, take
 
 ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"
@@ -72,7 +73,11 @@ class Log:
 
     refuses: set[str] = field(default_factory=set)
     largest: int = 1_000_000
+    """Most bytes of a record."""
+    largest_event: int = 1_000_000
+    """Most bytes of a record of the events topic."""
     entries: list[Entry] = field(default_factory=list)
+    commits: int = 0
 
     def __call__(self, *_: object) -> Log:
         return self
@@ -87,9 +92,10 @@ class Log:
         for topic in self.refuses.intersection(entry.topic for entry in entries):
             raise DeliveryFailed(topic, 0, "too large", final=True)
         for entry in entries:
-            if entry.size > self.largest:
+            if entry.size > (self.largest_event if entry.topic == f"{PREFIX}.events" else self.largest):
                 raise DeliveryFailed(entry.topic, 0, "too large", final=True)
         self.entries += entries
+        self.commits += 1
         return -1
 
     async def make_room(self) -> None:
@@ -237,6 +243,134 @@ async def test_a_definition_that_the_topic_does_not_take_is_refused(
     await take_turns(request_server, log)
     assert "error" in log.answers[ONE]
     assert log.answers[TWO]["total"] == 0
+
+
+def ask_for(registry: Registry, names: Iterable[str], **fields: str) -> None:
+    """Have requests to create consumers in the registry, without others."""
+    registry.requests.clear()
+    for name in names:
+        config = {"durable_name": name, "deliver_subject": f"out-{name}", "ack_policy": "none", **fields}
+        body = json.dumps({"op": "consumer.create", "stream": "S", "config": config}).encode()
+        registry.take(f"request {name}".encode(), body, dict[str, bytes]().get, now_ns() // 10**6)
+
+
+def list_answers(log: Log) -> dict[str, Any]:
+    """The answers in the overlay's own reply topic, by request."""
+    answers = [entry.record for entry in log.entries if entry.topic == f"{PREFIX}.replies"]
+    return {(record.key or b"").decode(): json.loads(record.value or b"") for record in answers}
+
+
+async def test_creates_are_decided_and_answered_together(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"made-{number:02}" for number in range(75)]
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    request_server._unwritten = []
+    ask_for(registry, names)
+    await request_server._turn()
+    assert log.commits == 1
+    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    host.reports |= {("S", name): {"state": "running"} for name in names}
+    take(registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    assert [id[1] for id in registry.definitions] == names
+    await asyncio.gather(*request_server._answering.values())
+    assert log.commits == 2
+    assert {name: answer["name"] for name, answer in list_answers(log).items()} == {name: name for name in names}
+    assert sorted(log.settled) == [f"request {name}" for name in names]
+    await asyncio.sleep(0)
+    assert not request_server._answering
+
+
+async def test_a_create_that_fails_takes_no_other_along(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are decided anew, one by one, and before those behind them."""
+    names = ["a", "b", "c"]
+    ask_for(request_server.registry, names)
+    later = json.dumps({"op": "consumer.delete", "stream": "S", "consumer": "a"}).encode()
+    request_server.registry.take(b"request later", later, dict[str, bytes]().get, now_ns() // 10**6)
+
+    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+        large = Record(b"consumer S x", bytes(2_000) if request.id == "b" else b"{}")
+        return Decision(respond(request, {"name": request.id}), (large,))
+
+    monkeypatch.setattr(serve, "decide", decide)
+    log.largest = 1_000
+    await take_turns(request_server, log)
+    assert log.settled == [f"request {name}" for name in [*names, "later"]]
+    answers = list_answers(log)
+    assert {name for name, answer in answers.items() if "error" in answer} == {"b"}
+    assert (answers["a"]["name"], answers["c"]["name"]) == ("a", "c")
+    await request_server._turn()
+    assert not request_server._alone
+
+
+@pytest.mark.parametrize("at", ["decide", "answer"])
+async def test_a_large_audit_takes_no_audit_of_another_request_along(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Of requests that are decided together, refused at once or answered once the consumers are served."""
+    names = ["a", "b", "c"]
+    ask_for(request_server.registry, names)
+    large = replace(request_server.registry.requests["b"], text="x" * 5_000)
+    request_server.registry.requests["b"] = large
+
+    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+        return Decision(respond(request, {"name": request.id}) if at == "decide" else None)
+
+    monkeypatch.setattr(serve, "decide", decide)
+    monkeypatch.setattr(serve, "SERVED_S", 0.01)
+    log.largest_event = 4_000
+    await take_turns(request_server, log)
+    assert sorted(log.settled) == [f"request {name}" for name in names]
+    assert list_answers(log).keys() == set(names)
+    audits = [entry.record.value or b"" for entry in log.entries if entry.topic == f"{PREFIX}.events"]
+    assert [name for name in names if any(f"out-{name}" in audit.decode() for audit in audits)] == ["a", "c"]
+
+
+async def test_an_answer_that_cannot_be_described_takes_no_other_along(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell(registry: Registry, host: Host, id: tuple[str, str], now: int) -> Body:
+        if id[1] == "b":
+            raise OverflowError("too much")
+        return {"name": id[1]}
+
+    ask_for(request_server.registry, ["a", "b", "c"])
+    request_server._unwritten = []
+    await request_server._turn()
+    take(request_server.registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    monkeypatch.setattr(serve, "describe", tell)
+    monkeypatch.setattr(serve, "SERVED_S", 0.01)
+    await take_turns(request_server, log)
+    answers = list_answers(log)
+    assert {name: "error" in answer for name, answer in answers.items()} == {"a": False, "b": True, "c": False}
+
+
+async def test_a_consumer_that_is_not_served_holds_up_no_other_answer(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader of its stream's partition may be away, for example."""
+    names = ["a", "b", "c"]
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    ask_for(registry, names)
+    request_server._unwritten = []
+    await request_server._turn()
+    take(registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    host.reports |= {("S", name): {"state": "running"} for name in ("b", "c")}
+    async with asyncio.timeout(5):
+        await until(lambda: list_answers(log).keys() == {"b", "c"}, pause_s=0.01)
+    host.reports["S", "a"] = {"state": "running"}
+    await asyncio.gather(*request_server._answering.values())
+    assert sorted(log.settled) == [f"request {name}" for name in names]
+
+
+async def test_an_output_that_a_stream_reads_is_decided_alone(request_server: RequestServer, log: Log) -> None:
+    ask_for(request_server.registry, ["a", "b"], deliver_subject="source")
+    await take_turns(request_server, log)
+    assert {answer["error"]["err_code"] for answer in list_answers(log).values()} == {10081}
+    assert log.commits == 2
 
 
 async def test_many_files_are_written_at_once_and_compared_once_each(

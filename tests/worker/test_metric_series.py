@@ -16,7 +16,7 @@ from overlay.kafka.admin import Admin
 from overlay.metrics import Metrics
 from overlay.worker.gauges import Gauges
 from overlay.worker.lag import Lags
-from overlay.worker.metric_series import TURN, Series
+from overlay.worker.metric_series import FEW, TURN, Series, observe_all
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import Scene, serve
 
@@ -103,6 +103,37 @@ async def test_only_consumers_that_were_opened_are_closed() -> None:
     await closing
     assert len(closed) == 2 * TURN
     assert not series.opened
+
+
+async def test_a_consumer_that_comes_back_counts_from_zero() -> None:
+    """Its former series is not counted in any more."""
+    metrics = Metrics()
+    series = Series(metrics)
+    for _ in range(2):
+        series.open_consumers([("S", "c")])
+        series.count_delivered(("S", "c"), 3)
+        series.count_delivered(("S", "c"), 4)
+        assert 'overlay_records_delivered_total{consumer="c",stream="S"} 7.0' in scrape(metrics)
+        await series.close_consumers([("S", "c")])
+
+
+@pytest.mark.parametrize("count", [0, 1, FEW, 500])
+def test_many_amounts_are_observed_as_one_after_the_other(count: int) -> None:
+    metrics = Metrics()
+    one_by_one, together = (metrics.delivery_latency_seconds.labels("S", name) for name in ("a", "b"))
+    # on the bounds of buckets, between them, and beyond the last one
+    amounts = [(0.0, 0.005, 0.0051, 0.5, 300.0, 1_000.0)[number % 6] for number in range(count)]
+    for amount in amounts:
+        one_by_one.observe(amount)
+    observe_all(together, amounts)
+    lines = [
+        line
+        for line in scrape(metrics)
+        if line.startswith("overlay_delivery_latency_seconds") and "created" not in line
+    ]
+    assert sorted(line.replace('consumer="b"', 'consumer="a"') for line in lines if 'consumer="b"' in line) == sorted(
+        line for line in lines if 'consumer="a"' in line
+    )
 
 
 def test_gauges_of_a_stream_go_when_its_shard_moves() -> None:

@@ -2,10 +2,11 @@
 
 When a transaction ends depends on what is left to read. If there is nothing more to read, it ends
 at once, since readers wait for the records. If there is a backlog, it ends after a quarter of a
-second, since each commit has a fixed cost. After a commit at the tail the loop waits 5 ms: a
-transaction begun at once would have to wait for the broker, which is still completing the last one
-(docs/exactly-once.md#transactions). A session with more output partitions than one transaction
-bears commits each round in parts (transaction_parts.py).
+second, since each commit has a fixed cost; but at once if it also has records of consumers at the
+tail. After a commit at the tail the loop waits 5 ms: a transaction begun at once would have to wait
+for the broker, which is still completing the last one (docs/exactly-once.md#transactions). A
+session with more output partitions than one transaction bears commits each round in parts
+(transaction_parts.py).
 
 Rounds that bring nothing but positions for a transaction are written once a second. In these rounds
 no consumer was given anything, or only at-least-once consumers, whose records are readable as soon
@@ -80,7 +81,7 @@ class CommitUnit:
     counts: Counts = field(default_factory=Counts)
     """What is counted after the commit."""
     backlog: bool = False
-    """Whether much more is waiting to be read."""
+    """Whether much more is waiting to be read, and no consumer at the tail waits for this unit."""
     on_commit: Callable[[Sequence[int]], None] | None = None
     """Called after the commit, with the offsets of the batches in `owned`."""
     plain: asyncio.Task[Any] | None = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from prometheus_client import Counter
+
 from overlay.clock import monotonic
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.state.shard_state import StreamPartition
+from overlay.state.shard_state import ConsumerId, StreamPartition
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.round.indexing import Reach
 from overlay.worker.round.task import Corruption, RoundResult
@@ -30,6 +32,8 @@ class Counting:
     _corrupt: set[tuple[StreamPartition, int]] = field(default_factory=set)
     """Corrupt batches counted so far, by partition and offset: several cursors may pass the same
     one."""
+    _results: dict[tuple[ConsumerId, str], tuple[Counter, Counter]] = field(default_factory=dict)
+    """The series of each filter result of a consumer, found once for the session: hundreds of filters count in each round."""
     _told: float = field(default_factory=monotonic)
 
     def take(self, result: RoundResult) -> None:
@@ -42,13 +46,19 @@ class Counting:
         for sealed in result.sealed:
             self.metrics.chunks_sealed.labels(sealed.stream).inc()
             self.reaches[sealed.stream, sealed.source].add(sealed)
-        for (consumer, value), records in result.results.items():
-            self.metrics.records_evaluated.labels(*consumer).inc(records)
-            self.metrics.filter_results.labels(*consumer, value).inc(records)
+        for key, records in result.results.items():
+            for series in self._results.get(key) or self._find_series(*key):
+                series.inc(records)
         for (consumer, reason), values in result.nulls.items():
             self.metrics.filter_nulls.labels(*consumer, reason).inc(values)
         for corruption in result.corruptions:
             self._note(corruption)
+
+    def _find_series(self, consumer: ConsumerId, value: str) -> tuple[Counter, Counter]:
+        """Return what counts a filter result of a consumer: all records, and those with this result."""
+        found = self.metrics.records_evaluated.labels(*consumer), self.metrics.filter_results.labels(*consumer, value)
+        self._results[consumer, value] = found
+        return found
 
     def tell_progress(self, cursors: Cursors, now: float) -> None:
         """Log, at most every PROGRESS_S, how far each cursor is behind the end of its partition.

@@ -94,6 +94,10 @@ class Cursors:
         """Consumers that have left their cursors."""
         self.savings: list[tuple[str, Saving]] = []
         """What the routes save that were planned, by stream. The caller counts and clears it."""
+        self._tails: dict[StreamPartition, Cursor | None] = {}
+        """The foremost cursor of each partition when it was settled last."""
+        self._returned: set[ConsumerId] = set()
+        """Consumers that have come back to a cursor since the last round."""
         self._committed: dict[str, int] = {}
         self._touched: set[StreamPartition] = set()
         self._stirred: dict[Cursor, StreamPartition] = {}
@@ -245,6 +249,7 @@ class Cursors:
         # a cursor that has come may be the foremost, and then the others are not at the tail any more
         self._touched |= {partition for partition, cursor in self.all() if cursor.members & set(consumers)}
         self.parked -= set(consumers)
+        self._returned |= set(consumers)
         for partition, cursor in self.all():
             if cursor.members & set(consumers):
                 self._plan(partition, cursor, now)
@@ -362,7 +367,8 @@ class Cursors:
             elif cursor.position == progress.task.fetched.next_offset:
                 self._skip(partition, cursor)
         touched, self._touched = self._touched, set()
-        changed = self._settle({partition for partition, _ in owners} | touched, now)
+        changed = self._settle({partition for partition, _ in owners} | touched, now) | self._returned
+        self._returned.clear()
         moved |= touched
         return Moved(moved, changed, halted)
 
@@ -516,15 +522,19 @@ class Cursors:
             self._align(stream)
         changed: set[ConsumerId] = set()
         for partition in partitions | {partition for partition in self._cursors if partition[0] in ordered}:
-            cursors = self._cursors[partition]
-            changed |= {
-                member for cursor in cursors if len(cursors) > 1 or cursor.is_alone for member in cursor.members
-            }
+            cursors, was = self._cursors[partition], self._tails.get(partition)
+            # the members of the tail have the stream's position, and there may be thousands
+            if len(cursors) > 1 or any(cursor.is_alone for cursor in cursors):
+                changed |= {member for cursor in cursors if cursor is not was for member in cursor.members}
             # a joined cursor has more consumers, so it may skip less or other parts of the log, and
             # may meet the next cursor at once
             while self._join(partition):
                 for cursor in list(cursors):
                     self._plan(partition, cursor, now)
+            self._tails[partition] = tail = find_tail(cursors)
+            if tail is not was:
+                # some have the stream's position now, others have one of their own
+                changed |= {member for cursor in cursors for member in cursor.members}
         return changed
 
     def _join(self, partition: StreamPartition) -> bool:

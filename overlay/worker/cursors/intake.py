@@ -40,6 +40,18 @@ class Look(NamedTuple):
 
 
 NOTHING = Look(None, -1)
+MOST_READERSHIPS = 64
+"""Cursors whose consumers are kept as the pipeline sees them. Most sessions have a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readership:
+    """The consumers of one cursor, as the pipeline sees them: `readers` in the order of their names."""
+
+    members: frozenset[ConsumerId]
+    readers: tuple[Reader, ...]
+    floors: tuple[tuple[ConsumerId, int], ...]
+    """Of those that begin behind a position: the offset below which they are given nothing."""
 
 
 @dataclass(slots=True)
@@ -65,6 +77,7 @@ class Intake:
     def __init__(self, readers: Mapping[ConsumerId, Reader], ledgers: Mapping[str, Ledger]) -> None:
         self._readers, self._ledgers = readers, ledgers
         self._turn = 0
+        self._readerships: dict[Cursor, Readership] = {}
         self._linger = Linger()
         self._resting: dict[str, float] = {}
 
@@ -82,7 +95,10 @@ class Intake:
         sequence that is not committed yet. `now`: monotonic seconds. Raises SourceUnavailable if
         data begins behind its cursor's position.
         """
-        making = _Making(self._readers, cursors, standings, looks, Round())
+        if len(self._readerships) > MOST_READERSHIPS:
+            # cursors come and go while consumers catch up
+            self._readerships.clear()
+        making = _Making(self._readers, cursors, standings, looks, self._readerships, Round())
         size = 0
         seen: set[str] = set()
         partitions = list(cursors)
@@ -119,6 +135,8 @@ class _Making:
     cursors: Mapping[StreamPartition, Sequence[Cursor]]
     standings: Mapping[ConsumerId, Standing]
     looks: Mapping[Cursor, Look]
+    readerships: dict[Cursor, Readership]
+    """Those of earlier rounds; new ones are added."""
     made: Round
 
     def take_partition(self, partition: StreamPartition) -> None:
@@ -176,15 +194,25 @@ class _Making:
         """Add the task that gives a cursor's consumers the offsets from `start` to `stop`,
         exclusive, of `fetched`."""
         stream, source = partition
-        readers = tuple(self.readers[consumer] for consumer in sorted(cursor.members))
-        floors = {consumer: self.standings[consumer].floor.get(source, 0) for consumer in cursor.members}
+        readership = self._find_readership(source, cursor)
         task = Task(
-            stream, source, fetched, start, stop, readers, cursor.only,
-            {consumer: floor for consumer, floor in floors.items() if floor > cursor.position},
+            stream, source, fetched, start, stop, readership.readers, cursor.only,
+            {consumer: floor for consumer, floor in readership.floors if floor > cursor.position},
             cursor.indexed, cursor.sequenced, cursor.cursor_group, self._find_others(partition, cursor),
         )  # fmt: skip
         self.made.tasks.append(task)
         self.made.owners.append((partition, cursor))
+
+    def _find_readership(self, source: TopicPartition, cursor: Cursor) -> Readership:
+        """Return the consumers of a cursor in `source`. The same object as in the last round if they
+        are the same: at the tail of thousands of consumers there are many small rounds."""
+        known = self.readerships.get(cursor)
+        if known is None or known.members != cursor.members:
+            readers = tuple(self.readers[consumer] for consumer in sorted(cursor.members))
+            floors = ((reader.id, self.standings[reader.id].floor.get(source, 0)) for reader in readers)
+            known = Readership(frozenset(cursor.members), readers, tuple(each for each in floors if each[1]))
+            self.readerships[cursor] = known
+        return known
 
     def _find_others(self, partition: StreamPartition, cursor: Cursor) -> dict[TopicPartition, tuple[int, int]]:
         """Return, for each other partition of the stream, where the cursor's group is there and the

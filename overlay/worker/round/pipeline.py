@@ -25,15 +25,17 @@ from overlay.match import Addressed, Addressing, Audience, Masks, Selection
 from overlay.match.record_slice import keep
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId
-from overlay.subject.dictionary import REASONS
+from overlay.subject.dictionary import REASONS, Dictionary
 
 from .deliveries import Deliveries, Passed, Plan
 from .indexing import Indexing
 from .pending_estimate import PendingEstimate, View
 from .sequencing import Sequencing, cut, find_log_position
-from .task import Corruption, Gathering, Progress, RoundResult, SliceRead, Task
+from .task import Corruption, Gathering, Progress, Reader, RoundResult, SliceRead, Task
 
 Ints = npt.NDArray[np.int64]
+MOST_SCREENS = 64
+"""Sets of readers whose matchers and filters are kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +68,8 @@ class Pipeline:
         self._streams = streams
         self._addressing = {name: Addressing(s.subject.rule, s.patterns) for name, s in streams.items()}
         self._screens: dict[tuple[object, ...], _Screen] = {}
+        self._by_readers: dict[tuple[Dictionary, int], tuple[tuple[Reader, ...], _Screen]] = {}
+        """By dictionary and the id of a task's readers, which are mostly those of the last round."""
         self._pending_estimate = pending_estimate
         self._sequencing = Sequencing(ledgers, index_topics)
         self._deliveries = Deliveries(dict(sequences), self._sequencing)
@@ -191,10 +195,15 @@ class Pipeline:
         """Return the subject matcher and filters for exactly the task's readers, made at the first
         call for them."""
         dictionary = self._addressing[task.stream].dictionary(*task.source)
+        readers, screen = self._by_readers.get((dictionary, id(task.readers)), ((), None))
+        if screen is not None and readers is task.readers:
+            return screen
         key = (dictionary, *(reader.id for reader in task.readers))
+        # sets of readers change while consumers catch up; old screens would pile up
+        if len(self._by_readers) > MOST_SCREENS:
+            self._by_readers.clear()
         if key not in self._screens:
-            # sets of readers change while consumers catch up; old screens would pile up
-            if len(self._screens) > 64:
+            if len(self._screens) > MOST_SCREENS:
                 self._screens.clear()
             properties, values = self._streams[task.stream].properties, [reader.values for reader in task.readers]
             self._screens[key] = _Screen(
@@ -202,6 +211,7 @@ class Pipeline:
                 Masks([reader.filter for reader in task.readers], properties, values),
                 self._deliveries.plan(task.readers),
             )
+        self._by_readers[dictionary, id(task.readers)] = task.readers, self._screens[key]
         return self._screens[key]
 
 

@@ -76,8 +76,8 @@ REQUESTS = (
         (
             Change(
                 "overlay.worker.assignment",
-                "            await _enlist(client, admin, config, loaded.ends.get(config.id), state, assignment, delta)\n",
-                "            await _enlist(client, admin, config, None, state, assignment, delta)\n",
+                "config, loaded.ends.get(config.id), bounds, state, assignment, delta)\n",
+                "config, None, bounds, state, assignment, delta)\n",
             ),
         ),
         mend="e273fcc",

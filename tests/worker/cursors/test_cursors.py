@@ -76,6 +76,46 @@ class Log:
                     self.given[reader.id].append(offset)
 
 
+def test_a_cursor_s_readers_are_the_same_object_until_they_change() -> None:
+    """So that small rounds at the tail cost nothing for each of thousands of consumers."""
+    log, tasks = Log(), list[Task]()
+    log.player.read = lambda task, offsets: tasks.append(task)
+    for number in range(3):
+        log.enlist(str(number), ConsumerState(floor={SOURCE: 9} if number == 1 else {}), 0)
+    log.cursors.begin(0)
+    for _ in range(3):
+        log.player.fetch_all(4)
+        log.player.run_round()
+    first, second, third = tasks
+    assert [reader.id[1] for reader in first.readers] == ["0", "1", "2"]
+    assert first.readers is second.readers is third.readers
+    assert [dict(task.floors) for task in tasks] == [{("S", "1"): 9}] * 3
+    log.cursors.park([("S", "2")])
+    log.player.fetch_all(4)
+    log.player.run_round()
+    assert [reader.id[1] for reader in tasks[-1].readers] == ["0", "1"]
+    assert dict(tasks[-1].floors) == {}
+
+
+def test_what_the_state_records_does_not_grow_with_the_consumers_at_the_tail() -> None:
+    log = Log()
+    for number in range(20):
+        log.enlist(f"tail{number}", ConsumerState(), 30)
+    log.enlist("behind", ConsumerState(), 0)
+    log.cursors.begin(0)
+    log.player.fetch_all(5)
+    _, moved = log.player.run_round()
+    assert moved.consumers == {("S", "behind")}
+    # the tail has nothing to read for a while, and is reached
+    log.player.ends = {SOURCE: 35}
+    for _ in range(10):
+        log.player.fetch_all(5)
+        _, moved = log.player.run_round()
+        assert len(moved.consumers) in (0, 1, 21)
+    assert len(log.cursors.of(PLACE)) == 1
+    assert all(not log.cursors.state_of(consumer).own for consumer in log.readers)
+
+
 # a fetch for some cursor of some offsets, or a round; no offsets: a batch that is not whole, or cannot be read
 steps = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30)) | st.just(None), max_size=60)
 

@@ -1,0 +1,26 @@
+"""What the results of rounds add to the metrics."""
+
+from __future__ import annotations
+
+from overlay.metrics import Metrics
+from overlay.worker.commit.counting import Counting
+from overlay.worker.round.task import RoundResult
+
+C, D = ("S", "c"), ("S", "d")
+
+
+def test_filter_results_add_up_over_rounds() -> None:
+    metrics = Metrics()
+    counting = Counting(metrics, {})
+    counting.take(RoundResult(results={(C, "true"): 2, (C, "false"): 5, (D, "unknown"): 1}))
+    counting.take(RoundResult(results={(C, "true"): 3}, nulls={(D, "unparsable"): 4}))
+    found = {
+        (each.labels["consumer"], each.labels["result"]): each.value
+        for family in metrics.filter_results.collect()
+        for each in family.samples
+        if each.name.endswith("_total")
+    }
+    assert found == {("c", "true"): 5, ("c", "false"): 5, ("d", "unknown"): 1}
+    assert metrics.records_evaluated.labels(*C)._value.get() == 10
+    assert metrics.records_evaluated.labels(*D)._value.get() == 1
+    assert metrics.filter_nulls.labels(*D, "unparsable")._value.get() == 4
