@@ -83,6 +83,8 @@ def name_principal(kafka: Mapping[str, str]) -> str:
     """Return the principal that these settings are, as Kafka's default rules name it."""
     if user := kafka.get("sasl.username"):
         return f"User:{user}"
+    if "sasl.oauthbearer.client.id" in kafka:
+        return "User:(the subject of the token)"
     return "User:(the subject of the certificate)" if "ssl.certificate.location" in kafka else "User:ANONYMOUS"
 
 

@@ -35,10 +35,13 @@ _REFUSALS = (
 @contextlib.contextmanager
 def refuse_settings(kafka: Properties) -> Iterator[None]:
     """Raise CredentialsRefused if a client cannot be made of the settings, for example if a
-    certificate file is missing or is not a certificate. A context for the call that makes it.
+    certificate file is missing or is not a certificate, or a secret cannot be read. A context for
+    the call that makes it.
     """
     try:
         yield
+    except SourceUnavailable as error:
+        raise CredentialsRefused(str(error)) from error
     except KafkaException as error:
         raise CredentialsRefused(
             f"{name_files(kafka)}the Kafka settings cannot be used: {error.args[0].str()}. Check ssl.* of the Kafka settings"

@@ -88,7 +88,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             consumer_timeout_ms=FETCH_MS,
             partition_assignment_strategy=(make_assignor(self._tell_drained),),
         )
-        mend_client(self._consumer._client)
+        mend_client(self._consumer._client, kafka)
 
     async def start(self) -> None:
         """Connect to Kafka; `run` joins the group. Raises SourceUnavailable."""

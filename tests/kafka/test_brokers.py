@@ -71,6 +71,28 @@ async def test_certificates_are_read_beside_the_event_loop_and_once(
     assert threading.main_thread() not in readers
 
 
+async def test_new_connections_have_the_certificates_that_are_there_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a failure before. In the middle of a replacement the former ones go on."""
+    monkeypatch.setattr("overlay.kafka.brokers.REREAD_S", 1e9)
+    old, folder = make_security(tmp_path), tmp_path / "new"
+    folder.mkdir()
+    new = make_security(folder)
+    context = make_server_context(old, tmp_path)
+    make_server_context(new, folder)
+    async with run_stub(context=context) as stub:
+        kafka = {"bootstrap.servers": stub.address, "security.protocol": "SSL", "ssl.ca.location": str(old.ca)}
+        async with Admin(kafka) as admin:
+            assert await admin.find_cluster() == "a-cluster"
+            trusted = old.ca.read_bytes()
+            for content, served in ((b"-----BEGIN", tmp_path), (trusted, tmp_path), (new.ca.read_bytes(), folder)):
+                old.ca.write_bytes(content)
+                context.load_cert_chain(served / "server.pem")
+                stub.drop()
+                assert await admin.find_cluster() == "a-cluster"
+
+
 async def test_certificates_are_read_again_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that were replaced are found without a restart."""
     monkeypatch.setattr("overlay.kafka.brokers.REREAD_S", 0.0)
