@@ -272,6 +272,19 @@ class TopicsConfig(Model):
     topic whose name begins with `name.`"""
 
 
+class RequestsConfig(Model):
+    """What consumers that are made by request may take, and how many requests may wait. Files have no such limits."""
+
+    consumers: Annotated[int, Field(ge=0)] = 10_000
+    """Most consumers that are made by request."""
+    consumers_per_stream: Annotated[int, Field(ge=0)] = 10_000
+    """Most of them on one stream."""
+    output_partitions: Annotated[int, Field(ge=1)] = 100
+    """Most partitions of an output topic that a request may have created."""
+    pending: Annotated[int, Field(ge=1)] = 1_000
+    """Most requests that wait for their answers at once."""
+
+
 HostName = Annotated[str, AfterValidator(_check_host), Field(json_schema_extra={"pattern": _HOST_NAME.pattern})]
 
 
@@ -358,6 +371,8 @@ class ServiceConfig(Model):
     """How to reach Kafka, by librdkafka's property names."""
     topics: TopicsConfig = TopicsConfig()
     """Where the overlay keeps its own topics, and how it creates topics."""
+    requests: RequestsConfig = RequestsConfig()
+    """Limits for consumers that are made by request, and for requests."""
     http: HttpConfig = HttpConfig()
     """The HTTP server for metrics and health."""
     metrics: MetricsConfig = MetricsConfig()

@@ -45,6 +45,9 @@ from .requests import Request, RequestRefusal, parse_request, refuse, refuse_vio
 K = TypeVar("K")
 T = TypeVar("T")
 
+PENDING_BYTES = 8 << 20
+"""Most characters of all requests without an answer. A parsed one takes up to 25 times as much memory."""
+
 
 @dataclass(slots=True)
 class Registry:
@@ -68,6 +71,8 @@ class Registry:
     fault: str = ""
     misfit: Misfit = Misfit.FORM
     """Why the last of them was skipped."""
+    _pending: int = 0
+    """Length of the texts of `requests`."""
     _effective: Loaded | None = None
 
     @property
@@ -89,11 +94,10 @@ class Registry:
             # a request, or the tombstone that ends it
             if subject is Subject.REQUEST:
                 (id,) = names
-                self.requests.pop(id, None)
+                if (ended := self.requests.pop(id, None)) is not None:
+                    self._pending -= len(ended.text)
                 if value is not None:
-                    self.requests[id] = parse_request(
-                        id, value, find_header, timestamp, make_rule(self.files.service.topics)
-                    )
+                    self._keep(parse_request(id, value, find_header, timestamp, make_rule(self.files.service.topics)))
                 return subject
             if subject is Subject.WORKER:
                 _put(self.drained, names[0], None if value is None else read_drain(value))
@@ -112,6 +116,14 @@ class Registry:
             self._pass_over(f"{type(error).__name__}: {error}", Misfit.FORM)
             return None
         return subject
+
+    def _keep(self, request: Request) -> None:
+        """Keep a request until it has an answer. If too many wait, keep only what is needed to refuse it."""
+        most = self.files.service.requests.pending
+        if len(self.requests) >= most or self._pending + len(request.text) > PENDING_BYTES:
+            request = request.shorten()
+        self._pending += len(request.text)
+        self.requests[request.id] = request
 
     def _pass_over(self, reason: str, misfit: Misfit) -> None:
         """Count a record that is skipped, and keep the reason in `fault` and `misfit`."""
@@ -144,6 +156,7 @@ class Registry:
         self.pauses.clear()
         self.drained.clear()
         self.requests.clear()
+        self._pending = 0
 
     def lapse(self, id: ConsumerId) -> None:
         """Leave out a consumer of a file until the worker restarts: inactive_threshold has ended it."""
@@ -223,7 +236,10 @@ class Registry:
                 continue
             if known is None or (known.config, known.origin) != (taken, Origin.FILE):
                 created, ends = (known.created, known.ends) if known else (now, None)
-                yield Definition(taken, created, Origin.FILE, ends=ends)
+                is_made = (
+                    known is not None and known.makes_output and known.config.deliver_subject == taken.deliver_subject
+                )
+                yield Definition(taken, created, Origin.FILE, ends=ends, makes_output=is_made)
 
     def find_deleted(self) -> list[ConsumerId]:
         """Return the consumers that are marked as deleted, whose state and records are still to be

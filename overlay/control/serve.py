@@ -24,7 +24,7 @@ from typing import Protocol
 from aiokafka.errors import KafkaError
 
 from overlay.clock import monotonic, now_ns
-from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
+from overlay.config import DeliverPolicy, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.effects import Advise, Advisory
 from overlay.dispatch.answers import answer
@@ -43,7 +43,8 @@ from overlay.waits import Backoff, is_set_within, unless, until
 
 from . import decide as rules
 from .brokertime import Age
-from .creation import find_log_ends
+from .changes import find_temporary, makes_output
+from .creation import find_log_ends, is_missing
 from .decide import Body, Decision, decide, describe
 from .journal import Journal
 from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
@@ -378,14 +379,18 @@ class RequestServer:
             self._unwritten = [definition for definition in self._unwritten if definition.id not in done]
 
     async def _complete(self, definition: Definition) -> Definition:
-        """Return a file's definition. If the consumer is new and begins at the end of its stream,
-        the present ends of the logs are added to it.
+        """Return a file's definition. If the consumer is new, what Kafka tells at its creation is added: the
+        present ends of the logs, if it begins there, and whether a temporary output is still to be made.
         """
-        stream = self.registry.files.streams.get(definition.config.stream)
-        is_new = definition.id not in self.registry.definitions and definition.config.deliver_policy.begins_at_end
-        if stream is None or not is_new:
+        config = definition.config
+        stream = self.registry.files.streams.get(config.stream)
+        if stream is None or definition.id in self.registry.definitions:
             return definition
-        return replace(definition, ends=await find_log_ends(self.admin, stream))
+        ends = await find_log_ends(self.admin, stream) if config.deliver_policy.begins_at_end else None
+        topic = config.deliver_subject
+        # a shard may have begun with the file already, and have created it
+        is_new = config.output.temporary and await is_missing(self.admin, topic, counts_made=True)
+        return replace(definition, ends=ends, makes_output=makes_output(self.registry, config, lacks_output=is_new))
 
     async def _lapse(self, id: ConsumerId) -> None:
         """End a consumer that inactive_threshold has ended: delete it, or if a file defines it,
@@ -397,11 +402,10 @@ class RequestServer:
                 self._lapsed.add(id)
                 await self._write(id, [rules.delete(known)], decided=True)
         elif self.host.find_shard(id) is not None:
-            config = self.registry.effective().consumers.get(id)
             self.registry.lapse(id)
             await self.host.take_up(self.registry.effective(), [id])
-            if config is not None:
-                await self._drop_output(config)
+            if known is not None:
+                await self._drop_output(known)
             # the next start creates it anew, and it begins where the logs end then
             await self._write(id, [Record(make_key(Subject.CONSUMER, *id), None)])
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
@@ -422,9 +426,9 @@ class RequestServer:
             await self.host.take_up(self.registry.effective(), [id])
         self._forgotten.discard(id)
         records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
-        config = self.registry.definitions[id].config
+        definition = self.registry.definitions[id]
         # a machine has sent the advisory of its end itself
-        advisories = [] if config.needs_machine else [Advise(Advisory.DELETED)]
+        advisories = [] if definition.config.needs_machine else [Advise(Advisory.DELETED)]
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
         # answer all deletes, and the creates before the last of them; a later create makes the
         # consumer anew
@@ -439,14 +443,18 @@ class RequestServer:
         log.info("consumer deleted", stream=id[0], consumer=id[1])
         if id in self._lapsed:
             self._lapsed.discard(id)
-            await self._drop_output(config)
+            await self._drop_output(definition)
 
-    async def _drop_output(self, config: ConsumerConfig) -> None:
-        """Delete the output topic of a consumer that was removed, if it is temporary and no other
-        consumer delivers to it. If Kafka refuses, log that.
+    async def _drop_output(self, definition: Definition) -> None:
+        """Delete the output topic of a consumer that was removed, if it is temporary, the overlay has
+        made it, and no other consumer delivers to it. If Kafka refuses, log that.
         """
-        topic, others = config.deliver_subject, self.registry.effective().consumers.values()
+        config, others = definition.config, self.registry.effective().consumers.values()
+        topic = config.deliver_subject
         if not config.output.temporary or topic in {each.deliver_subject for each in others if each.id != config.id}:
+            return
+        if not definition.makes_output:
+            log.info("a temporary topic is left: it was there before its consumer", topic=topic)
             return
         try:
             await self.admin.delete_topic(topic)
@@ -501,7 +509,10 @@ class RequestServer:
     async def _decide(self, request: Request) -> None:
         """Decide a request and carry the decision out. A create or update is answered by a task
         once the consumer is served."""
-        decision = decide(self.registry, self.host, request, now_ns(), await self._find_ends(request))
+        ends = await self._find_ends(request)
+        topic = find_temporary(request)
+        lacks_output = topic != "" and await is_missing(self.admin, topic)
+        decision = decide(self.registry, self.host, request, now_ns(), ends, lacks_output=lacks_output)
         await self._carry_out(request, decision)
         if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
             task = asyncio.create_task(self._answer_served(request, self._hold))
