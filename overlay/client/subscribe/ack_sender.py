@@ -86,7 +86,7 @@ class AckSender:
         self._thread.start()
 
     def _open(self) -> None:
-        self._contact = Contact()
+        self._contact = Contact(self._kafka)
         self._producer = Producer(
             {
                 **for_confluent(self._kafka),
@@ -163,12 +163,12 @@ class AckSender:
     def _run(self) -> None:
         while not self._is_closed:
             # not only while the sender waits: acks may come without a pause
-            self._replace_lost()
+            self._replace_spent()
             # delivery reports and the client's own events are only processed while this thread
             # polls
             while not self._called.wait(0 if len(self._producer) else IDLE_S):
                 self._producer.poll(POLL_S if len(self._producer) else 0)
-                self._replace_lost()
+                self._replace_spent()
             self._many.wait(LINGER_S)
             self._called.clear()
             self._many.clear()
@@ -179,15 +179,15 @@ class AckSender:
         if left := len(self._producer):
             self._on_failure(SourceUnavailable(f"{self._topic}: Kafka did not take {left} records of acks"))
 
-    def _replace_lost(self) -> None:
-        """If the Kafka client is lost, replace it by a new one, and queue again the records that the
-        old one had not sent.
+    def _replace_spent(self) -> None:
+        """If the Kafka client is lost or has former credentials, replace it by a new one, and queue again
+        the records that the old one had not sent.
 
         If the old client did send one, its ack arrives twice, which does no harm.
         """
-        if not self._contact.is_lost:
+        if not self._contact.is_spent:
             return
-        log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
+        self._contact.announce(log, topic=self._topic)
         lost = self._producer
         self._open()
         lost.purge()
@@ -217,7 +217,7 @@ class AckSender:
                 return
             except BufferError:
                 self._producer.poll(POLL_S)
-                self._replace_lost()  # a lost client never makes room
+                self._replace_spent()  # a lost client never makes room
             except KafkaException as error:
                 hear(error.args[0], None)
                 return

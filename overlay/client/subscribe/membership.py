@@ -113,13 +113,13 @@ class Member:
         back. Raises CredentialsRefused, SourceUnavailable, and what `on_silence` raises.
         """
         while not stop.is_set() and not self._message_buffer.is_ended:
-            contact = Contact()
+            contact = Contact(self._kafka)
             consumer = Consumer(self._choose_settings() | contact.settings)
             try:
                 consumer.subscribe(
                     [self._target.topic], on_assign=self._take_over, on_revoke=self._give_up, on_lost=self._lose
                 )
-                while not stop.is_set() and not self._message_buffer.is_ended and not contact.is_lost:
+                while not stop.is_set() and not self._message_buffer.is_ended and not contact.is_spent:
                     self._commit_sometimes(consumer)
                     if self._wait_for_room(consumer):
                         self._receive(consumer)
@@ -133,8 +133,8 @@ class Member:
                     self._commit_at_last(consumer)
                 # closing revokes the partitions, with a commit of what is not committed yet
                 consumer.close()
-            if contact.is_lost:
-                log.warning("the Kafka client knows no broker any more: it is made anew", group=self._target.group)
+            if contact.is_spent:
+                contact.announce(log, group=self._target.group)
                 self.is_paused = False
 
     def _choose_settings(self) -> dict[str, Any]:

@@ -42,13 +42,15 @@ class Scene:
         small = {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": 1}
         return Producer({**settings, **(small if len(self.made) == 1 else {}), "enable.idempotence": True})
 
-    def _make_contact(self) -> Contact:
+    def _make_contact(self, _: object) -> Contact:
         self._contacts.append(Contact())
         return self._contacts[-1]
 
-    def lose_first(self) -> None:
+    def lose_first(self, *, is_outdated: bool = False) -> None:
+        """Have the first client known as lost, or as one with former credentials."""
         wait_until(lambda: len(self.acks._producer), DEADLINE_S, "the first client has a record")
-        self._contacts[0]._missed = 2
+        self._contacts[0].is_outdated = is_outdated
+        self._contacts[0]._missed = 0 if is_outdated else 2
 
     def read(self, count: int) -> list[tuple[bytes, bytes]]:
         """Return body and token of the first records of the ack topic."""
@@ -64,9 +66,10 @@ def scene(bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.Monkey
     return Scene(bootstrap, new_topic(), monkeypatch)
 
 
-def test_what_a_lost_client_has_not_sent_another_one_sends(scene: Scene) -> None:
+@pytest.mark.parametrize("is_outdated", [False, True])
+def test_what_a_spent_client_has_not_sent_another_one_sends(scene: Scene, is_outdated: bool) -> None:
     scene.acks.tell(TOKEN, Verb.NAK, "later")
-    scene.lose_first()
+    scene.lose_first(is_outdated=is_outdated)
     wait_until(lambda: len(scene.made) > 1, DEADLINE_S, "another client is made")
     scene.acks.close()
     assert scene.read(1) == [(b"-NAK later", TOKEN)]
