@@ -281,6 +281,8 @@ class RequestsConfig(Model):
     """Most of them on one stream."""
     output_partitions: Annotated[int, Field(ge=1)] = 100
     """Most partitions of an output topic that a request may have created."""
+    max_waiting: Annotated[int, Field(ge=1)] = 10_000
+    """Most `max_waiting` of a pull consumer that is made by request: pull requests that wait for messages."""
     pending: Annotated[int, Field(ge=1)] = 1_000
     """Most requests that wait for their answers at once."""
 

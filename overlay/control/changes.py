@@ -8,6 +8,7 @@ sent twice, or is answered by the next owner after a crash, has the same result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from overlay.config import LogEnds, check_update, fill_defaults
@@ -76,10 +77,15 @@ def judge_create(
 def find_quota(registry: Registry, config: ConsumerConfig) -> RequestRefusal | None:
     """Return a refusal if a consumer made or changed by request would go over a limit of `requests` in overlay.yaml."""
     limits, known = registry.files.service.requests, registry.definitions.get(config.id)
-    most, asked = limits.output_partitions, config.output.partitions
-    if config.is_push and asked > most and (known is None or known.config.output.partitions != asked):
+    # what is over a limit that has been lowered since may stay as it is
+    if _is_over(limits.output_partitions, config, known, lambda each: each.output.partitions if each.is_push else 0):
+        most = limits.output_partitions
         hint = f"output.partitions: ask for {most} at most, have the topic created before, or raise requests.output_partitions"
-        return refuse(10012, hint, err=f"output.partitions is {asked}, over the limit of {most}")
+        return refuse(10012, hint, err=f"output.partitions is {config.output.partitions}, over the limit of {most}")
+    if _is_over(limits.max_waiting, config, known, lambda each: each.max_waiting):
+        most = limits.max_waiting
+        hint = f"max_waiting: ask for {most} at most, or raise requests.max_waiting in overlay.yaml"
+        return refuse(10012, hint, err=f"max_waiting is {config.max_waiting}, over the limit of {most}")
     if known is not None and known.origin is Origin.REQUEST:
         return None
     made = [each.id for each in registry.definitions.values() if each.origin is Origin.REQUEST and not each.is_deleted]
@@ -92,6 +98,14 @@ def find_quota(registry: Registry, config: ConsumerConfig) -> RequestRefusal | N
             hint = f"there are {count} by request. Delete some, write a file, or raise requests.{name} in overlay.yaml"
             return refuse(10026, hint)
     return None
+
+
+def _is_over(
+    most: int, config: ConsumerConfig, known: Definition | None, measure: Callable[[ConsumerConfig], int]
+) -> bool:
+    """Return whether a config asks for more than `most` of what `measure` returns, and not for what it has already."""
+    asked = measure(config)
+    return asked > most and (known is None or measure(known.config) != asked)
 
 
 def find_temporary(request: Request) -> str:

@@ -91,6 +91,16 @@ def test_partitions_of_outputs_have_a_limit() -> None:
     add(registry, "old", description="new", output={"partitions": 9})
 
 
+def test_pull_requests_that_wait_have_a_limit() -> None:
+    registry = Registry(make_files(max_waiting=600))
+    pull = {"deliver_subject": "", "ack_policy": "explicit"}
+    add(registry, "a", **pull)
+    add(registry, "b", max_waiting=600, **pull)
+    refused = create(registry, "c", max_waiting=601, **pull)
+    assert read_error(refused) == (500, 10012, "max_waiting is 601, over the limit of 600")
+    assert "raise requests.max_waiting" in read_hint(refused)
+
+
 def test_requests_that_wait_have_a_limit() -> None:
     """Each beyond it is refused, and costs no memory; an answer makes room."""
     registry = Registry(make_files(pending=2))
