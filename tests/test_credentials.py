@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,8 @@ async def test_secrets_that_cannot_be_read(tmp_path: Path, content: bytes | None
     if content is not None:
         file.write_bytes(content)
     kafka = {**SASL, "sasl.password": f"file:{file}"}
-    for make in (for_confluent, for_aiokafka, for_java):
+    makers: tuple[Callable[[dict[str, str]], object], ...] = (for_confluent, for_aiokafka, for_java)
+    for make in makers:
         with pytest.raises(SourceUnavailable, match=f"sasl.password: {file} .*{reason}"):
             make(kafka)
     with pytest.raises(CredentialsRefused, match=reason):

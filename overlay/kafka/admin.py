@@ -433,6 +433,7 @@ class Admin:
         """Delete a topic. Do nothing if it does not exist. Raises SourceUnavailable if Kafka does
         not say whether it was deleted.
         """
+        self.made.pop(topic, None)
         try:
             async with self._in_time(f"topic {topic}"):
                 answer = await self._order(DeleteTopicsRequest([topic], int(DEADLINE_S * 1000)))

@@ -82,7 +82,7 @@ class _Authenticator(OAuthAuthenticator):  # type: ignore[misc] # aiokafka has n
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """The refusal of redirects: they would take the secret to another server."""
 
-    def redirect_request(self, *args: Any) -> None:
+    def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 

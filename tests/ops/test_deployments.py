@@ -55,9 +55,15 @@ def parse_command(words: list[str]) -> dict[str, Any]:
     } | {"--config": pairs["--config"]}
 
 
-def read_unit() -> configparser.ConfigParser:
-    unit = configparser.ConfigParser(interpolation=None, delimiters=("=",))
-    unit.optionxform = str  # type: ignore[assignment,method-assign] # names of settings have capitals
+class Unit(configparser.ConfigParser):
+    """A unit of systemd, in which the names of settings have capitals."""
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+def read_unit() -> Unit:
+    unit = Unit(interpolation=None, delimiters=("=",))
     unit.read(UNIT)
     return unit
 
