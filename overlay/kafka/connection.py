@@ -203,12 +203,13 @@ def mend_client(client: AIOKafkaClient, kafka: Properties) -> None:
     before a new connection if their files were replaced.
     """
     bootstrap, update = client.bootstrap, client._metadata_update
-    renewal = _Renewal(client, kafka)
-    if list_files(kafka):
+    renewal = _Renewal(client, kafka) if list_files(kafka) else None
+    if renewal is not None:
         client._get_conn = renewal.get_connection
 
     async def bootstrap_and_look() -> None:
-        await renewal.renew()
+        if renewal is not None:
+            await renewal.renew()
         await bootstrap()
         if not client.cluster.brokers():
             raise KafkaConnectionError("the cluster lists no broker: none is heard by its controller at present")
