@@ -103,10 +103,10 @@ def _check_endpoint(text: str) -> str:
 
 
 def _check_extensions(text: str) -> str:
-    for pair in text.split(","):
-        if not _EXTENSION.fullmatch(pair.strip()):
-            raise ValueError("extensions are NAME=VALUE, several with commas between; names have letters alone")
-    return text
+    pairs = [pair.strip() for pair in text.split(",")]
+    if not all(map(_EXTENSION.fullmatch, pairs)):
+        raise ValueError("extensions are NAME=VALUE, several with commas between; names have letters alone")
+    return ",".join(pairs)  # librdkafka takes a blank for a part of the name
 
 
 def _check_mechanism(value: object) -> object:

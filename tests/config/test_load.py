@@ -126,7 +126,7 @@ def test_tokens_of_a_token_endpoint(tmp_path: Path) -> None:
     more = '  sasl.oauthbearer.extensions: "logicalCluster=lkc-1, identityPoolId=p"\n  https.ca.location: ca.pem\n'
     kafka = load_files(tmp_path, {"overlay.yaml": OAUTH + more}).service.kafka
     assert kafka["sasl.mechanism"] == "OAUTHBEARER"
-    assert kafka["sasl.oauthbearer.extensions"] == "logicalCluster=lkc-1, identityPoolId=p"
+    assert kafka["sasl.oauthbearer.extensions"] == "logicalCluster=lkc-1,identityPoolId=p"
     assert kafka["https.ca.location"] == "ca.pem"
 
 
