@@ -97,7 +97,7 @@ jars: $(STAMP) ## write the checksums of the broker's and Spark's jars anew, aft
 sbom: $(STAMP) ## write the bills of materials, build/sbom*.cdx.json
 	@$(RUN)/python -m supply.sbom
 
-audit: $(STAMP) ## look for known vulnerabilities of the locked versions; skipped, with the reason, where the database is out of reach
+audit: $(STAMP) ## look for known vulnerabilities of the locked versions
 	@$(RUN)/python -m supply.audit
 
 clean: ## remove .venv, caches and builds
