@@ -115,7 +115,7 @@ def serve_database() -> Iterator[Database]:
             self.end_headers()
             self.wfile.write(database.answer)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """Nothing is logged."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
