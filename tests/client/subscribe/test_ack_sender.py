@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.client.subscribe import ack_sender
 from overlay.client.subscribe.ack_answers import AckAnswers
@@ -13,8 +14,9 @@ from overlay.client.subscribe.ack_sender import AckSender
 from overlay.client.subscribe.acking import Head
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.acks import Verb
-from overlay.errors import OverlayError
+from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import Contact
+from overlay.kafka.properties import Properties, for_confluent
 from tests.client.deliveries import DEADLINE_S
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
@@ -74,6 +76,29 @@ def test_what_a_spent_client_has_not_sent_another_one_sends(scene: Scene, is_out
     scene.acks.close()
     assert scene.read(1) == [(b"-NAK later", TOKEN)]
     assert scene.failures == []
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("password: is missing"), KafkaException(RdKafkaError(-1))])
+def test_a_spent_client_stays_while_another_one_cannot_be_made(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A file with credentials is missing for a moment. No ack is lost, and the thread that sends them goes on."""
+    tries: list[int] = []
+
+    def read(kafka: Properties) -> dict[str, str]:
+        tries.append(len(scene.made))
+        if len(tries) < 3:
+            raise error
+        return for_confluent(kafka)
+
+    monkeypatch.setattr(ack_sender, "RETRY_S", 0.01)
+    monkeypatch.setattr(ack_sender, "for_confluent", read)
+    scene.acks.tell(TOKEN, Verb.NAK, "later")
+    scene.lose_first()
+    wait_until(lambda: len(scene.made) > 1, DEADLINE_S, "another client is made")
+    scene.acks.close()
+    assert scene.read(1) == [(b"-NAK later", TOKEN)]
+    assert (tries, scene.failures) == ([1, 1, 1], [])
 
 
 def test_a_lost_client_is_replaced_while_acks_never_pause(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
