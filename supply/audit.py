@@ -13,6 +13,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from typing import Any
 
 import click
@@ -69,7 +70,7 @@ def ask(url: str, body: Mapping[str, Any], deadline_s: float = DEADLINE_S) -> An
         try:
             with urllib.request.urlopen(request, timeout=deadline_s) as response:
                 outcome.put(json.loads(response.read(MAX_BYTES)))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException, RecursionError) as error:
             outcome.put(Unreachable(str(error) or type(error).__name__))
 
     threading.Thread(target=send, daemon=True).start()

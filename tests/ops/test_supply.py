@@ -160,6 +160,34 @@ def test_a_database_out_of_reach_is_skipped_with_the_reason(capsys: pytest.Captu
     assert "skipped: file:///etc/passwd: it is no URL" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"no http\r\n\r\n",
+        b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"results": [',
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n<htm>",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n" + b"[" * 9999,
+        b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+def test_what_answers_in_place_of_the_database_is_skipped(answer: bytes) -> None:
+    """A proxy, a login page, a connection that breaks: the reason is told at once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def reply() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        replying = threading.Thread(target=reply)
+        replying.start()
+        with pytest.raises(Unreachable) as told:
+            ask(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, 60.0)
+        replying.join()
+    assert "no answer within" not in str(told.value)
+
+
 def test_a_database_that_says_nothing_takes_no_longer_than_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
