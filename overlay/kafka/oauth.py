@@ -8,6 +8,7 @@ import asyncio
 import base64
 import binascii
 import json
+import math
 import ssl
 import urllib.error
 import urllib.parse
@@ -34,7 +35,13 @@ SHARE = 0.8
 """The part of its lifetime after which a token is replaced, as librdkafka has it."""
 MAX_BYTES = 1 << 20
 """Most bytes of an answer of the token endpoint."""
+DAY_S = 86_400.0
+"""Most seconds for which a token is used, whatever the endpoint says."""
 _REFUSED = (400, 401, 403)
+_MALFORMED = (
+    *(OSError, HTTPException),  # of connections
+    *(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError),  # of what was answered
+)
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no types
@@ -97,17 +104,19 @@ def ask_endpoint(kafka: Properties, now: float) -> tuple[str, float]:
         with _open(resolve(kafka)) as answer:
             body = json.loads(answer.read(MAX_BYTES))
         token = body["access_token"]
-        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
             raise ValueError("access_token is no text of printable ASCII characters")
         lifetime_s = float(body.get("expires_in") or _read_expiry(token, now))
+        if math.isnan(lifetime_s):
+            raise ValueError("expires_in is no number")
     except urllib.error.HTTPError as error:
         with error:
             text = f"{endpoint}: the token endpoint answers {error.code}{_explain(error)}"
         kind = AuthenticationFailedError if error.code in _REFUSED else KafkaConnectionError
         raise kind(text) from None
-    except (SourceUnavailable, HTTPException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (SourceUnavailable, *_MALFORMED) as error:
         raise KafkaConnectionError(f"{endpoint}: no token was got: {str(error) or type(error).__name__}") from error
-    return token, max(lifetime_s, 0.0)
+    return token, min(max(lifetime_s, 0.0), DAY_S)
 
 
 def _open(kafka: Properties) -> Any:

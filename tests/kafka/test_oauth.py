@@ -15,7 +15,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError
 
 from overlay.kafka.connection import find_refusal, for_aiokafka
-from overlay.kafka.oauth import LIFETIME_S, SHARE, Tokens, ask_endpoint
+from overlay.kafka.oauth import DAY_S, LIFETIME_S, SHARE, Tokens, ask_endpoint
 from tests.support.tokens import CLIENT, SECRET, make_token, serve_tokens
 
 NOW = time.time()
@@ -46,6 +46,8 @@ async def test_a_token_is_kept_until_most_of_its_lifetime_has_passed(monkeypatch
         ({"access_token": make_token(1, 500.0)}, 500.0),
         ({"access_token": "a.b.c"}, LIFETIME_S),
         ({"access_token": "opaque", "expires_in": -5}, 0.0),
+        ({"access_token": "opaque", "expires_in": 1e300}, DAY_S),
+        ({"access_token": "opaque", "expires_in": float("inf")}, DAY_S),
     ],
 )
 def test_how_long_a_token_is_used(answer: dict[str, Any], lifetime: float) -> None:
@@ -68,7 +70,21 @@ async def test_a_client_that_the_endpoint_refuses(status: int) -> None:
     assert SECRET not in str(told.value)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"\xff", b'{"access_token": 5}', b'{"access_token": "a\\u0001"}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"access_token": 5}',
+        b'{"access_token": ""}',
+        b'{"access_token": "a\\u0001"}',
+        b'{"access_token": "a", "expires_in": NaN}',
+        b'{"access_token": "a", "expires_in": 1%s}' % (b"0" * 400),
+        b"[" * 100_000,
+    ],
+)
 def test_answers_that_are_none(body: bytes) -> None:
     with serve_tokens() as endpoint:
         endpoint.body = body
