@@ -78,7 +78,7 @@ def stamp(settings: Mapping[str, str]) -> Stamp:
     for path in list_files(settings):
         try:
             facts = os.stat(path)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: the path has a character of code 0
             found.append((0, 0, 0))
         else:
             found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns))
@@ -113,7 +113,9 @@ def _read(name: str, value: str) -> str:
         raise SourceUnavailable(
             f"{name}: {path} cannot be read: {reason}. Check the path and its permissions"
         ) from None
-    if len(content) > MAX_BYTES or not (text := text.rstrip("\r\n")):
-        what = f"has more than {MAX_BYTES} bytes" if len(content) > MAX_BYTES else "is empty"
+    text = text.rstrip("\r\n")
+    if len(content) > MAX_BYTES or not text or "\0" in text:
+        what = "has a character of code 0" if text else "is empty"
+        what = f"has more than {MAX_BYTES} bytes" if len(content) > MAX_BYTES else what
         raise SourceUnavailable(f"{name}: {path} {what}. Write the secret alone into it")
     return Secret(text)

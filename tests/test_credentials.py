@@ -75,6 +75,7 @@ def test_only_some_settings_are_references() -> None:
         (b"", "is empty"),
         (b"\n", "is empty"),
         (b"\xff", "it is not UTF-8"),
+        (b"a\0b", "has a character of code 0"),
         (b"x" * (MAX_BYTES + 1), f"more than {MAX_BYTES} bytes"),
     ],
 )
@@ -123,4 +124,5 @@ def test_a_stamp_changes_with_the_files(tmp_path: Path) -> None:
         (tmp_path / "new").rename(each)
         seen.append(stamp(settings))
     assert len({*seen}) == 5
+    assert stamp({"sasl.password": "file:a\0b"}) == ((0, 0, 0),)
     assert stamp(settings) == seen[-1]

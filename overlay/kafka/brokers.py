@@ -323,8 +323,7 @@ class Brokers:
                     raise
             else:
                 del settings["bootstrap_servers"]
-                self._settings, self._read_at = settings, monotonic()
-            self._stamp = found
+                self._settings, self._read_at, self._stamp = settings, monotonic(), found
             return self._settings
 
     def _hang_up_idle(self, address: Address) -> None:

@@ -162,10 +162,9 @@ class Contact:
         """Update `is_lost` by a statistics report of the client: JSON, as defined by librdkafka's
         STATISTICS.md. Look at the files with the credentials, too.
         """
-        if (found := stamp(self._kafka)) != self._seen:
-            self._seen = found
-            # files that cannot be used are in the middle of a replacement, and change again
-            self.is_outdated = self.is_outdated or _is_usable(self._kafka)
+        # files that cannot be used are in the middle of a replacement, and are looked at again
+        if not self.is_outdated and stamp(self._kafka) != self._seen:
+            self.is_outdated = _is_usable(self._kafka)
         brokers = json.loads(statistics)["brokers"].values()
         # Other sources are the group coordinator, and a placeholder for partitions without a
         # leader.

@@ -232,7 +232,7 @@ class _Renewal:
     def __init__(self, client: AIOKafkaClient, kafka: Properties) -> None:
         self._client, self._kafka = client, kafka
         self._get = client._get_conn
-        self._seen = stamp(kafka)
+        self._seen = self._told = stamp(kafka)
 
     async def get_connection(
         self, node: int | str, *, group: ConnectionGroup = ConnectionGroup.DEFAULT, no_hint: bool = False
@@ -246,15 +246,17 @@ class _Renewal:
 
     async def renew(self) -> None:
         """Give the client the present content of the files, if one of them was replaced. If they cannot be read, as
-        in the middle of a replacement, log that and leave the client as it is until they change again."""
+        in the middle of a replacement, leave the client as it is until they can, and log that once."""
         if (found := stamp(self._kafka)) == self._seen:
             return
-        self._seen = found
         try:
             settings = await asyncio.to_thread(for_aiokafka, self._kafka)
         except SourceUnavailable as error:
-            log.warning("connections are made with the former credentials", reason=str(error))
+            if found != self._told:
+                log.warning("connections are made with the former credentials", reason=str(error))
+            self._told = found
             return
+        self._seen = self._told = found
         self._client._ssl_context = settings.get("ssl_context")
         self._client._sasl_plain_username = settings.get("sasl_plain_username")
         self._client._sasl_plain_password = settings.get("sasl_plain_password")

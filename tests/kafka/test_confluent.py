@@ -71,6 +71,20 @@ def test_a_client_is_outdated_when_its_files_were_replaced(tmp_path: Path) -> No
     assert not contact.is_lost and "credentials for Kafka were replaced" in notes[0]
 
 
+def test_files_that_become_readable_later_outdate_a_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of rights leaves a file as it was, by its time and size."""
+    password, is_readable = tmp_path / "password", [False, True]
+    password.write_text("first")
+    monkeypatch.setattr("overlay.kafka.confluent._is_usable", lambda _: is_readable.pop(0))
+    contact = Contact({"bootstrap.servers": "nowhere:1", "sasl.password": f"file:{password}"})
+    password.write_text("second")
+    for is_outdated in (False, True):
+        contact.hear(say("learned"))
+        assert contact.is_outdated == is_outdated
+    contact.hear(say("learned"))
+    assert contact.is_outdated and is_readable == []
+
+
 def tell_of_no_broker(stub: Stub) -> tuple[Any, ...]:
     """Return the metadata of a cluster whose last broker shuts down: no broker, and a topic without a leader."""
     throttle, _, cluster, _, topics, *rest = stub.tell_topics({"t": Code.NONE})

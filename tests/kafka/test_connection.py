@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,43 @@ async def test_a_client_reads_replaced_files_before_a_new_connection(
     assert [each["sasl_plain_password"] for each in made] == ["first", "second", "second", *["third"] * 3]
     contexts = [each["ssl_context"] for each in made]
     assert [contexts[at] is contexts[at - 1] for at in range(1, 6)] == [False, True, False, True, False]
+
+
+async def test_files_that_become_readable_later_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of rights leaves a file as it was, by its time and size. The log tells of it once."""
+    made: list[str] = []
+    told: list[str] = []
+
+    async def refuse(*_: object, **settings: Any) -> None:
+        made.append(settings["sasl_plain_password"])
+        raise OSError("away")
+
+    monkeypatch.setattr("aiokafka.client.create_conn", refuse)
+    log = SimpleNamespace(info=lambda event, **_: told.append(event), warning=lambda event, **_: told.append(event))
+    monkeypatch.setattr("overlay.kafka.connection.log", log)
+    password = tmp_path / "password"
+    password.write_text("first")
+    kafka = {
+        "bootstrap.servers": "localhost:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.username": "me",
+        "sasl.password": f"file:{password}",
+    }
+    client = AIOKafkaClient(**for_aiokafka(kafka))
+    mend_client(client, kafka)
+    password.write_text("second")
+    read = for_aiokafka
+    for is_readable in (False, False, True):
+        monkeypatch.setattr("overlay.kafka.connection.for_aiokafka", read if is_readable else deny)
+        with pytest.raises(KafkaConnectionError):
+            await client.bootstrap()
+    await client.close()
+    assert made == ["first", "first", "second"]
+    assert told == ["connections are made with the former credentials", "the credentials for Kafka were replaced"]
+
+
+def deny(_: Properties) -> dict[str, Any]:
+    raise SourceUnavailable("sasl.password: may not be read")
 
 
 def make_server_context(security: Security, folder: Path, *, verify: ssl.VerifyMode = ssl.CERT_NONE) -> ssl.SSLContext:
