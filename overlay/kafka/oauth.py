@@ -24,6 +24,7 @@ from aiokafka.errors import AuthenticationFailedError, KafkaConnectionError
 from overlay.clock import monotonic, now_ns
 from overlay.credentials import resolve
 from overlay.errors import SourceUnavailable
+from overlay.jobs import open_thread
 
 from .properties import Properties
 
@@ -50,6 +51,8 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no typ
     def __init__(self, kafka: Properties) -> None:
         self._kafka = kafka
         self._asking = asyncio.Lock()
+        # an endpoint that does not answer would hold up what else the event loop's own threads do
+        self._thread = open_thread("tokens")
         self._token = ""
         self._until = 0.0
         # see _Authenticator
@@ -61,7 +64,9 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no typ
         async with self._asking:
             if not self._token or monotonic() >= self._until:
                 began = monotonic()
-                self._token, lifetime_s = await asyncio.to_thread(ask_endpoint, self._kafka, now_ns() / 1e9)
+                self._token, lifetime_s = await asyncio.wrap_future(
+                    self._thread.submit(ask_endpoint, self._kafka, now_ns() / 1e9)
+                )
                 self._until = began + SHARE * lifetime_s
             return self._token
 

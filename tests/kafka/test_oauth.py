@@ -6,6 +6,7 @@ import asyncio
 import base64
 import inspect
 import json
+import socket
 import time
 from typing import Any
 
@@ -36,6 +37,25 @@ async def test_a_token_is_kept_until_most_of_its_lifetime_has_passed(monkeypatch
         now += 0.2
         assert {await tokens.token()} != first
         assert len(endpoint.asked) == 2
+
+
+async def test_endpoints_that_do_not_answer_hold_up_nothing_else() -> None:
+    """Each client waits in a thread of its own, and the event loop's threads stay free."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        kafka = {
+            "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{silent.getsockname()[1]}/",
+            "sasl.oauthbearer.client.id": CLIENT,
+            "sasl.oauthbearer.client.secret": SECRET,
+        }
+        clients = [Tokens(kafka) for _ in range(64)]
+        asked = [asyncio.create_task(tokens.token()) for tokens in clients]
+        await asyncio.sleep(0)
+        assert all(tokens._asking.locked() for tokens in clients), "each has begun to ask"
+        async with asyncio.timeout(5.0):
+            await asyncio.to_thread(int)
+    # closing it has ended its connections
+    failures = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(failure) for failure in failures} == {KafkaConnectionError}
 
 
 @pytest.mark.parametrize(
