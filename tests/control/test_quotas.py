@@ -102,7 +102,7 @@ def test_pull_requests_that_wait_have_a_limit() -> None:
 
 
 def test_requests_that_wait_have_a_limit() -> None:
-    """Each beyond it is refused, and costs no memory; an answer makes room."""
+    """Of each beyond it only what a refusal needs is kept; an answer makes room."""
     registry = Registry(make_files(pending=2))
 
     def put(id: str, value: bytes | None) -> None:
