@@ -8,7 +8,7 @@ its state is dropped, a pull request by the consumer itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from overlay.config import LogEnds
@@ -112,7 +112,7 @@ def describe(registry: Registry, host: Host, id: ConsumerId, now: int) -> Body:
 
 def delete(definition: Definition) -> Record:
     """Return the record that marks a consumer as deleted; its state is still to be dropped."""
-    return write_definition(Definition(definition.config, definition.created, definition.origin, is_deleted=True))
+    return write_definition(replace(definition, is_deleted=True, ends=None))
 
 
 def _create(

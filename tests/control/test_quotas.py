@@ -173,6 +173,15 @@ def test_it_is_written_down_with_the_definition() -> None:
     assert b"makes_output" not in (write_definition(plain).value or b"")
 
 
+def test_a_deletion_still_knows_whose_the_topic_is() -> None:
+    """The topic goes after the consumer, when the definition that is marked as deleted is the last one."""
+    for is_made in (True, False):
+        registry = Registry(make_files())
+        take(registry, delete(Definition(make_config("c", output=TEMPORARY), NOW, makes_output=is_made)))
+        found = registry.definitions["S", "c"]
+        assert (found.is_deleted, found.makes_output) == (True, is_made)
+
+
 def test_a_file_keeps_its_topic_and_not_another() -> None:
     before = make_config("c", output=TEMPORARY)
     for after, is_made in (
