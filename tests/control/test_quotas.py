@@ -93,7 +93,7 @@ def test_partitions_of_outputs_have_a_limit() -> None:
 
 def test_pull_requests_that_wait_have_a_limit() -> None:
     registry = Registry(make_files(max_waiting=600))
-    pull = {"deliver_subject": "", "ack_policy": "explicit"}
+    pull: dict[str, Any] = {"deliver_subject": "", "ack_policy": "explicit"}
     add(registry, "a", **pull)
     add(registry, "b", max_waiting=600, **pull)
     refused = create(registry, "c", max_waiting=601, **pull)

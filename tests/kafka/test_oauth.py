@@ -74,7 +74,8 @@ def test_how_long_a_token_is_used(answer: dict[str, Any], lifetime: float) -> No
     with serve_tokens() as endpoint:
         endpoint.body = json.dumps(answer).encode()
         token, found = ask_endpoint(endpoint.kafka, NOW)
-    assert (token, found) == (answer["access_token"], pytest.approx(lifetime, abs=5.0))
+    assert token == answer["access_token"]
+    assert found == pytest.approx(lifetime, abs=5.0)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
