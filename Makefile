@@ -7,6 +7,8 @@ BROKEN := $(VENV)/.installing
 LOCK   := requirements.lock
 # the service alone, for the container image: the same versions without the extras
 SLIM   := requirements-service.lock
+# what the image's wheel is built with, at the same versions
+BUILD  := requirements-build.lock
 
 # a Python of your choice: make venv PYTHON=/opt/python3.12/bin/python3
 PYTHON ?=
@@ -23,7 +25,7 @@ CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.kernels-checked
 KERNEL_TESTS := $(addprefix tests/,consumer dispatch index match output scan stress subject)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo kernels test test-long test-bounds lint format bench docs lock jars clean
+.PHONY: help venv demo kernels test test-long test-bounds lint format bench docs lock jars sbom audit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,10 +86,19 @@ lock: $(STAMP) ## resolve the dependencies anew; ARGS=--upgrade takes newer vers
 	@$(RUN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --constraints $(LOCK) \
 	  --output-file $(SLIM)
-	@echo "$(LOCK) and $(SLIM) are up to date"
+	@sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(RUN)/uv pip compile - --quiet --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --constraints $(LOCK) \
+	  --output-file $(BUILD)
+	@echo "$(LOCK), $(SLIM) and $(BUILD) are up to date"
 
 jars: $(STAMP) ## write the checksums of the broker's and Spark's jars anew, after a change of ivy.xml
 	@$(RUN)/python -m overlay.local.jar_sums
+
+sbom: $(STAMP) ## write the bills of materials, build/sbom*.cdx.json
+	@$(RUN)/python -m supply.sbom
+
+audit: $(STAMP) ## look for known vulnerabilities of the locked versions
+	@$(RUN)/python -m supply.audit
 
 clean: ## remove .venv, caches and builds
 	@rm -rf $(VENV) .kernels-checked .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

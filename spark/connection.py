@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from overlay.credentials import Secret, resolve
 from overlay.errors import OverlayError
-from overlay.kafka.properties import Properties
+from overlay.kafka.properties import OAUTHBEARER, Properties
 
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -26,8 +27,10 @@ _FULL_BATCHES = {"linger.ms": "50", "batch.size": str(1 << 18), "compression.typ
 def for_java(kafka: Properties) -> dict[str, str]:
     """Return the settings by Java's names.
 
-    Raises OverlayError for what Java cannot do, or a file that cannot be read.
+    The secrets among them are of type Secret. Raises OverlayError for what Java cannot do, or a file
+    or a secret that cannot be read.
     """
+    kafka = resolve(kafka)
     if kafka.get("enable.ssl.certificate.verification", "true").lower() == "false":
         raise OverlayError(
             "enable.ssl.certificate.verification: false has no counterpart in Java, and Spark could not connect."
@@ -68,7 +71,7 @@ def _encrypt(kafka: Properties) -> dict[str, str]:
         settings |= {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.certificate.chain": _read(kafka, "ssl.certificate.location"),
-            "ssl.keystore.key": _read(kafka, "ssl.key.location"),
+            "ssl.keystore.key": Secret(_read(kafka, "ssl.key.location")),
         }
         if "ssl.key.password" in kafka:
             settings["ssl.key.password"] = kafka["ssl.key.password"]
@@ -79,9 +82,15 @@ def _encrypt(kafka: Properties) -> dict[str, str]:
 
 def _log_in(kafka: Properties) -> dict[str, str]:
     mechanism = kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "PLAIN"
+    if mechanism == OAUTHBEARER:
+        raise OverlayError(
+            "sasl.mechanism: Java takes tokens only from endpoints that a property of the virtual machine names, which has to"
+            ' be set on the driver and on each executor. Read with format("overlay"), which asks for tokens by itself, or give'
+            " Spark's user a SCRAM mechanism or a client certificate"
+        )
     user, password = (_quote(kafka[name]) for name in ("sasl.username", "sasl.password"))
     login = f"{_LOGIN[mechanism]} required username={user} password={password};"
-    return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": Secret(login)}
 
 
 def _quote(text: str) -> str:

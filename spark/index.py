@@ -33,6 +33,7 @@ from overlay.client.read.bounds import DEADLINE_S
 from overlay.clock import now_ms
 from overlay.config import IndexConfig, Loaded, StreamConfig, load
 from overlay.config.service import TopicsConfig
+from overlay.credentials import resolve
 from overlay.errors import OverlayError
 from overlay.index.log_check import void
 from overlay.index.retention import index_config
@@ -104,7 +105,7 @@ def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) 
 
 
 async def _index(spark: SparkSession, loaded: Loaded, name: str) -> IndexingResult:
-    stream, kafka = loaded.streams[name], dict(loaded.service.kafka)
+    stream, kafka = loaded.streams[name], resolve(loaded.service.kafka)
     async with _stand(loaded, name) as ground:
         wanted = {s: (start, ground.bounds[s][1]) for s, start in ground.starts.items() if start < ground.bounds[s][1]}
         parts = await asyncio.to_thread(plan_ranges, spark, kafka, stream.index, wanted)

@@ -21,6 +21,7 @@ from overlay.config import ConsumerConfig, Loaded, StreamConfig, TopicsConfig, l
 from overlay.config.document import parse_document
 from overlay.config.problems import validate
 from overlay.config.relations import check_stream, suggest
+from overlay.credentials import resolve
 from overlay.errors import ConfigError
 from overlay.kafka.log_position import TopicPartition
 
@@ -116,7 +117,7 @@ def read_options(options: Mapping[str, str]) -> Ask:
     does not ask Kafka.
 
     Raises BadQuestion, ConfigError, UnknownStream, UnknownConsumer, SubjectError,
-    FilterSyntaxError.
+    FilterSyntaxError, and SourceUnavailable if a secret cannot be read.
     """
     given = _Given(options)
     loaded = load(Path(given.text["config"])) if "config" in given.text else None
@@ -144,7 +145,8 @@ def read_options(options: Mapping[str, str]) -> Ask:
         ranges, ids = _read_ranges(given, stream)
         starting = ReadBound(offsets={source: pairs[0][0] for source, pairs in ranges.items()}, ids=ids)
         ending = ReadBound(offsets={source: pairs[-1][1] for source, pairs in ranges.items()})
-    return Ask(client.kafka, prefix, request, starting, ending, pace, columns, lossless, pushdown, ranges)
+    # an executor has neither the driver's variables nor its files
+    return Ask(resolve(client.kafka), prefix, request, starting, ending, pace, columns, lossless, pushdown, ranges)
 
 
 class _Given:

@@ -34,6 +34,8 @@ _SETTINGS = {
     # format("overlay") takes predicates, and Spark refuses such sources if this is off
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.log.level": "WARN",
+    # plans show options; Spark's own pattern of secrets leaves the PEM key of a client out
+    "spark.sql.redaction.options.regex": "(?i)url|jaas|keystore.key",
 }
 _LOCAL = {
     # no other machine has to reach a driver with local executors, and its host name may not resolve

@@ -22,7 +22,7 @@ PAGES_OF_PATHS = (
     ),
 )
 """Pages that say where things are in the repository."""
-TOP = ("bench", "docs", "docsite", "examples", "grafana", "overlay", "spark", "tests")
+TOP = ("bench", "docs", "docsite", "examples", "grafana", "overlay", "spark", "supply", "tests")
 _LINK = re.compile(r"\]\(([^)#:]+)\)")
 _ANCHOR = re.compile(r"\]\(([^)#:]*)#([^)]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

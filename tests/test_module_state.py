@@ -37,8 +37,8 @@ from overlay.subject import Pattern
 ROOTS = [pathlib.Path(str(package.__file__)).parent for package in (overlay, spark)]
 
 SHARED = {
+    "overlay.config.model.describe_fields": "cache has a lock of its own; mappings are read-only, and the same if made twice",
     "overlay.demo.service._OPENER": "urllib's opener: its handlers are set up at import, and opening changes nothing in it",
-    "overlay.config.model.describe_fields": "texts that are read twice are the same, and cannot be changed",
     "overlay.filter.arrow._compile_once": "lru_cache has a lock of its own; programs are frozen",
     "overlay.filter.arrow.programs._programs": "two threads that compile one node get equal programs, both valid",
     "overlay.filter.like.compile": "lru_cache has a lock of its own; patterns are frozen, and what they cache is constant",

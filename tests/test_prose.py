@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("overlay", "spark", "tests", "bench", "docs", "docsite", "examples", "grafana")
+FOLDERS = ("overlay", "spark", "tests", "bench", "docs", "docsite", "examples", "grafana", "supply")
 KINDS = {".py", ".md", ".yaml", ".yml", ".json"}
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()

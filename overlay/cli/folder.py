@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from overlay.view.facts import OverlayFacts
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-SETTINGS_HELP = "A Kafka property by librdkafka's name; env:NAME as its value takes an environment variable."
+SETTINGS_HELP = (
+    "A Kafka property by librdkafka's name. As its value env:NAME takes an environment variable; that of a secret is"
+    " env:NAME or file:PATH, never the secret."
+)
 """Of the option -X."""
 
 

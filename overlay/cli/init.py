@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from overlay.inspect.proposal import Proposal
 
 _ROWS = 40
-FROM_ENVIRONMENT = "env:"
-"""How the value of a setting begins that names an environment variable."""
 
 
 @click.command()
@@ -73,32 +71,47 @@ def init(
         click.echo(
             f"note: the topic {output} exists; unless it is meant, name another output in consumers/{output}.yaml"
         )
-    _close(folder, outcome, kafka)
+    _close(folder, outcome)
 
 
 def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
     """Return the Kafka settings by librdkafka's names.
 
-    Raises click.UsageError for a malformed setting, and ConfigError for a property that not every
-    client supports.
+    References to secrets stay references (overlay/credentials.py). Raises click.UsageError for a malformed
+    setting, a secret in an argument or a reference to what is not there, and ConfigError for a property that
+    not every client supports.
     """
     from overlay.client.client import check_settings
+    from overlay.credentials import resolve
+    from overlay.errors import SourceUnavailable
 
     given = {"bootstrap.servers": bootstrap}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
             raise click.UsageError(f"-X {name}: write NAME=VALUE, such as -X security.protocol=SASL_SSL")
-        given[name.strip()] = _read_value(name, value)
-    return check_settings(given)
+        given[name.strip()] = _read_value(name.strip(), value)
+    checked = check_settings(given)
+    try:
+        resolve(checked)
+    except SourceUnavailable as error:
+        raise click.UsageError(f"-X {error}") from None
+    return checked
 
 
 def _read_value(name: str, value: str) -> str:
-    """Return the value of a setting. `env:NAME` is that of an environment variable: a password in an
-    argument is in the list of processes. Raises click.UsageError if the variable is not set."""
-    if not value.startswith(FROM_ENVIRONMENT):
+    """Return the value of a setting. `env:NAME` is that of an environment variable, but where a reference may stay.
+    Raises click.UsageError if the variable is not set, and for a secret, which would be in the list of processes."""
+    from overlay.credentials import ENVIRONMENT, REFERABLE, SECRETS, is_reference
+
+    if name in SECRETS and not is_reference(value):
+        raise click.UsageError(
+            f"-X {name}: arguments are in the list of processes, and this is a secret. Write {name}=env:NAME for an"
+            f" environment variable, or {name}=file:PATH for a file"
+        )
+    if name in REFERABLE or not value.startswith(ENVIRONMENT):
         return value
-    variable = value.removeprefix(FROM_ENVIRONMENT)
+    variable = value.removeprefix(ENVIRONMENT)
     if variable not in os.environ:
         raise click.UsageError(f"-X {name}: the environment variable {variable} is not set. Set it")
     return os.environ[variable]
@@ -147,18 +160,12 @@ def _table(console: Console, proposal: Proposal) -> Table:
     return table
 
 
-def _close(folder: Path, outcome: Mapping[str, str], kafka: Mapping[str, str]) -> None:
-    from overlay.inspect.draft import SECRETS
-
+def _close(folder: Path, outcome: Mapping[str, str]) -> None:
     click.echo()
     for name, word in outcome.items():
         click.echo(f"{word:<9} {folder / name}")
     shown = shlex.quote(str(folder))
     click.echo()
-    for name, variable in SECRETS.items():
-        if name in kafka:
-            click.echo(f"{name} is not written down: overlay.yaml says ${{{variable}}}. Set that variable first:")
-            click.echo(f"      read -rs {variable} && export {variable}")
     click.echo(f"next: overlay validate {shown} --kafka     (what it needs of Kafka, and what is missing)")
     click.echo(f"      overlay run --config {shown}")
     click.echo(f"      overlay consumer ls --config {shown}     (in another terminal: rates, positions, lag)")

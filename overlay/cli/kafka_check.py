@@ -66,9 +66,10 @@ def report_kafka(loaded: Loaded, as_json: bool, role: str = "") -> tuple[dict[st
 def list_commands(findings: Sequence[Finding], loaded: Loaded) -> dict[str, list[str]]:
     """Return the commands that grant what is `missing`, and those for what is `unknown`, since Kafka
     could not be asked."""
+    from overlay.credentials import resolve
     from overlay.inspect.principals import write_commands
 
-    kafka = loaded.service.kafka
+    kafka = resolve(loaded.service.kafka)
     return {
         "grant_missing": list(write_commands(findings, kafka, is_certain=True)),
         "grant_unknown": list(write_commands(findings, kafka, is_certain=False)),

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from overlay.credentials import SECRETS
 from overlay.errors import ConfigError
 
 from .codes import ERRORS
@@ -21,7 +22,7 @@ from .model import describe_fields
 from .relations import suggest
 from .service import KafkaProperties
 
-_SECRETS = ("sasl.password", "ssl.key.password", "token", "admin_token")
+_SECRETS = (*SECRETS, "token", "admin_token")
 _KINDS = {
     "string_type": "a text",
     "int_type": "a whole number",

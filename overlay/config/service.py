@@ -13,11 +13,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from overlay.credentials import find_reference_fault, hide
+
 from .model import Model, check_topic
 
 _HOST = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\],]*):(?P<port>\d{1,5})", re.ASCII)
 _HOST_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?", re.ASCII)
 _TOKEN = re.compile(r"[!-~]{16,1024}", re.ASCII)
+_ENDPOINT = re.compile(r"https?://[^\s/?#]+[^\s#]*", re.ASCII)
+_EXTENSION = re.compile(r"(?!auth=)[A-Za-z]+=[!-+\--~][ -+\--~]*", re.ASCII)
 _PREFIX = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,39}", re.ASCII)
 WORKER_NAME = re.compile(r"[a-zA-Z0-9._:-]{1,100}", re.ASCII)
 """Names of workers."""
@@ -86,12 +90,47 @@ def _check_reply_topic(name: str) -> str:
     return name
 
 
+def _check_reference(value: str) -> str:
+    if fault := find_reference_fault(value):
+        raise ValueError(fault)
+    return value
+
+
+def _check_endpoint(text: str) -> str:
+    if not _ENDPOINT.fullmatch(text):
+        raise ValueError("a token endpoint is a URL, such as https://login.example.com/oauth2/token")
+    return text
+
+
+def _check_extensions(text: str) -> str:
+    pairs = [pair.strip() for pair in text.split(",")]
+    if not all(map(_EXTENSION.fullmatch, pairs)):
+        raise ValueError("extensions are NAME=VALUE, several with commas between; names have letters alone")
+    return ",".join(pairs)  # librdkafka takes a blank for a part of the name
+
+
+def _check_mechanism(value: object) -> object:
+    """Return a mechanism in upper case. Raises ValueError for Kerberos, which would be an unknown word otherwise."""
+    if (name := _upper(value)) == "GSSAPI":
+        raise ValueError(
+            "Kerberos needs libraries of the system that neither client is built with: confluent-kafka's packages have no"
+            " GSSAPI, and aiokafka needs the package gssapi. Use a SCRAM mechanism, OAUTHBEARER, or a client certificate"
+        )
+    return name
+
+
 def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+Referable = Annotated[str, AfterValidator(_check_reference)]
+"""A text, or `env:NAME` or `file:PATH` in its place."""
+_OF_OAUTH = ("sasl.oauthbearer.", "https.ca.location")
+_OF_PASSWORDS = ("sasl.username", "sasl.password")
+_OF_SASL = ("sasl.", "https.ca.location")
+"""How the names of properties begin that only some mechanisms use."""
 Switch = Annotated[Literal["true", "false"], BeforeValidator(lambda v: str(v).lower() if isinstance(v, bool) else v)]
 
 
@@ -110,8 +149,8 @@ class KafkaProperties(Model):
     """File with the client's certificate chain (PEM)."""
     ssl_key_location: Annotated[str | None, Field(alias="ssl.key.location")] = None
     """File with the client's private key (PEM)."""
-    ssl_key_password: Annotated[str | None, Field(alias="ssl.key.password")] = None
-    """Password of the private key; write ${VARIABLE} to take it from the environment."""
+    ssl_key_password: Annotated[Referable | None, Field(alias="ssl.key.password", repr=False)] = None
+    """Password of the private key; write env:NAME, file:PATH or ${VARIABLE}, and no password here."""
     ssl_endpoint_identification_algorithm: Annotated[
         Literal["https", "none"] | None, Field(alias="ssl.endpoint.identification.algorithm")
     ] = None
@@ -120,32 +159,41 @@ class KafkaProperties(Model):
         Switch | None, Field(alias="enable.ssl.certificate.verification")
     ] = None
     """`false` accepts any certificate."""
-    sasl_mechanism: Annotated[Mechanism | None, BeforeValidator(_upper), Field(alias="sasl.mechanism")] = None
+    sasl_mechanism: Annotated[Mechanism | None, BeforeValidator(_check_mechanism), Field(alias="sasl.mechanism")] = None
     """How the user authenticates."""
-    sasl_mechanisms: Annotated[Mechanism | None, BeforeValidator(_upper), Field(alias="sasl.mechanisms")] = None
+    sasl_mechanisms: Annotated[Mechanism | None, BeforeValidator(_check_mechanism), Field(alias="sasl.mechanisms")] = (
+        None
+    )
     """The same under librdkafka's other name."""
-    sasl_username: Annotated[str | None, Field(alias="sasl.username")] = None
+    sasl_username: Annotated[Referable | None, Field(alias="sasl.username")] = None
     """User name."""
-    sasl_password: Annotated[str | None, Field(alias="sasl.password")] = None
-    """Password; write ${VARIABLE} to take it from the environment."""
+    sasl_password: Annotated[Referable | None, Field(alias="sasl.password", repr=False)] = None
+    """Password; write env:NAME, file:PATH or ${VARIABLE}, and no password here."""
+    sasl_oauthbearer_method: Annotated[Literal["oidc"] | None, Field(alias="sasl.oauthbearer.method")] = None
+    """How tokens of OAUTHBEARER are got: from a token endpoint. May be left out."""
+    sasl_oauthbearer_token_endpoint_url: Annotated[
+        Annotated[str, AfterValidator(_check_endpoint)] | None, Field(alias="sasl.oauthbearer.token.endpoint.url")
+    ] = None
+    """URL that gives tokens for OAuth's client credentials."""
+    sasl_oauthbearer_client_id: Annotated[Referable | None, Field(alias="sasl.oauthbearer.client.id")] = None
+    """Name of this client at the token endpoint."""
+    sasl_oauthbearer_client_secret: Annotated[
+        Referable | None, Field(alias="sasl.oauthbearer.client.secret", repr=False)
+    ] = None
+    """Its secret; write env:NAME, file:PATH or ${VARIABLE}, and no secret here."""
+    sasl_oauthbearer_scope: Annotated[str | None, Field(alias="sasl.oauthbearer.scope")] = None
+    """Scope to ask the token endpoint for."""
+    sasl_oauthbearer_extensions: Annotated[
+        Annotated[str, AfterValidator(_check_extensions)] | None, Field(alias="sasl.oauthbearer.extensions")
+    ] = None
+    """What the brokers are told beside the token: NAME=VALUE, several with commas between."""
+    https_ca_location: Annotated[str | None, Field(alias="https.ca.location")] = None
+    """File with the CA certificates to trust at the token endpoint (PEM); the system's when left out."""
 
     def find_conflict(self) -> tuple[str, str] | None:
         """Return the property to change and the reason, if properties conflict; None otherwise."""
-        # SASL: one spelling of the mechanism; credentials exactly if the protocol uses them
-        mechanism = self.sasl_mechanism or self.sasl_mechanisms
-        if self.sasl_mechanism and self.sasl_mechanisms:
-            return "sasl.mechanisms", "is the same as sasl.mechanism. Keep one of them"
-        if self.security_protocol.startswith("SASL"):
-            for name, value in (
-                ("mechanism", mechanism),
-                ("username", self.sasl_username),
-                ("password", self.sasl_password),
-            ):
-                if not value:
-                    return "security.protocol", f"{self.security_protocol} needs sasl.{name} too. Add it"
-        elif mechanism or self.sasl_username or self.sasl_password:
-            wanted = "SASL_SSL" if self.security_protocol == "SSL" else "SASL_SSL or SASL_PLAINTEXT"
-            return "security.protocol", f"is {self.security_protocol}, which would ignore sasl.*. Set {wanted}"
+        if conflict := self._find_sasl_conflict():
+            return conflict
         # TLS: a certificate and its key belong together, and no ssl.* without TLS
         if self.ssl_certificate_location and not self.ssl_key_location:
             return "ssl.certificate.location", "needs ssl.key.location too. Add it"
@@ -153,10 +201,41 @@ class KafkaProperties(Model):
             return "ssl.key.location", "needs ssl.certificate.location too. Add it"
         return self._find_idle_ssl()
 
+    def _find_sasl_conflict(self) -> tuple[str, str] | None:
+        """Check that there is one spelling of the mechanism, with the credentials that it needs and no others."""
+        mechanism = self.sasl_mechanism or self.sasl_mechanisms
+        if self.sasl_mechanism and self.sasl_mechanisms:
+            return "sasl.mechanisms", "is the same as sasl.mechanism. Keep one of them"
+        given = {name for name in self.model_dump(by_alias=True, exclude_none=True) if name.startswith(_OF_SASL)}
+        if not self.security_protocol.startswith("SASL"):
+            if not given:
+                return None
+            wanted = "SASL_SSL" if self.security_protocol == "SSL" else "SASL_SSL or SASL_PLAINTEXT"
+            return "security.protocol", f"is {self.security_protocol}, which would ignore sasl.*. Set {wanted}"
+        is_oauth = mechanism == "OAUTHBEARER"
+        for name, value in (("sasl.mechanism", mechanism), *self._list_credentials(is_oauth=is_oauth)):
+            if not value:
+                return "security.protocol", f"{self.security_protocol} needs {name} too. Add it"
+        other = _OF_PASSWORDS if is_oauth else _OF_OAUTH
+        for name in sorted(given):
+            if name.startswith(other):
+                return name, f"has no effect with sasl.mechanism {mechanism}. Leave it out, or change the mechanism"
+        return None
+
+    def _list_credentials(self, *, is_oauth: bool) -> list[tuple[str, str | None]]:
+        """Return the properties that a mechanism needs, and their values."""
+        if not is_oauth:
+            return [("sasl.username", self.sasl_username), ("sasl.password", self.sasl_password)]
+        return [
+            ("sasl.oauthbearer.token.endpoint.url", self.sasl_oauthbearer_token_endpoint_url),
+            ("sasl.oauthbearer.client.id", self.sasl_oauthbearer_client_id),
+            ("sasl.oauthbearer.client.secret", self.sasl_oauthbearer_client_secret),
+        ]
+
     def _find_idle_ssl(self) -> tuple[str, str] | None:
         if "SSL" not in self.security_protocol:
             for field, info in type(self).model_fields.items():
-                if "ssl" in field and getattr(self, field) is not None:
+                if field.startswith(("ssl_", "enable_ssl_")) and getattr(self, field) is not None:
                     return str(
                         info.alias
                     ), f"has no effect with {self.security_protocol}. Set SSL or SASL_SSL, or leave it out"
@@ -166,12 +245,12 @@ class KafkaProperties(Model):
         """Return the settings by librdkafka's names; those that are not set are left out, except
         that security.protocol is always there.
 
-        `sasl.mechanisms` becomes `sasl.mechanism`.
+        `sasl.mechanisms` becomes `sasl.mechanism`. References stay as they are (overlay/credentials.py).
         """
         given = self.model_dump(by_alias=True, exclude_none=True)
         if "sasl.mechanisms" in given:
             given["sasl.mechanism"] = given.pop("sasl.mechanisms")
-        return {name: str(value) for name, value in given.items()}
+        return hide({name: str(value) for name, value in given.items()})
 
 
 ReplyTopic = Annotated[
@@ -194,6 +273,21 @@ class TopicsConfig(Model):
     requests: bool = False
     """Whether requests that change no consumer are also taken from `<prefix>.requests`, for clients without the right to
     write to `<prefix>.control`."""
+
+
+class RequestsConfig(Model):
+    """What consumers that are made by request may take, and how many requests may wait. Files have no such limits."""
+
+    consumers: Annotated[int, Field(ge=0)] = 10_000
+    """Most consumers that are made by request."""
+    consumers_per_stream: Annotated[int, Field(ge=0)] = 10_000
+    """Most of them on one stream."""
+    output_partitions: Annotated[int, Field(ge=1)] = 100
+    """Most partitions of an output topic that a request may have created."""
+    max_waiting: Annotated[int, Field(ge=1)] = 10_000
+    """Most `max_waiting` of a pull consumer that is made by request: pull requests that wait for messages."""
+    pending: Annotated[int, Field(ge=1)] = 10_000
+    """Most requests that wait for their answers at once."""
 
 
 HostName = Annotated[str, AfterValidator(_check_host), Field(json_schema_extra={"pattern": _HOST_NAME.pattern})]
@@ -282,6 +376,8 @@ class ServiceConfig(Model):
     """How to reach Kafka, by librdkafka's property names."""
     topics: TopicsConfig = TopicsConfig()
     """Where the overlay keeps its own topics, and how it creates topics."""
+    requests: RequestsConfig = RequestsConfig()
+    """Limits for consumers that are made by request, and for requests."""
     http: HttpConfig = HttpConfig()
     """The HTTP server for metrics and health."""
     metrics: MetricsConfig = MetricsConfig()
@@ -293,5 +389,5 @@ class ServiceConfig(Model):
 
     @property
     def kafka(self) -> dict[str, str]:
-        """The Kafka settings by librdkafka's names. They contain secrets, so never log them."""
+        """The Kafka settings by librdkafka's names. They may contain secrets, so never log them."""
         return self.kafka_properties.properties()

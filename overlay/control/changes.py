@@ -8,9 +8,13 @@ sent twice, or is answered by the next owner after a crash, has the same result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from overlay.config import LogEnds, check_update, fill_defaults
 from overlay.config.consumer import ConsumerConfig, Engine
 from overlay.errors import ConfigError
+from overlay.kafka.own_topics import is_ordered_topic
 from overlay.units import parse_time
 
 from .records import Definition, Origin, Pause, read_config
@@ -18,6 +22,8 @@ from .registry import Registry, find_fault
 from .requests import CONSUMER_NOT_FOUND, Op, Request, RequestRefusal, refuse, refuse_violation
 
 ACTIONS = ("", "create", "update")
+MAX_TOPIC = 249
+"""Most characters of a topic's name."""
 MAX_FIELDS = 100
 """Most fields of a requested config: each unknown field is compared with all known ones."""
 MAX_ITEMS = 1_000
@@ -26,13 +32,20 @@ the service's event loop. A file may have more, since its author controls the se
 
 
 def judge_create(
-    registry: Registry, request: Request, now: int, *, is_bound: bool, ends: LogEnds | None = None
+    registry: Registry,
+    request: Request,
+    now: int,
+    *,
+    is_bound: bool,
+    ends: LogEnds | None = None,
+    lacks_output: bool = False,
 ) -> RequestRefusal | Definition:
     """Return the definition that a create or update asks for, the existing one if nothing changes,
     or a refusal.
 
     `now`: ns since 1970; `is_bound`: whether the consumer's output has readers; `ends`: the ends of
-    the stream's logs, for a new consumer; None if not needed or unknown.
+    the stream's logs, for a new consumer, None if not needed or unknown; `lacks_output`: whether its
+    output topic is not there.
     """
     action = "update" if request.op is Op.UPDATE else request.body.get("action", "")
     # first what is wrong with the request itself
@@ -54,7 +67,75 @@ def judge_create(
         return refuse(10025, err="engine: a Spark job runs the files of its folder. Write a file, or leave this out")
     if refusal := find_fault(config, registry.effective()):
         return refusal
-    return _judge_existing(registry, config, str(action), now, ends, is_bound=is_bound)
+    found = _judge_existing(registry, config, str(action), now, ends, is_bound=is_bound)
+    if isinstance(found, RequestRefusal) or found == registry.definitions.get(found.id) or found.origin is Origin.FILE:
+        return found
+    return find_quota(registry, config) or replace(
+        found, makes_output=makes_output(registry, config, lacks_output=lacks_output)
+    )
+
+
+def find_quota(registry: Registry, config: ConsumerConfig) -> RequestRefusal | None:
+    """Return a refusal if a consumer made or changed by request would go over a limit of `requests` in overlay.yaml."""
+    limits, known = registry.files.service.requests, registry.definitions.get(config.id)
+    # what is over a limit that has been lowered since may stay as it is
+    if _is_over(limits.output_partitions, config, known, lambda each: each.output.partitions if each.is_push else 0):
+        most = limits.output_partitions
+        hint = f"output.partitions: ask for {most} at most, have the topic created before, or raise requests.output_partitions"
+        return refuse(10012, hint, err=f"output.partitions is {config.output.partitions}, over the limit of {most}")
+    if _is_over(limits.max_waiting, config, known, lambda each: each.max_waiting):
+        most = limits.max_waiting
+        hint = f"max_waiting: ask for {most} at most, or raise requests.max_waiting in overlay.yaml"
+        return refuse(10012, hint, err=f"max_waiting is {config.max_waiting}, over the limit of {most}")
+    if known is not None and known.origin is Origin.REQUEST:
+        return None
+    made = registry.made
+    for name, count, allowed in (
+        ("consumers", made.total(), limits.consumers),
+        ("consumers_per_stream", made[config.stream], limits.consumers_per_stream),
+    ):
+        if count >= allowed:
+            hint = f"there are {count} by request. Delete some, write a file, or raise requests.{name} in overlay.yaml"
+            return refuse(10026, hint)
+    return None
+
+
+def has_room(registry: Registry, count: int) -> bool:
+    """Return whether so many more consumers may be made by request, whatever their streams."""
+    limits, made = registry.files.service.requests, registry.made
+    largest = max(made.values(), default=0)
+    return made.total() + count <= limits.consumers and largest + count <= limits.consumers_per_stream
+
+
+def _is_over(
+    most: int, config: ConsumerConfig, known: Definition | None, measure: Callable[[ConsumerConfig], int]
+) -> bool:
+    """Return whether a config asks for more than `most` of what `measure` returns, and not for what it has already."""
+    asked = measure(config)
+    return asked > most and (known is None or measure(known.config) != asked)
+
+
+def find_temporary(request: Request) -> str:
+    """Return the name of the temporary output topic in a requested config, which may be anything; empty without one."""
+    config = request.body.get("config")
+    output, topic = (config.get("output"), config.get("deliver_subject")) if isinstance(config, dict) else (None, "")
+    is_temporary = isinstance(output, dict) and output.get("temporary") is True
+    return topic if is_temporary and isinstance(topic, str) and len(topic) <= MAX_TOPIC else ""
+
+
+def makes_output(registry: Registry, config: ConsumerConfig, *, lacks_output: bool) -> bool:
+    """Return whether the overlay creates the output topic of a new or changed consumer, or has created it. Only such a
+    topic is deleted with its consumer. `lacks_output`: whether the topic is not there, or
+    was not before the consumer.
+
+    It is known of temporary outputs alone. An ordered client makes one consumer after the other for its topic, whose
+    name is the overlay's own.
+    """
+    topic = config.deliver_subject
+    if not config.output.temporary or not topic:
+        return False
+    others = (each for each in registry.definitions.values() if each.config.deliver_subject == topic)
+    return lacks_output or is_ordered_topic(registry.prefix, topic) or any(each.makes_output for each in others)
 
 
 def _find_excess(config: object) -> str:

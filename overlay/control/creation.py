@@ -1,4 +1,5 @@
-"""What is recorded when a consumer is created: where its stream's logs end at that moment."""
+"""What is recorded when a consumer is created: where its stream's logs end at that moment, and whether
+its output topic is there."""
 
 from __future__ import annotations
 
@@ -8,6 +9,21 @@ from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.logs import get_logger
 
 log = get_logger(__name__)
+
+
+async def is_missing(admin: Admin, topic: str, *, counts_made: bool = False) -> bool:
+    """Return whether a topic does not exist. False, with a warning, if Kafka does not tell. `counts_made`: a topic
+    that `admin` has created counts as missing: it may have done so for the consumer that is looked at.
+    """
+    try:
+        denied: dict[str, str] = {}
+        found = (await admin.find_topics([topic], with_config=False, denied=denied)).get(topic)
+    except OverlayError as error:
+        log.warning("a temporary topic will be left: whether it exists is not known", topic=topic, reason=str(error))
+        return False
+    if found is None:
+        return not denied
+    return counts_made and admin.made.get(topic) == found.identity
 
 
 async def find_log_ends(admin: Admin, stream: StreamConfig) -> LogEnds | None:

@@ -8,7 +8,7 @@ its state is dropped, a pull request by the consumer itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from overlay.config import LogEnds
@@ -29,8 +29,8 @@ from .records import (
     write_drain,
     write_pause,
 )
-from .registry import Registry
-from .requests import Op, Request, RequestRefusal, refuse, respond, respond_refused
+from .registry import PENDING_BYTES, Registry
+from .requests import TOO_BUSY, Op, Request, RequestRefusal, refuse, respond, respond_refused
 from .responses import describe_consumer, describe_pause, describe_stream, read_pull
 
 LIMIT = 256
@@ -76,17 +76,29 @@ class Decision:
     is_settled: bool = False
 
 
-def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None = None) -> Decision:
+def decide(
+    registry: Registry,
+    host: Host,
+    request: Request,
+    now: int,
+    ends: LogEnds | None = None,
+    *,
+    lacks_output: bool = False,
+) -> Decision:
     """Return what a request leads to. Nothing is written here; only a pull request is handed to its
     consumer's machine.
 
     `now`: ns since 1970. `ends`: the ends of the stream's logs, for a consumer that is to be
-    created; None if not needed or unknown.
+    created; None if not needed or unknown. `lacks_output`: whether its output topic is not there.
     """
+    if request.is_excess:
+        most = registry.files.service.requests.pending
+        hint = f"{most} requests wait, or {PENDING_BYTES >> 20} MiB of them. Ask again later, or raise requests.pending"
+        return _refuse(request, refuse(TOO_BUSY, hint))
     if request.fault or request.op is None:
         return _refuse(request, refuse(10025, err=request.fault))
     if request.op in (Op.CREATE, Op.UPDATE):
-        return _create(registry, host, request, now, ends)
+        return _create(registry, host, request, now, ends, lacks_output=lacks_output)
     return _RULES[request.op](registry, host, request, now)
 
 
@@ -100,13 +112,16 @@ def describe(registry: Registry, host: Host, id: ConsumerId, now: int) -> Body:
 
 def delete(definition: Definition) -> Record:
     """Return the record that marks a consumer as deleted; its state is still to be dropped."""
-    return write_definition(Definition(definition.config, definition.created, definition.origin, is_deleted=True))
+    return write_definition(replace(definition, is_deleted=True, ends=None))
 
 
-def _create(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+def _create(
+    registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
+) -> Decision:
     """Decide a create or update. The answer comes later, unless it is a refusal."""
     info = host.find_info(request.about)
-    found = judge_create(registry, request, now, is_bound=info is not None and info.push_bound, ends=ends)
+    is_bound = info is not None and info.push_bound
+    found = judge_create(registry, request, now, is_bound=is_bound, ends=ends, lacks_output=lacks_output)
     if isinstance(found, RequestRefusal):
         return _refuse(request, found)
     known = registry.definitions.get(found.id)

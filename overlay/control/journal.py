@@ -80,7 +80,7 @@ async def strike(kafka: Properties, prefix: str, id: ConsumerId) -> None:
     """
     topic = control_topic(prefix)
     producer = AIOKafkaProducer(**for_aiokafka(kafka), acks="all", request_timeout_ms=10_000)
-    mend_client(producer.client)
+    mend_client(producer.client, kafka)
     try:
         async with asyncio.timeout(DEADLINE_S):
             await producer.start()

@@ -68,7 +68,8 @@ class Definition:
 
     `created`: ns since 1970; `is_deleted`: its state is still to be dropped; `ends`: the ends of
     the stream's logs at creation, None if the deliver policy does not depend on them or Kafka did
-    not tell.
+    not tell. `makes_output`: the output topic was not there at creation, so that the overlay has made
+    it, and may delete it if it is temporary.
     """
 
     config: ConsumerConfig
@@ -76,6 +77,7 @@ class Definition:
     origin: Origin = Origin.REQUEST
     is_deleted: bool = False
     ends: LogEnds | None = None
+    makes_output: bool = False
 
     @property
     def id(self) -> ConsumerId:
@@ -147,6 +149,8 @@ def write_definition(definition: Definition) -> Record:
         body["deleted"] = True
     if definition.ends is not None:
         body["ends"] = definition.ends.topics
+    if definition.makes_output:
+        body["makes_output"] = True
     return Record(make_key(Subject.CONSUMER, *definition.id), write_json(body))
 
 
@@ -159,7 +163,12 @@ def read_definition(id: ConsumerId, value: bytes) -> Definition:
         config = read_config(id[0], body["config"])
         created, origin, ends = parse_time(body["created"]), Origin(body["origin"]), body.get("ends")
         found = Definition(
-            config, created, origin, bool(body.get("deleted")), None if ends is None else _read_ends(ends)
+            config,
+            created,
+            origin,
+            bool(body.get("deleted")),
+            None if ends is None else _read_ends(ends),
+            body.get("makes_output") is True,
         )
     except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError, ConfigError) as error:
         raise Unreadable(f"the definition of {'/'.join(id)} cannot be read: {error}") from error

@@ -13,6 +13,7 @@ writes a definition sees it here when it has read the record back.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
@@ -45,6 +46,9 @@ from .requests import Request, RequestRefusal, parse_request, refuse, refuse_vio
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+PENDING_BYTES = 8 << 20
+"""Most characters of all requests without an answer. A parsed one takes up to 25 times as much memory."""
 
 
 class _Followed(NamedTuple):
@@ -83,12 +87,23 @@ class Registry:
     fault: str = ""
     misfit: Misfit = Misfit.FORM
     """Why the last of them was skipped."""
+    _pending: int = 0
+    """Length of the texts of `requests`."""
     _effective: Loaded | None = None
+    _made: Counter[str] | None = None
     _judged: dict[ConsumerId, tuple[ConsumerConfig, RequestRefusal | None]] = field(default_factory=dict)
     """What is wrong, by the present files, with the definitions that only the topic has: the config that was judged, and the
     refusal."""
     _followed: dict[ConsumerId, _Followed] = field(default_factory=dict)
     """How the present files' consumers follow the topic."""
+
+    @property
+    def made(self) -> Counter[str]:
+        """How many consumers of each stream were made by request, without those that are deleted."""
+        if self._made is None:
+            found = self.definitions.values()
+            self._made = Counter(each.id[0] for each in found if each.origin is Origin.REQUEST and not each.is_deleted)
+        return self._made
 
     @property
     def prefix(self) -> str:
@@ -110,18 +125,17 @@ class Registry:
             if subject is Subject.REQUEST:
                 (id,) = names
                 self._note_copied(id)
-                self.requests.pop(id, None)
+                if (ended := self.requests.pop(id, None)) is not None:
+                    self._pending -= len(ended.text)
                 if value is not None:
-                    self.requests[id] = parse_request(
-                        id, value, find_header, timestamp, make_rule(self.files.service.topics)
-                    )
+                    self._keep(parse_request(id, value, find_header, timestamp, make_rule(self.files.service.topics)))
                 return subject
             if subject is Subject.WORKER:
                 _put(self.drained, names[0], None if value is None else read_drain(value))
                 return subject
             # a definition or a pause, or the tombstone of one
             consumer = names[0], names[1]
-            self._effective = None
+            self._effective = self._made = None
             if subject is Subject.PAUSE:
                 _put(self.pauses, consumer, None if value is None else read_pause(value))
             else:
@@ -139,6 +153,14 @@ class Registry:
         if (found := find_copied(id)) is not None:
             topic_id, offset = found
             self.copied[topic_id] = max(self.copied.get(topic_id, -1), offset)
+
+    def _keep(self, request: Request) -> None:
+        """Keep a request until it has an answer. If too many wait, keep only what is needed to refuse it."""
+        most = self.files.service.requests.pending
+        if len(self.requests) >= most or self._pending + len(request.text) > PENDING_BYTES:
+            request = request.shorten()
+        self._pending += len(request.text)
+        self.requests[request.id] = request
 
     def _pass_over(self, reason: str, misfit: Misfit) -> None:
         """Count a record that is skipped, and keep the reason in `fault` and `misfit`."""
@@ -168,12 +190,13 @@ class Registry:
         Consumers of files, and those of them that inactive_threshold has ended, stay: they did not
         come from the topic.
         """
-        self._effective = None
+        self._effective = self._made = None
         self.definitions.clear()
         self.pauses.clear()
         self.drained.clear()
         self.requests.clear()
         self.copied.clear()
+        self._pending = 0
 
     def lapse(self, id: ConsumerId) -> None:
         """Leave out a consumer of a file until the worker restarts: inactive_threshold has ended it."""
@@ -260,7 +283,10 @@ class Registry:
                 continue
             if known is None or (known.config, known.origin) != (taken, Origin.FILE):
                 created, ends = (known.created, known.ends) if known else (now, None)
-                yield Definition(taken, created, Origin.FILE, ends=ends)
+                is_made = (
+                    known is not None and known.makes_output and known.config.deliver_subject == taken.deliver_subject
+                )
+                yield Definition(taken, created, Origin.FILE, ends=ends, makes_output=is_made)
 
     def find_deleted(self) -> list[ConsumerId]:
         """Return the consumers that are marked as deleted, whose state and records are still to be

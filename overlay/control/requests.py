@@ -40,6 +40,10 @@ MAX_CLIENT = 1_000
 _TYPE = "io.nats.jetstream.api.v1"
 CONSUMER_NOT_FOUND = ApiError(10014, 404, "consumer not found")
 """An error of requests that contain no config; overlay/config/codes.py lists only those that do."""
+TOO_BUSY = ApiError(10023, 503, "insufficient resources")
+"""The error of any request while too many others wait."""
+MOST_NAME = 256
+"""Most characters that are kept of each name in a request that is refused for being one too many."""
 
 
 class Op(enum.Enum):
@@ -85,7 +89,7 @@ class Request:
     `id`: from its key. `reply`: address of the answer. `expires_at`: ns since 1970, after which no
     client waits for the answer. `op`: None if unknown. `client`: the client's name, which may be
     empty. `text`: the value as it came. `fault`: why the request is invalid, which is answered,
-    else "".
+    else "". `is_excess`: whether too many others waited when it came, which is answered as well.
     """
 
     id: str
@@ -98,6 +102,12 @@ class Request:
     client: str = ""
     text: str = ""
     fault: str = ""
+    is_excess: bool = False
+
+    def shorten(self) -> Request:
+        """Return what is needed of the request to refuse it for being one too many."""
+        names = self.stream[:MOST_NAME], self.consumer[:MOST_NAME]
+        return Request(self.id, self.reply, self.expires_at, self.op, *names, client=self.client, is_excess=True)
 
     @property
     def about(self) -> ConsumerId:

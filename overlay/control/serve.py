@@ -30,7 +30,7 @@ from typing import Protocol
 from aiokafka.errors import KafkaError
 
 from overlay.clock import monotonic, now_ns
-from overlay.config import ConsumerConfig, DeliverPolicy, Loaded, LogEnds
+from overlay.config import DeliverPolicy, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.effects import Advise, Advisory
 from overlay.dispatch.answers import answer
@@ -50,7 +50,8 @@ from overlay.waits import Backoff, Slices, is_set_within, unless, until
 
 from . import decide as rules
 from .brokertime import Age
-from .creation import find_log_ends
+from .changes import find_temporary, has_room, makes_output
+from .creation import find_log_ends, is_missing
 from .decide import Body, Decision, decide, describe
 from .grouping import group_requests, is_independent
 from .journal import Journal
@@ -317,10 +318,12 @@ class RequestServer:
         waiting = [request for request in self.registry.requests.values() if request.id not in self._answering]
         self._alone.intersection_update(self.registry.requests)
         sources = {topic for stream in self.registry.files.streams.values() for topic in stream.topic_names}
+        # decided together they would all see the same free places
+        is_scarce = not has_room(self.registry, len(waiting))
         return group_requests(
             waiting,
             self.host.find_shard,
-            lambda request: request.id in self._alone or not is_independent(request, sources),
+            lambda request: is_scarce or request.id in self._alone or not is_independent(request, sources),
         )
 
     async def _begin_again(self) -> None:
@@ -413,14 +416,18 @@ class RequestServer:
             self._unwritten = [definition for definition in self._unwritten if definition.id not in done]
 
     async def _complete(self, definition: Definition) -> Definition:
-        """Return a file's definition. If the consumer is new and begins at the end of its stream,
-        the present ends of the logs are added to it.
+        """Return a file's definition. If the consumer is new, what Kafka tells at its creation is added: the
+        present ends of the logs, if it begins there, and whether a temporary output is still to be made.
         """
-        stream = self.registry.files.streams.get(definition.config.stream)
-        is_new = definition.id not in self.registry.definitions and definition.config.deliver_policy.begins_at_end
-        if stream is None or not is_new:
+        config = definition.config
+        stream = self.registry.files.streams.get(config.stream)
+        if stream is None or definition.id in self.registry.definitions:
             return definition
-        return replace(definition, ends=await find_log_ends(self.admin, stream))
+        ends = await find_log_ends(self.admin, stream) if config.deliver_policy.begins_at_end else None
+        topic = config.deliver_subject
+        # a shard may have begun with the file already, and have created it
+        is_new = config.output.temporary and await is_missing(self.admin, topic, counts_made=True)
+        return replace(definition, ends=ends, makes_output=makes_output(self.registry, config, lacks_output=is_new))
 
     async def _lapse(self, id: ConsumerId) -> None:
         """End a consumer that inactive_threshold has ended: delete it, or if a file defines it,
@@ -432,11 +439,10 @@ class RequestServer:
                 self._lapsed.add(id)
                 await self._write(id, [rules.delete(known)], decided=True)
         elif self.host.find_shard(id) is not None:
-            config = self.registry.effective().consumers.get(id)
             self.registry.lapse(id)
             await self.host.take_up(self.registry.effective(), [id])
-            if config is not None:
-                await self._drop_output(config)
+            if known is not None:
+                await self._drop_output(known)
             # the next start creates it anew, and it begins where the logs end then
             await self._write(id, [Record(make_key(Subject.CONSUMER, *id), None)])
             log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
@@ -457,9 +463,9 @@ class RequestServer:
             await self.host.take_up(self.registry.effective(), [id])
         self._forgotten.discard(id)
         records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
-        config = self.registry.definitions[id].config
+        definition = self.registry.definitions[id]
         # a machine has sent the advisory of its end itself
-        advisories = [] if config.needs_machine else [Advise(Advisory.DELETED)]
+        advisories = [] if definition.config.needs_machine else [Advise(Advisory.DELETED)]
         entries = encode_notices(advisories, *id, now_ns(), self.prefix)
         # answer all deletes, and the creates before the last of them; a later create makes the
         # consumer anew
@@ -474,14 +480,18 @@ class RequestServer:
         log.info("consumer deleted", stream=id[0], consumer=id[1])
         if id in self._lapsed:
             self._lapsed.discard(id)
-            await self._drop_output(config)
+            await self._drop_output(definition)
 
-    async def _drop_output(self, config: ConsumerConfig) -> None:
-        """Delete the output topic of a consumer that was removed, if it is temporary and no other
-        consumer delivers to it. If Kafka refuses, log that.
+    async def _drop_output(self, definition: Definition) -> None:
+        """Delete the output topic of a consumer that was removed, if it is temporary, the overlay has
+        made it, and no other consumer delivers to it. If Kafka refuses, log that.
         """
-        topic, others = config.deliver_subject, self.registry.effective().consumers.values()
+        config, others = definition.config, self.registry.effective().consumers.values()
+        topic = config.deliver_subject
         if not config.output.temporary or topic in {each.deliver_subject for each in others if each.id != config.id}:
+            return
+        if not definition.makes_output:
+            log.info("a temporary topic is left: it was there before its consumer", topic=topic)
             return
         try:
             await self.admin.delete_topic(topic)
@@ -588,7 +598,10 @@ class RequestServer:
         ends: dict[str, LogEnds | None] = {}
         slices = Slices(SLICE_S)
         for request in requests:
-            decision = decide(self.registry, self.host, request, now_ns(), await self._find_ends(request, ends))
+            found = await self._find_ends(request, ends)
+            topic = find_temporary(request)
+            lacks_output = topic != "" and await is_missing(self.admin, topic)
+            decision = decide(self.registry, self.host, request, now_ns(), found, lacks_output=lacks_output)
             more = self._carry_out(request, decision)
             records += more[0]
             entries += more[1]

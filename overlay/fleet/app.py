@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import faust
+from faust.auth import OAuthCredentials
 from faust.types import TP, EventT, StreamT
 
 from overlay.clock import monotonic, now_ms, now_ns
@@ -172,9 +173,11 @@ def _is_active(app: faust.App, topic: str) -> bool:
 
 
 def make_credentials(kafka: Properties) -> dict[str, Any]:
-    """Return Faust's arguments for TLS and SASL. Raises SourceUnavailable while certificates cannot be read."""
+    """Return Faust's arguments for TLS and SASL. Raises SourceUnavailable while certificates or secrets cannot be read."""
     settings = for_aiokafka(kafka)
     context = settings.get("ssl_context")
+    if tokens := settings.get("sasl_oauth_token_provider"):
+        return {"broker_credentials": OAuthCredentials(oauth_cb=tokens, ssl_context=context)}
     if "sasl_mechanism" in settings:
         credentials = faust.SASLCredentials(
             username=settings["sasl_plain_username"],

@@ -106,7 +106,7 @@ class Publisher:
         if self._producer is None:
             await ensure_topic(self.admin, fleet_topic(self.prefix), FLEET_CONFIG, self.replication)
             producer = AIOKafkaProducer(**for_aiokafka(self.kafka), acks=1, request_timeout_ms=int(WRITE_S * 1000))
-            mend_client(producer.client)
+            mend_client(producer.client, self.kafka)
             self._producer = producer
             await finish_within(producer.start(), BOOTSTRAP_S)
         for value in values:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from overlay.config.stream import PropertyType
 from overlay.config.yaml_text import escape, quote
+from overlay.credentials import ENVIRONMENT, SECRETS, is_reference
 from overlay.field import Field, FieldKind, parse_template
 from overlay.subject import SubjectRule, escape_token
 
@@ -21,9 +22,6 @@ from .column import SampledField
 from .example_filter import make_example
 from .formats import ValueFormat
 from .proposal import Proposal
-
-SECRETS = {"sasl.password": "SASL_PASSWORD", "ssl.key.password": "SSL_KEY_PASSWORD"}
-"""Properties that are never written to a file, with the environment variables to use instead."""
 
 _FILE_LENGTH = 200
 _WIDTH = 118
@@ -56,16 +54,17 @@ def name_topics(topics: Iterable[str]) -> dict[str, Names]:
 
 
 def draft_service(kafka: Mapping[str, str], brokers: int) -> str:
-    """Return the text of overlay.yaml. Secrets among the Kafka settings are written as environment
-    variables. `brokers`: how many the cluster has, from which the replication follows.
+    """Return the text of overlay.yaml. References to secrets are written, but no secrets: these become
+    references to environment variables, such as SASL_PASSWORD. `brokers`: how many the cluster has, from
+    which the replication follows.
     """
     lines = ["# The service: which Kafka to use, where the overlay keeps its own topics, where it serves metrics."]
     lines.append("kafka:")
     for name, value in kafka.items():
-        if variable := SECRETS.get(name):
-            lines.append(f"  {name}: ${{{variable}}}     # from the environment, so that no secret stands here")
-        else:
-            lines.append(f"  {name}: {quote(value.replace('${', '$${'))}")
+        if name in SECRETS and not is_reference(value):
+            value = ENVIRONMENT + name.upper().replace(".", "_")
+        note = "     # read from there, so that no secret stands here" if name in SECRETS else ""
+        lines.append(f"  {name}: {quote(value.replace('${', '$${'))}{note}")
     replication = min(3, max(1, brokers))
     answered = f"{count(brokers, 'broker')} answered"
     return _join(

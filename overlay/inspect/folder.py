@@ -9,10 +9,6 @@ from pathlib import Path
 from overlay.config import load
 from overlay.errors import OverlayError
 
-from .draft import SECRETS
-
-ENVIRONMENT = dict.fromkeys(SECRETS.values(), "given at run time")
-
 
 class FolderRefused(OverlayError):
     """The files cannot be written to this folder. The user has to name another one or repair it."""
@@ -24,7 +20,7 @@ def check_files(files: Mapping[str, str]) -> None:
     """
     with tempfile.TemporaryDirectory(prefix="overlay-init-") as name:
         _write(Path(name), files)
-        problems = load(Path(name), environment=ENVIRONMENT).problems
+        problems = load(Path(name), environment={}).problems
     if problems:
         found = "; ".join(f"{Path(problem.place.file).name}: {problem.message}" for problem in problems)
         raise FolderRefused(f"no sound config could be made for this topic, nothing is written: {found}")

@@ -90,6 +90,8 @@ def name_principal(kafka: Mapping[str, str]) -> str:
     """
     if user := kafka.get("sasl.username"):
         return f"User:{user}"
+    if "sasl.oauthbearer.client.id" in kafka:
+        return "User:(the subject of the token)"
     return "User:(the subject of the certificate)" if "ssl.certificate.location" in kafka else "User:ANONYMOUS"
 
 

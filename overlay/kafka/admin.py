@@ -75,6 +75,8 @@ class Admin:
     def __init__(self, kafka: Properties) -> None:
         self._brokers = Brokers(kafka)
         self._groups = Groups(self._brokers)
+        self.made: dict[str, str] = {}
+        """Kafka's ids of the topics that this object has created, by name, as far as Kafka said so."""
 
     async def __aenter__(self) -> Admin:
         return self
@@ -167,20 +169,26 @@ class Admin:
         by name. A second question for the facts could go to a broker that does not know a topic yet.
         """
         wanted = {topic.name: topic for topic in topics}
-        refused = await self._create_topics(wanted) if wanted else {}
-        return await self.await_topics(wanted.keys() - refused.keys()), refused
+        made, refused = await self._create_topics(wanted) if wanted else (set(), {})
+        found = await self.await_topics(wanted.keys() - refused.keys())
+        self.made |= {name: facts.identity for name, facts in found.items() if name in made}
+        return found, refused
 
-    async def _create_topics(self, wanted: Mapping[str, NewTopic]) -> dict[str, str]:
-        made: list[Any] = [(t.name, t.partitions, t.replication, [], list(t.config.items())) for t in wanted.values()]
+    async def _create_topics(self, wanted: Mapping[str, NewTopic]) -> tuple[set[str], dict[str, str]]:
+        """Return the names of the topics that were created now, and the reason for each that was refused, by name."""
+        asked: list[Any] = [(t.name, t.partitions, t.replication, [], list(t.config.items())) for t in wanted.values()]
+        made: set[str] = set()
         refused: dict[str, str] = {}
         async with self._in_time(f"topics {_list(wanted)}"):
-            answers = await self._order(CreateTopicsRequest(made, int(DEADLINE_S * 1000), False))
+            answers = await self._order(CreateTopicsRequest(asked, int(DEADLINE_S * 1000), False))
         for name, code, message, *_ in answers.topic_errors:
+            if code == Code.NONE:
+                made.add(name)
             if code in _PASSING or _is_starting(code, message):
                 raise _judge(f"topic {name}", "Create", code, message)
             if code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
                 refused[name] = f"topic {name} cannot be created: {message or describe_code(code)}"
-        return refused
+        return made, refused
 
     async def add_partitions(self, topic: str, count: int) -> None:
         """Raise a topic's number of partitions to `count`, and wait until all can be described. Do
@@ -428,6 +436,7 @@ class Admin:
         """Delete a topic. Do nothing if it does not exist. Raises SourceUnavailable if Kafka does
         not say whether it was deleted.
         """
+        self.made.pop(topic, None)
         try:
             async with self._in_time(f"topic {topic}"):
                 answer = await self._order(DeleteTopicsRequest([topic], int(DEADLINE_S * 1000)))

@@ -20,6 +20,8 @@ from aiokafka.conn import AIOKafkaConnection, collect_hosts
 
 from overlay.chance import choose, shuffle
 from overlay.clock import monotonic
+from overlay.credentials import Stamp, stamp
+from overlay.errors import SourceUnavailable
 from overlay.waits import Backoff
 
 from .connection import FAILURES, describe_failure, for_aiokafka
@@ -67,6 +69,7 @@ class Brokers:
     def __init__(self, kafka: Properties) -> None:
         self._kafka = kafka
         self._settings: dict[str, Any] = {}
+        self._stamp: Stamp = ()
         self._read_at = 0.0
         self._reading = asyncio.Lock()
         self._bootstrap: list[Address] = []
@@ -305,13 +308,22 @@ class Brokers:
 
     async def _read_settings(self) -> dict[str, Any]:
         """Return aiokafka's connection settings. They are read in a thread, since certificates take
-        tens of milliseconds.
+        tens of milliseconds, and again when one of their files was replaced. Raises
+        SourceUnavailable if they cannot be read and were not read before.
         """
         async with self._reading:
-            if not self._settings:
+            found = stamp(self._kafka)
+            if self._settings and found == self._stamp:
+                return self._settings
+            try:
                 settings = await asyncio.to_thread(for_aiokafka, self._kafka)
+            except SourceUnavailable:
+                # in the middle of a replacement the former content goes on
+                if not self._settings:
+                    raise
+            else:
                 del settings["bootstrap_servers"]
-                self._settings, self._read_at = settings, monotonic()
+                self._settings, self._read_at, self._stamp = settings, monotonic(), found
             return self._settings
 
     def _hang_up_idle(self, address: Address) -> None:

@@ -11,12 +11,14 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from overlay.credentials import stamp
 from overlay.errors import CredentialsRefused, SourceUnavailable
 
 from .properties import DEADLINE_S, Properties, for_confluent, name_files
@@ -35,10 +37,13 @@ _REFUSALS = (
 @contextlib.contextmanager
 def refuse_settings(kafka: Properties) -> Iterator[None]:
     """Raise CredentialsRefused if a client cannot be made of the settings, for example if a
-    certificate file is missing or is not a certificate. A context for the call that makes it.
+    certificate file is missing or is not a certificate, or a secret cannot be read. A context for
+    the call that makes it.
     """
     try:
         yield
+    except SourceUnavailable as error:
+        raise CredentialsRefused(str(error)) from error
     except KafkaException as error:
         raise CredentialsRefused(
             f"{name_files(kafka)}the Kafka settings cannot be used: {error.args[0].str()}. Check ssl.* of the Kafka settings"
@@ -95,9 +100,20 @@ def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
                 raise SourceUnavailable(f"{address}: Kafka cannot be reached: {cause}") from error
 
 
+def _is_usable(kafka: Properties) -> bool:
+    """Return whether the secrets and certificates of settings can be read."""
+    from .connection import for_aiokafka
+
+    try:
+        for_aiokafka(kafka)
+    except SourceUnavailable:
+        return False
+    return True
+
+
 class Contact:
-    """A detector for a Kafka client that no longer knows any broker. Such a client never recovers;
-    only a new one helps.
+    """A detector for a Kafka client that has to be replaced by a new one: it no longer knows any
+    broker, and never recovers, or the files with its credentials were replaced.
 
     From 2.10 on librdkafka forgets brokers that metadata does not name. While the last broker of a
     cluster shuts down, its metadata names none. The client then asks its bootstrap addresses,
@@ -106,12 +122,19 @@ class Contact:
     hundred, and always with the metadata that tests/kafka/test_confluent.py sends). Its own
     statistics show this.
 
-    Make one for each client. The module that makes the client adds `settings` to the client's
-    settings and polls it every few seconds.
+    librdkafka reads certificates and takes passwords when a client is made, and keeps them.
+
+    Make one for each client, before it, of the settings that the client is made of (`kafka`); without
+    them only a lost client is detected. The module that makes the client adds `settings` to the
+    client's settings and polls it every few seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kafka: Properties = MappingProxyType({})) -> None:
         self._missed = 0
+        self._kafka = kafka
+        self._seen = stamp(kafka)
+        self.is_outdated = False
+        """Whether the client was made with credentials that have been replaced since."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -123,10 +146,25 @@ class Contact:
         """Return whether the client has known no broker for LOOK_MS or more."""
         return self._missed > 1
 
+    @property
+    def is_spent(self) -> bool:
+        """Return whether the client has to be replaced."""
+        return self.is_lost or self.is_outdated
+
+    def announce(self, log: Any, **where: str) -> None:
+        """Log why a client is replaced. `where`: fields of the log that tell which one."""
+        if self.is_lost:
+            log.warning("the Kafka client knows no broker any more: it is made anew", **where)
+        else:
+            log.info("the credentials for Kafka were replaced: the client is made anew", **where)
+
     def hear(self, statistics: str) -> None:
         """Update `is_lost` by a statistics report of the client: JSON, as defined by librdkafka's
-        STATISTICS.md.
+        STATISTICS.md. Look at the files with the credentials, too.
         """
+        # files that cannot be used are in the middle of a replacement, and are looked at again
+        if not self.is_outdated and stamp(self._kafka) != self._seen:
+            self.is_outdated = _is_usable(self._kafka)
         brokers = json.loads(statistics)["brokers"].values()
         # Other sources are the group coordinator, and a placeholder for partitions without a
         # leader.

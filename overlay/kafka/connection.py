@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import client as aiokafka_client
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.conn import CloseReason, collect_hosts
+from aiokafka.conn import AIOKafkaConnection, CloseReason, collect_hosts
 from aiokafka.errors import (
     AuthenticationFailedError,
     AuthenticationMethodNotSupported,
@@ -23,10 +23,14 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
+from overlay.credentials import list_files, resolve, stamp
 from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.logs import get_logger
 from overlay.waits import finish_within
 
-from .properties import DEADLINE_S, Properties, list_servers, name_files
+from .properties import DEADLINE_S, OAUTHBEARER, Properties, list_servers, name_files
+
+log = get_logger(__name__)
 
 _REFUSALS = (
     ssl.SSLError,
@@ -70,12 +74,13 @@ def describe_failure(error: BaseException) -> str:
     return f"{text}: {error.__cause__}" if isinstance(error.__cause__, OSError) else text
 
 
-def for_aiokafka(kafka: Properties) -> dict[str, Any]:
-    """Return the keyword arguments for aiokafka's clients.
+def for_aiokafka(given: Properties) -> dict[str, Any]:
+    """Return the keyword arguments for aiokafka's clients. They have secrets in them.
 
-    Raises SourceUnavailable while certificates cannot be read. `reach` has read them at the start,
-    so they are probably being replaced.
+    Raises SourceUnavailable while certificates or secrets cannot be read. `reach` has read them at
+    the start, so they are probably being replaced.
     """
+    kafka = resolve(given)
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
     arguments: dict[str, Any] = {
         "bootstrap_servers": list_servers(kafka),
@@ -89,6 +94,12 @@ def for_aiokafka(kafka: Properties) -> dict[str, Any]:
             raise SourceUnavailable(f"{name_files(kafka)}certificates cannot be read: {error}") from error
     if protocol.startswith("SASL"):
         arguments["sasl_mechanism"] = kafka.get("sasl.mechanism", "PLAIN")
+    if arguments.get("sasl_mechanism") == OAUTHBEARER:
+        # an HTTP client, which few need and which takes time to import
+        from .oauth import Tokens
+
+        arguments["sasl_oauth_token_provider"] = Tokens(given)
+    elif protocol.startswith("SASL"):
         arguments["sasl_plain_username"] = kafka["sasl.username"]
         arguments["sasl_plain_password"] = kafka["sasl.password"]
     return arguments
@@ -120,7 +131,7 @@ async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
     try:
         settings = for_aiokafka(kafka)
     except SourceUnavailable as error:
-        raise CredentialsRefused(f"{error}. Check ssl.* of the Kafka settings") from error
+        raise CredentialsRefused(f"{error}. Check ssl.* and sasl.* of the Kafka settings") from error
     hosts = [(host, port) for host, port, _ in collect_hosts(settings.pop("bootstrap_servers"))]
     failures: list[BaseException] = []
     refusals: list[BaseException] = []
@@ -176,8 +187,9 @@ async def _try_host(
         await asyncio.sleep(RETRY_S)
 
 
-def mend_client(client: AIOKafkaClient) -> None:
-    """Change what an aiokafka client does in two cases, before it is started.
+def mend_client(client: AIOKafkaClient, kafka: Properties) -> None:
+    """Change what an aiokafka client does in three cases, before it is started. `kafka`: the settings
+    that it was made of.
 
     A broker that the controller does not hear from answers, but lists no broker, not even itself.
     aiokafka takes that for a start, and fails an assertion when it needs a broker. Here the start
@@ -186,10 +198,18 @@ def mend_client(client: AIOKafkaClient) -> None:
     A connection that breaks without a word answers nothing. aiokafka goes on asking it for metadata,
     each time until the request times out, and with a single broker for ever. Here the connections
     are closed if no broker has answered, and the next request makes new ones.
+
+    A client keeps the certificates and passwords that it was made with. Here they are read again
+    before a new connection if their files were replaced.
     """
     bootstrap, update = client.bootstrap, client._metadata_update
+    renewal = _Renewal(client, kafka) if list_files(kafka) else None
+    if renewal is not None:
+        client._get_conn = renewal.get_connection
 
     async def bootstrap_and_look() -> None:
+        if renewal is not None:
+            await renewal.renew()
         await bootstrap()
         if not client.cluster.brokers():
             raise KafkaConnectionError("the cluster lists no broker: none is heard by its controller at present")
@@ -206,12 +226,49 @@ def mend_client(client: AIOKafkaClient) -> None:
     client._metadata_update = update_or_leave
 
 
+class _Renewal:
+    """The credentials of a client, which are read again when their files were replaced."""
+
+    def __init__(self, client: AIOKafkaClient, kafka: Properties) -> None:
+        self._client, self._kafka = client, kafka
+        self._get = client._get_conn
+        self._seen = self._told = stamp(kafka)
+
+    async def get_connection(
+        self, node: int | str, *, group: ConnectionGroup = ConnectionGroup.DEFAULT, no_hint: bool = False
+    ) -> AIOKafkaConnection | None:
+        """Return a connection to a broker as the client does, None if it cannot be made."""
+        connection = self._client._conns.get((node, group))
+        if connection is None or not connection.connected():
+            await self.renew()
+        found: AIOKafkaConnection | None = await self._get(node, group=group, no_hint=no_hint)
+        return found
+
+    async def renew(self) -> None:
+        """Give the client the present content of the files, if one of them was replaced. If they cannot be read, as
+        in the middle of a replacement, leave the client as it is until they can, and log that once."""
+        if (found := stamp(self._kafka)) == self._seen:
+            return
+        try:
+            settings = await asyncio.to_thread(for_aiokafka, self._kafka)
+        except SourceUnavailable as error:
+            if found != self._told:
+                log.warning("connections are made with the former credentials", reason=str(error))
+            self._told = found
+            return
+        self._seen = self._told = found
+        self._client._ssl_context = settings.get("ssl_context")
+        self._client._sasl_plain_username = settings.get("sasl_plain_username")
+        self._client._sasl_plain_password = settings.get("sasl_plain_password")
+        log.info("the credentials for Kafka were replaced")
+
+
 async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
     """Return a connected aiokafka client. `more`: further arguments for it. Raises
     SourceUnavailable.
     """
     client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})
-    mend_client(client)
+    mend_client(client, kafka)
     try:
         await finish_within(client.bootstrap(), BOOTSTRAP_S)
     except asyncio.CancelledError:

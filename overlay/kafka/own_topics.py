@@ -6,6 +6,8 @@ these names. docs/glossary.md#topics-groups-and-ids lists them with what they ho
 
 from __future__ import annotations
 
+import re
+
 import mmh3
 
 HOUR_MS = 3_600_000
@@ -134,6 +136,11 @@ def ordered_topic(prefix: str, name: str) -> str:
     not begin with prefix and dot.
     """
     return f"{prefix}-{name}"
+
+
+def is_ordered_topic(prefix: str, topic: str) -> bool:
+    """Return whether a topic has the name of the output of a client's ordered consumer."""
+    return re.fullmatch(re.escape(prefix) + "-ordered-[0-9a-f]{12}", topic) is not None
 
 
 def list_shared_topics(prefix: str, *, requests: bool = False) -> dict[str, dict[str, str]]:

@@ -71,7 +71,7 @@ class _Sender:
         self._producer = AIOKafkaProducer(
             **for_aiokafka(kafka), acks="all", enable_idempotence=True, request_timeout_ms=10_000, **settings
         )
-        mend_client(self._producer.client)
+        mend_client(self._producer.client, kafka)
         self._produce = Produce(self._producer)
 
     async def start(self, topics: Iterable[str]) -> None:

@@ -109,7 +109,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self._heartbeats: set[asyncio.Future[bool]] = set()
         """Those of ours, beside those of the consumer, that are under way."""
         self._consumer = self._make_consumer(kafka, workers_group(prefix))
-        mend_client(self._consumer._client)
+        mend_client(self._consumer._client, kafka)
 
     def _make_consumer(self, kafka: Properties, group: str) -> AIOKafkaConsumer:
         """Return the consumer that joins the group; it fetches nothing."""

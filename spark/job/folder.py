@@ -19,6 +19,7 @@ from overlay.clock import monotonic, now_ms
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, load
 from overlay.config.consumer import DeliverPolicy, Engine
 from overlay.config.filters import compile_filter
+from overlay.credentials import resolve
 from overlay.errors import OverlayError
 from overlay.filter import Filter, compile_sql
 from overlay.index.ledger.ledger import Ledger
@@ -273,7 +274,7 @@ class JobFolder:
         begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges], ledger)
         floors = {name: each.floors for name, each in begins.items()}
         writers, readers = _make_readers(chosen, self._facts, floors)
-        scan = JobScan(chosen.kafka, chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
+        scan = JobScan(resolve(chosen.kafka), chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
         plan, planner = make_plan(self._ask, chosen.configs, self._find_ledger), Planner(self._ask)
         pace, wanted = self._ask.pace, [narrow_subjects(reader.patterns, reader.values) for reader in readers]
         return JobConsumers(

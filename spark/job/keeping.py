@@ -34,6 +34,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from overlay.clock import monotonic, now_ms
 from overlay.config import ServiceConfig, StreamConfig
+from overlay.credentials import resolve
 from overlay.errors import (
     CredentialsRefused,
     DeliveryFailed,
@@ -216,7 +217,7 @@ class StreamKeeper:
         if not wanted:
             return 0
         self._thread.run(self._check_logs(progress, wanted))
-        kafka, stream = dict(self._service.kafka), self._stream
+        kafka, stream = resolve(self._service.kafka), self._stream
         parts = self._divide(spark, wanted)
         size, written = WAVE * spark.sparkContext.defaultParallelism, 0
         for at in range(0, len(parts), size):
@@ -234,7 +235,7 @@ class StreamKeeper:
         """Return the ranges to seal, one for each task; those of a partition in order. Each begins where a chunk begins."""
         large = {source: (start, end) for source, (start, end) in wanted.items() if end - start > ONE_TASK}
         parts = [Range(source, *span) for source, span in wanted.items() if source not in large]
-        return parts + plan_ranges(spark, dict(self._service.kafka), self._stream.index, large)
+        return parts + plan_ranges(spark, resolve(self._service.kafka), self._stream.index, large)
 
     def _tell(self, what: str, reason: str, *, is_fault: bool = True) -> None:
         """Log why a part is not kept, unless the last reason was the same. `is_fault`: whether an operator may have to act."""

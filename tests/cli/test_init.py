@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from overlay.cli.init import init, read_settings
 from overlay.config import load
 from overlay.errors import ConfigError, OverlayError
+from overlay.kafka.properties import for_confluent
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
 
 
@@ -146,11 +147,30 @@ def test_settings_are_those_of_the_service_file() -> None:
     assert "write NAME=VALUE" in run("--bootstrap", "b:1", "--topic", "t", "-X", "password").output
 
 
-def test_a_password_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_comes_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not from an argument, which is in the list of processes."""
-    sasl = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=u", "sasl.password=env:SECRET_OF_TEST"]
+
+    def read(reference: str) -> str:
+        sasl = ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=u", f"sasl.password={reference}")
+        return for_confluent(read_settings("h:1", sasl))["sasl.password"]
+
     monkeypatch.setenv("SECRET_OF_TEST", "env:x=y")
-    assert read_settings("h:1", sasl)["sasl.password"] == "env:x=y"
+    assert read("env:SECRET_OF_TEST") == "env:x=y"
     monkeypatch.delenv("SECRET_OF_TEST")
     with pytest.raises(click.UsageError, match=r"sasl\.password: the environment variable SECRET_OF_TEST is not set"):
-        read_settings("h:1", sasl)
+        read("env:SECRET_OF_TEST")
+    secret = tmp_path / "secret"
+    with pytest.raises(click.UsageError, match=r"sasl\.password: .*secret cannot be read: No such file"):
+        read(f"file:{secret}")
+    secret.write_text("file:z\n")
+    assert read(f"file:{secret}") == "file:z"
+    with pytest.raises(
+        click.UsageError, match=r"list of processes.*sasl\.password=env:NAME.*sasl\.password=file"
+    ) as told:
+        read("hunter2")
+    assert "hunter2" not in str(told.value)
+
+
+def test_other_settings_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIENT_OF_TEST", "me")
+    assert read_settings("h:1", ["client.id=env:CLIENT_OF_TEST"])["client.id"] == "me"

@@ -98,7 +98,36 @@ shards: 4
     }
     assert service.shards == 4
     assert service.http.address == ("127.0.0.1", 8222)
-    assert "s3cret" not in repr(service)
+    assert "s3cret" not in repr(service) + repr(service.kafka_properties) + repr(service.kafka)
+
+
+def test_references_stay_references(tmp_path: Path) -> None:
+    """They are read when a client is made: a file may be replaced meanwhile."""
+    sasl = (
+        "kafka: {bootstrap.servers: 'a:1', security.protocol: SASL_SSL, sasl.mechanism: PLAIN, sasl.username: env:ME,"
+    )
+    text = sasl + " sasl.password: 'file:/run/secrets/kafka', ssl.key.password: env:KEY}\n"
+    kafka = load_files(tmp_path, {"overlay.yaml": text}).service.kafka
+    named = {"sasl.username": "env:ME", "sasl.password": "file:/run/secrets/kafka", "ssl.key.password": "env:KEY"}
+    assert kafka.items() >= named.items()
+
+
+OAUTH = """kafka:
+  bootstrap.servers: a:1
+  security.protocol: SASL_SSL
+  sasl.mechanism: oauthbearer
+  sasl.oauthbearer.client.id: me
+  sasl.oauthbearer.client.secret: env:SECRET
+  sasl.oauthbearer.token.endpoint.url: https://login.example/token
+"""
+
+
+def test_tokens_of_a_token_endpoint(tmp_path: Path) -> None:
+    more = '  sasl.oauthbearer.extensions: "logicalCluster=lkc-1, identityPoolId=p"\n  https.ca.location: ca.pem\n'
+    kafka = load_files(tmp_path, {"overlay.yaml": OAUTH + more}).service.kafka
+    assert kafka["sasl.mechanism"] == "OAUTHBEARER"
+    assert kafka["sasl.oauthbearer.extensions"] == "logicalCluster=lkc-1,identityPoolId=p"
+    assert kafka["https.ca.location"] == "ca.pem"
 
 
 KAFKA = "kafka:\n  bootstrap.servers: a:1\n"
@@ -120,6 +149,19 @@ KAFKA = "kafka:\n  bootstrap.servers: a:1\n"
         (KAFKA + "  client.id: ${NOPE}\n", "3:14: kafka.client.id: ", "variable NOPE is not set"),
         (KAFKA + "  client.id: ${a b}\n", "3:14: kafka.client.id: ", "names no environment variable"),
         (KAFKA + "  sasl.password: 0123\n", "3:18: kafka.sasl.password: ", "Put it in quotes"),
+        (
+            KAFKA + "  sasl.password: 'env:a b'\n",
+            "3:18: kafka.sasl.password: ",
+            "shown here: env: names no environment",
+        ),
+        (KAFKA + "  sasl.username: 'file:'\n", "3:18: kafka.sasl.username: ", "file: names no file"),
+        (KAFKA + "  sasl.mechanism: gssapi\n", "3:19: kafka.sasl.mechanism: ", "Kerberos needs libraries"),
+        (KAFKA + "  https.ca.location: ca.pem\n", "2:3: kafka.security.protocol: ", "would ignore sasl"),
+        (OAUTH.replace("client.secret: env:SECRET", "scope: s"), "3:22: ", "needs sasl.oauthbearer.client.secret too"),
+        (OAUTH + "  sasl.username: me\n", "8:18: kafka.sasl.username: ", "no effect with sasl.mechanism OAUTHBEARER"),
+        (OAUTH + "  sasl.oauthbearer.method: default\n", "8:28: kafka.sasl.oauthbearer.method: ", "allowed are oidc"),
+        (OAUTH + "  sasl.oauthbearer.extensions: a\n", "8:32: kafka.sasl.oauthbearer.extensions: ", "NAME=VALUE"),
+        (OAUTH.replace("https:", "file:"), "7:40: kafka.sasl.oauthbearer.token.endpoint.url: ", "is a URL"),
         (KAFKA + "shards: 0\n", "3:9: shards: ", "found 0"),
         (KAFKA + "topics: {replicas: 3}\n", "3:10: topics.replicas: ", "Did you mean replication?"),
         (KAFKA + "http: {listen: 8222}\n", "3:16: http.listen: ", "found 8222"),

@@ -29,15 +29,19 @@ def make_config(name: str = "c", **fields: Any) -> ConsumerConfig:
     return fill_defaults(ConsumerConfig.model_validate(given))
 
 
-def make_files(*configs: ConsumerConfig) -> Loaded:
-    service = ServiceConfig.model_validate({"kafka": {"bootstrap.servers": "localhost:1"}})
-    stream = StreamConfig.model_validate({"name": "S", "topics": ("source",), "subjects": ("t.>",)})
+def make_files(*configs: ConsumerConfig, **requests: int) -> Loaded:
+    """`requests`: the limits of that section."""
+    service = ServiceConfig.model_validate({"kafka": {"bootstrap.servers": "localhost:1"}, "requests": requests})
+    streams = {
+        name: StreamConfig.model_validate({"name": name, "topics": ("source",), "subjects": ("t.>",)})
+        for name in ("S", *sorted({config.stream for config in configs} - {"S"}))
+    }
     files: dict[str | tuple[str, str], FilePosition] = {
         "": FilePosition("overlay.yaml"),
         "S": FilePosition("streams/s.yaml"),
     }
     files |= {config.id: FilePosition(f"consumers/{config.id[1]}.yaml") for config in configs}
-    return Loaded(service, {"S": stream}, {config.id: config for config in configs}, (), files)
+    return Loaded(service, streams, {config.id: config for config in configs}, (), files)
 
 
 def make_request(op: str, id: str = "r", **body: Any) -> Request:

@@ -15,6 +15,7 @@ from tests.control.test_serve import control as control
 from tests.control.test_serve import read_events, read_output
 from tests.control.test_serve import served as served
 from tests.control.test_serve import stage as stage
+from tests.support.kafka import make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, Scene, Served, produce, read_committed
 from tests.worker.scenes import scene as scene
@@ -160,16 +161,18 @@ def test_a_temporary_topic_goes_unless_another_delivers_to_it(
     scene, topic = stage
     shared, alone = f"{scene.prefix}-shared", f"{scene.prefix}-alone"
     short = {"ack_policy": "none", "inactive_threshold": "1s", "output": {"temporary": True}}
+    foreign = make_topic(scene.bootstrap, f"{scene.prefix}-foreign")
+    control.add("S", {"name": "guest", "deliver_subject": foreign, **short})
     control.add("S", durable_name="stays", deliver_subject=shared, ack_policy="none", filter_subjects=["t.rome"])
     control.add("S", {"name": "goes", "deliver_subject": shared, **short}, filter_subjects=["t.oslo"])
     control.add("S", {"name": "went", "deliver_subject": alone, **short})
 
     def list_outputs() -> set[str]:
         admin = AdminClient({"bootstrap.servers": scene.bootstrap})
-        return {shared, alone}.intersection(admin.list_topics(timeout=DEADLINE_S).topics)
+        return {foreign, shared, alone}.intersection(admin.list_topics(timeout=DEADLINE_S).topics)
 
-    assert list_outputs() == {shared, alone}
-    wait_until(lambda: [found.name for found in control.consumers()] == ["stays"], DEADLINE_S, "two have ended")
-    wait_until(lambda: list_outputs() == {shared}, DEADLINE_S, "the topic of its own is gone")
+    assert list_outputs() == {foreign, shared, alone}
+    wait_until(lambda: [found.name for found in control.consumers()] == ["stays"], DEADLINE_S, "three have ended")
+    wait_until(lambda: list_outputs() == {foreign, shared}, DEADLINE_S, "the topic of its own is gone")
     produce(scene.bootstrap, topic, ["rome"])
     assert [seen.token.consumer for seen in read_output(scene, "shared", 1)] == ["stays"]

@@ -178,7 +178,9 @@ async def test_a_request_that_cannot_be_handled_is_answered(
     def fail(*_: object) -> Body:
         raise OverflowError("too much")
 
-    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+    def decide(
+        registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
+    ) -> Decision:
         if request.id == "one":
             return Decision(fail()) if at == "decide" else Decision()
         return Decision(respond(request, {"total": 0}))
@@ -234,7 +236,9 @@ async def test_a_journal_that_failed_is_not_used_again(
 async def test_a_definition_that_the_topic_does_not_take_is_refused(
     request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+    def decide(
+        registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
+    ) -> Decision:
         large = Record(b"consumer S c", b"{}" if request.id == "two" else bytes(2_000))
         return Decision(respond(request, {"total": 0}), (large,))
 

@@ -211,6 +211,7 @@ def test_requests_that_make_no_sense(stage: tuple[Scene, str], served: Served, c
         ({"filter_subject": "t.rome"}, DuplicateFilterSubjects, "both FilterSubject and FilterSubjects"),
         ({"deliver_subject": f"{scene.prefix}.state"}, ConsumerRefused, "begins like the overlay's own topics"),
         ({"filter": {"sql": "a >"}}, ConsumerRefused, "column 4 of the expression"),
+        ({"output": {"partitions": 101}}, ConsumerRefused, r"over the limit of 100.*raise requests\.output_partitions"),
     ):
         with pytest.raises(refusal, match=words):
             add(control, **fields)

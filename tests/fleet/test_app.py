@@ -5,13 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from faust.auth import SASLCredentials, SSLCredentials
+from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.types import EventT
 
 from overlay.clock import now_ms
 from overlay.fleet.app import make_credentials, take_event
 from overlay.fleet.live import LivePicture
 from overlay.fleet.status import encode
+from overlay.kafka.oauth import Tokens
 
 from .statuses import make_consumer, make_status
 
@@ -36,6 +37,15 @@ def test_sasl_with_and_without_tls() -> None:
         assert found.protocol.value == protocol
         assert (found.mechanism.value, found.username, found.password) == ("SCRAM-SHA-512", "u", "p")
         assert (found.ssl_context is not None) == (protocol == "SASL_SSL")
+
+
+def test_tokens_with_and_without_tls() -> None:
+    kafka = {**SERVERS, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.client.id": "c"}
+    for protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
+        found = make_credentials({**kafka, "security.protocol": protocol})["broker_credentials"]
+        assert isinstance(found, OAuthCredentials)
+        assert found.protocol.value == protocol
+        assert isinstance(found.oauth_cb, Tokens)
 
 
 def test_records_have_kafkas_time() -> None:

@@ -21,7 +21,6 @@ from overlay.inspect.draft import (
     draft_stream,
     name_topics,
 )
-from overlay.inspect.folder import ENVIRONMENT
 from overlay.inspect.proposal import propose
 from overlay.inspect.sample import SampledRecord, TopicSample
 from tests.inspect.samples import make_flights, make_record, make_sample
@@ -45,7 +44,7 @@ def load_drafts(files: Mapping[str, str]) -> Loaded:
             file = Path(folder, name)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-        return load(Path(folder), environment=ENVIRONMENT)
+        return load(Path(folder), environment={})
 
 
 def test_flights_load_as_a_stream_and_two_consumers() -> None:
@@ -131,7 +130,7 @@ def test_no_output_is_one_of_the_sources() -> None:
     assert list(stems) == ["flights-all-out-out", "flights-JFK-out"]
 
 
-def test_secrets_become_variables_and_dollars_stay() -> None:
+def test_secrets_become_references_and_dollars_stay() -> None:
     kafka = {
         **KAFKA,
         "security.protocol": "SASL_SSL",
@@ -142,7 +141,13 @@ def test_secrets_become_variables_and_dollars_stay() -> None:
     text = draft_service(kafka, 5)
     assert "hush" not in text
     service = load_drafts({"overlay.yaml": text}).service
-    assert service.kafka == {**kafka, "sasl.password": ENVIRONMENT["SASL_PASSWORD"]}
+    assert service.kafka == {**kafka, "sasl.password": "env:SASL_PASSWORD"}
+    assert (
+        load_drafts({"overlay.yaml": draft_service(service.kafka | {"sasl.password": "file:/a b"}, 1)}).service.kafka[
+            "sasl.password"
+        ]
+        == "file:/a b"
+    )
     assert service.topics.replication == 3
 
 

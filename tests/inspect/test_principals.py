@@ -177,3 +177,4 @@ def test_the_name_of_a_principal() -> None:
     assert name_principal({}) == "User:ANONYMOUS"
     assert name_principal({"sasl.username": "u", "ssl.certificate.location": "c"}) == "User:u"
     assert "certificate" in name_principal({"ssl.certificate.location": "c"})
+    assert "token" in name_principal({"sasl.oauthbearer.client.id": "c"})

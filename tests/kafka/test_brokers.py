@@ -12,6 +12,7 @@ import pytest
 from overlay.errors import SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import for_aiokafka
+from overlay.kafka.properties import Properties
 from overlay.kafka.protocol import TopicsRequest
 from tests.kafka.test_connection import make_server_context
 from tests.support.security import make_security
@@ -69,6 +70,52 @@ async def test_certificates_are_read_beside_the_event_loop_and_once(
             assert stub.opened >= 10
     assert len(readers) == 1
     assert threading.main_thread() not in readers
+
+
+async def test_new_connections_have_the_certificates_that_are_there_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a failure before. In the middle of a replacement the former ones go on."""
+    monkeypatch.setattr("overlay.kafka.brokers.REREAD_S", 1e9)
+    old, folder = make_security(tmp_path), tmp_path / "new"
+    folder.mkdir()
+    new = make_security(folder)
+    context = make_server_context(old, tmp_path)
+    make_server_context(new, folder)
+    async with run_stub(context=context) as stub:
+        kafka = {"bootstrap.servers": stub.address, "security.protocol": "SSL", "ssl.ca.location": str(old.ca)}
+        async with Admin(kafka) as admin:
+            assert await admin.find_cluster() == "a-cluster"
+            trusted = old.ca.read_bytes()
+            for content, served in ((b"-----BEGIN", tmp_path), (trusted, tmp_path), (new.ca.read_bytes(), folder)):
+                old.ca.write_bytes(content)
+                context.load_cert_chain(served / "server.pem")
+                stub.drop()
+                assert await admin.find_cluster() == "a-cluster"
+
+
+async def test_files_that_become_readable_later_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of rights leaves a file as it was, by its time and size."""
+    password, readings = tmp_path / "password", list[str]()
+    password.write_text("first")
+
+    def read(kafka: Properties) -> dict[str, Any]:
+        readings.append(password.read_text())
+        if len(readings) == 2:
+            raise SourceUnavailable("sasl.password: may not be read")
+        return for_aiokafka(kafka)
+
+    monkeypatch.setattr("overlay.kafka.brokers.for_aiokafka", read)
+    async with run_stub() as stub:
+        # the stub knows no SASL, so the setting is there to be read alone
+        kafka = {"bootstrap.servers": stub.address, "sasl.password": f"file:{password}"}
+        async with Admin(kafka) as admin:
+            for content in ("first", "second", "second", "second"):
+                if password.read_text() != content:
+                    password.write_text(content)
+                await admin.find_cluster()
+                stub.drop()
+    assert readings == ["first", "second", "second"]
 
 
 async def test_certificates_are_read_again_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from overlay.kafka.confluent import Contact
 from overlay.kafka.properties import for_confluent
 from overlay.kafka.protocol import Code, TopicsRequest
+from tests.support.security import make_security
 from tests.support.stub import Stub, run_stub
 from tests.support.waiting import wait_until
 
@@ -36,6 +39,50 @@ def test_a_client_is_lost_that_knows_no_broker_twice_in_a_row() -> None:
     ]:
         contact.hear(say(*sources))
         assert contact.is_lost == is_lost, sources
+
+
+def test_a_client_is_outdated_when_its_files_were_replaced(tmp_path: Path) -> None:
+    """But not in the middle of that, when the files cannot be used."""
+    password, ca = tmp_path / "password", make_security(tmp_path).ca
+    password.write_text("first")
+    kafka = {
+        "bootstrap.servers": "nowhere:1",
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(ca),
+        "sasl.username": "me",
+        "sasl.password": f"file:{password}",
+    }
+    trusted, notes = ca.read_bytes(), list[str]()
+    log = SimpleNamespace(info=lambda event, **_: notes.append(event), warning=lambda event, **_: notes.append(event))
+    contact = Contact(kafka)
+    for file, content, is_outdated in [
+        (password, b"first", False),
+        (password, b"", False),
+        (ca, b"-----BEGIN", False),
+        (password, b"second", False),
+        (ca, trusted, True),
+        (ca, b"", True),
+    ]:
+        if content != b"first":
+            file.write_bytes(content)
+        contact.hear(say("learned"))
+        assert (contact.is_outdated, contact.is_spent) == (is_outdated, is_outdated), (file.name, content)
+    contact.announce(log)
+    assert not contact.is_lost and "credentials for Kafka were replaced" in notes[0]
+
+
+def test_files_that_become_readable_later_outdate_a_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of rights leaves a file as it was, by its time and size."""
+    password, is_readable = tmp_path / "password", [False, True]
+    password.write_text("first")
+    monkeypatch.setattr("overlay.kafka.confluent._is_usable", lambda _: is_readable.pop(0))
+    contact = Contact({"bootstrap.servers": "nowhere:1", "sasl.password": f"file:{password}"})
+    password.write_text("second")
+    for is_outdated in (False, True):
+        contact.hear(say("learned"))
+        assert contact.is_outdated == is_outdated
+    contact.hear(say("learned"))
+    assert contact.is_outdated and is_readable == []
 
 
 def tell_of_no_broker(stub: Stub) -> tuple[Any, ...]:

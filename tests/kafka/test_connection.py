@@ -12,16 +12,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaConnectionError
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
 from overlay.control.journal import Journal
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.confluent import check_reachable
-from overlay.kafka.connection import make_ssl_context, open_client, reach
+from overlay.kafka.connection import for_aiokafka, make_ssl_context, mend_client, open_client, reach
 from overlay.kafka.properties import Properties
 from tests.support.security import Security, make_security
 
@@ -82,6 +86,83 @@ async def test_certificates_that_cannot_be_read(tmp_path: Path, setting: str) ->
             await open_client(kafka)
         with pytest.raises(SourceUnavailable, match=f"{setting} {file}: "):
             Journal(kafka, "overlay", 0)
+
+
+async def test_a_client_reads_replaced_files_before_a_new_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a replacement the former content goes on."""
+    made: list[dict[str, Any]] = []
+
+    async def refuse(*_: object, **settings: Any) -> None:
+        made.append(settings)
+        raise OSError("away")
+
+    monkeypatch.setattr("aiokafka.client.create_conn", refuse)
+    ca, password = make_security(tmp_path).ca, tmp_path / "password"
+    password.write_text("first")
+    kafka = {
+        "bootstrap.servers": "localhost:1",
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(ca),
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "me",
+        "sasl.password": f"file:{password}",
+    }
+    client = AIOKafkaClient(**for_aiokafka(kafka))
+    mend_client(client, kafka)
+    for content in ("first", "second", "", "third"):
+        if content != "first":
+            (tmp_path / "new").write_text(content)
+            (tmp_path / "new").rename(password)
+        with pytest.raises(KafkaConnectionError):
+            await client.bootstrap()
+    certificate = ca.read_bytes()
+    for data in (b"-----BEGIN", certificate):
+        ca.write_bytes(data)
+        with pytest.raises(KafkaConnectionError):
+            await client.bootstrap()
+    await client.close()
+    assert [each["sasl_plain_password"] for each in made] == ["first", "second", "second", *["third"] * 3]
+    contexts = [each["ssl_context"] for each in made]
+    assert [contexts[at] is contexts[at - 1] for at in range(1, 6)] == [False, True, False, True, False]
+
+
+async def test_files_that_become_readable_later_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of rights leaves a file as it was, by its time and size. The log tells of it once."""
+    made: list[str] = []
+    told: list[str] = []
+
+    async def refuse(*_: object, **settings: Any) -> None:
+        made.append(settings["sasl_plain_password"])
+        raise OSError("away")
+
+    monkeypatch.setattr("aiokafka.client.create_conn", refuse)
+    log = SimpleNamespace(info=lambda event, **_: told.append(event), warning=lambda event, **_: told.append(event))
+    monkeypatch.setattr("overlay.kafka.connection.log", log)
+    password = tmp_path / "password"
+    password.write_text("first")
+    kafka = {
+        "bootstrap.servers": "localhost:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.username": "me",
+        "sasl.password": f"file:{password}",
+    }
+    client = AIOKafkaClient(**for_aiokafka(kafka))
+    mend_client(client, kafka)
+    password.write_text("second")
+    read = for_aiokafka
+    for is_readable in (False, False, True):
+        monkeypatch.setattr("overlay.kafka.connection.for_aiokafka", read if is_readable else deny)
+        with pytest.raises(KafkaConnectionError):
+            await client.bootstrap()
+    await client.close()
+    assert made == ["first", "first", "second"]
+    assert told == ["connections are made with the former credentials", "the credentials for Kafka were replaced"]
+
+
+def deny(_: Properties) -> dict[str, Any]:
+    raise SourceUnavailable("sasl.password: may not be read")
 
 
 def make_server_context(security: Security, folder: Path, *, verify: ssl.VerifyMode = ssl.CERT_NONE) -> ssl.SSLContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,15 @@ from typing import Any
 
 import pytest
 
+from overlay.errors import CredentialsRefused
+from overlay.kafka.admin import Admin
+from overlay.kafka.confluent import check_reachable
+from overlay.kafka.connection import open_client, reach
 from overlay.local import Broker, start
 from tests.support.kafka import make_topic
-from tests.support.security import Security, make_security
+from tests.support.security import Security, add_scram_user, make_security
 from tests.support.service import StartService, find_free_port
+from tests.support.tokens import serve_tokens
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     DEADLINE_S,
@@ -85,6 +91,70 @@ def test_wrong_credentials_end_the_service(
     log = service.read_log()
     assert private.listeners["SASL_SSL"] in log and "sasl" in log.lower() and "not-this" not in log
     assert "Traceback" not in log
+
+
+def test_tokens_of_a_token_endpoint(own: Scene, private: Broker) -> None:
+    """The service has them from aiokafka's side, programs from librdkafka's."""
+    topic = name_topic(own)
+    own.add_stream("S", topic)
+    output = own.add_consumer("S", "c")
+    produce(own.bootstrap, topic, ["a", None, "b"] * 5)
+    with serve_tokens() as endpoint:
+        address = {"bootstrap.servers": private.listeners["SASL_PLAINTEXT"], "security.protocol": "SASL_PLAINTEXT"}
+        kafka = address | endpoint.kafka | {"sasl.oauthbearer.extensions": "traceId=t1"}
+        set_kafka(own, kafka)
+        with serve(own), CommittedReader(own.bootstrap, output) as reader:
+            await_records(reader, 10)
+        check_reachable(kafka)
+        # one that has expired
+        endpoint.lifetime_s = -60.0
+        with pytest.raises(CredentialsRefused, match="Kafka refused the connection"):
+            asyncio.run(reach(kafka))
+        endpoint.status, endpoint.body = 401, b'{"error": "invalid_client"}'
+        with pytest.raises(CredentialsRefused, match="answers 401: invalid_client"):
+            asyncio.run(reach(kafka))
+
+
+def test_a_password_that_changes(private: Broker, security: Security, tmp_path: Path) -> None:
+    """New connections of clients that are open have what is in the file now."""
+    file = tmp_path / "password"
+
+    def change(password: str) -> None:
+        add_scram_user(private.bootstrap, "rotated", password)
+        (tmp_path / "new").write_text(f"{password}\n")
+        (tmp_path / "new").rename(file)
+
+    change("first")
+    client = security.client(
+        "SASL_PLAINTEXT", private, mechanism="SCRAM-SHA-256", user="rotated", password=f"file:{file}"
+    )
+    kafka = {name: str(value) for name, value in client.items()}
+
+    def is_welcome() -> bool:
+        try:
+            asyncio.run(reach(kafka))
+        except CredentialsRefused:  # brokers learn of accounts by and by
+            return False
+        return True
+
+    async def run() -> None:
+        opened = await open_client(kafka)
+        try:
+            async with Admin(kafka) as admin:
+                await opened.fetch_all_metadata()
+                await admin.find_cluster()
+                change("second")
+                await asyncio.to_thread(wait_until, is_welcome, DEADLINE_S, "the broker knows the new password")
+                for connection in opened._conns.values():
+                    connection.close()
+                await opened.fetch_all_metadata()
+                await admin.close()  # it has no connections now, and opens new ones
+                await admin.find_cluster()
+        finally:
+            await opened.close()
+
+    wait_until(is_welcome, DEADLINE_S, "the broker knows the password")
+    asyncio.run(run())
 
 
 def test_kafka_away_at_the_start(own: Scene, private: Broker, running_service: StartService) -> None:

@@ -56,6 +56,23 @@ def test_it_copies_what_the_wheel_is_made_of() -> None:
     assert needed | {"pyproject.toml", *PROJECT["project"]["license-files"]} <= set(_copied())
 
 
+def test_it_installs_what_is_locked_and_nothing_else() -> None:
+    """Each call of pip takes a lock with hashes, or looks at no index."""
+    calls = [call for word, rest in INSTRUCTIONS if word == "RUN" for call in re.findall(r"pip \w+ [^&]*", rest)]
+    assert len(calls) == 4
+    locks = {found[1] for call in calls if (found := re.search(r"--require-hashes .*--requirement (\S+)", call))}
+    assert locks == {"requirements-service.lock", "requirements-build.lock"}
+    assert all("--no-deps" in call and ("--require-hashes" in call or "--no-index" in call) for call in calls)
+    assert all("--no-build-isolation" in call for call in calls if call.startswith("pip wheel"))
+
+
+def test_its_base_can_be_given_by_digest() -> None:
+    bases = [rest.split()[0] for word, rest in INSTRUCTIONS if word == "FROM"]
+    (argument,) = [rest.partition("=")[0] for word, rest in INSTRUCTIONS if word == "ARG"]
+    assert set(bases) == {f"${{{argument}}}"}
+    assert INSTRUCTIONS[0][0] == "ARG", "what stands before the first FROM holds for all"
+
+
 def test_it_starts_a_command_that_there_is() -> None:
     (program,) = json.loads(_last("ENTRYPOINT"))
     assert program in PROJECT["project"]["scripts"]

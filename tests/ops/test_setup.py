@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from supply.locks import read_lock
+
 from .tree import ROOT
 
-LOCKS = ("requirements.lock", "requirements-service.lock")
+LOCKS = ("requirements.lock", "requirements-service.lock", "requirements-build.lock")
 _PIN = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
 
 
@@ -51,6 +53,19 @@ def test_every_python_gets_the_same_versions() -> None:
 
 def test_the_image_has_the_versions_that_the_tests_have() -> None:
     assert _pins("requirements-service.lock") <= _pins("requirements.lock")
+    assert _pins("requirements-build.lock") <= _pins("requirements.lock")
+
+
+def test_the_build_backend_is_locked() -> None:
+    """`make lock` takes it from the line that it reads here as well."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    asked = _names(tomllib.loads(text)["build-system"]["requires"])
+    assert re.findall(r'^requires = \["([a-z]+)[^"]*"\]$', text, re.MULTILINE) == [*asked]
+    locked = {package.name: package.users for package in read_lock(ROOT / "requirements-build.lock")}
+    assert asked <= locked.keys()
+    assert {user for users in locked.values() for user in users} - locked.keys() == set()
+    theirs = {package.name for package in read_lock(ROOT / "requirements.lock") if asked & {*package.users}}
+    assert theirs <= locked.keys()
 
 
 def _copy_project(folder: Path) -> None:

@@ -143,8 +143,40 @@ def test_settings_for_java(tmp_path: Path) -> None:
 def test_what_java_cannot_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OverlayError, match=r"enable\.ssl\.certificate\.verification: false has no counterpart in Java"):
         for_java(KAFKA | {"enable.ssl.certificate.verification": "false"})
+    with pytest.raises(OverlayError, match=r"sasl\.mechanism: Java takes tokens only .*format\(\"overlay\"\)"):
+        for_java(KAFKA | {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
     with pytest.raises(OverlayError, match=r"ssl\.ca\.location: .*nowhere cannot be read"):
         for_java(KAFKA | {"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "nowhere")})
+
+
+def test_plans_show_no_secret(spark: SparkSession, tmp_path: Path) -> None:
+    """Options of Spark's own Kafka source have secrets in them, which Spark leaves out of plans, logs and its UI."""
+    for name in ("own", "key"):
+        (tmp_path / name).write_text(f"-----{name} of test-----\n")
+    options = for_spark(
+        KAFKA
+        | {
+            "security.protocol": "SASL_SSL",
+            "ssl.certificate.location": str(tmp_path / "own"),
+            "ssl.key.location": str(tmp_path / "key"),
+            "ssl.key.password": "wonderland",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "me",
+            "sasl.password": "wonderland",
+        }
+    )
+    conf, jvm = spark._jsparkSession.sessionState().conf(), spark._jvm
+    assert jvm is not None
+    shown = str(conf.redactOptions(jvm.PythonUtils.toScalaMap(dict(options))).toString())
+    assert "h:1" in shown and "own of test" in shown
+    frames = [spark.read.format("kafka").options(subscribe="t", **options).load()]
+    mine = {"kafka.sasl.password": "wonderland", "kafka.sasl.username": "me", "kafka.sasl.mechanism": "PLAIN"}
+    mine |= {"kafka.security.protocol": "SASL_SSL"}
+    frames.append(spark.read.format("overlay").options(bootstrap="h:1", topic="t", **mine).load())
+    plans = [str(frame._jdf.queryExecution().logical().toString()) for frame in frames]
+    for text in (shown, *plans):
+        assert "wonderland" not in text
+        assert "key of test" not in text
 
 
 CLUSTER_JOB = """

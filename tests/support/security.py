@@ -34,6 +34,7 @@ USER, PASSWORD = "alice", "wonderland"
 _STORE_PASSWORD = "keystore"
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +98,13 @@ def _build_properties(keystore: Path) -> dict[str, str]:
         "ssl.keystore.location": str(keystore),
         "ssl.keystore.password": _STORE_PASSWORD,
         "ssl.key.password": _STORE_PASSWORD,
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
     }
     for listener in ("sasl_plaintext", "sasl_ssl"):
         properties[f"listener.name.{listener}.plain.sasl.jaas.config"] = accounts
         properties[f"listener.name.{listener}.scram-sha-256.sasl.jaas.config"] = _SCRAM
+        # tokens without a signature are accepted where nothing else is configured
+        properties[f"listener.name.{listener}.oauthbearer.sasl.jaas.config"] = _OAUTH
     return properties
 
 

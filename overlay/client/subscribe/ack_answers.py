@@ -151,17 +151,17 @@ class _Ear:
         self._consumer, self._contact = self._open()
 
     def _open(self) -> tuple[Consumer, Contact]:
-        contact = Contact()
+        contact = Contact(self._kafka)
         return open_replies(self._kafka, self._topic, self._group, **contact.settings), contact
 
     def listen(self, stop: threading.Event) -> list[KafkaRecord]:
         """Return records of the reply topic: the first that comes within POLL_S seconds, and those
         that have come with it; empty if none comes. A record may be an error of the client.
 
-        If the client has lost all brokers, another one is opened first, however long that takes,
-        unless `stop` is set.
+        If the client has lost all brokers, or its credentials were replaced, another one is opened
+        first, however long that takes, unless `stop` is set.
         """
-        if self._contact.is_lost and not self._open_anew(stop):
+        if self._contact.is_spent and not self._open_anew(stop):
             return []
         first = self._consumer.poll(POLL_S)
         return [first, *self._consumer.consume(BATCH, 0)] if first is not None else []
@@ -172,7 +172,7 @@ class _Ear:
 
         Answers that came meanwhile are missed; acking again does no harm.
         """
-        log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
+        self._contact.announce(log, topic=self._topic)
         self._consumer.close()
         while not stop.is_set():
             try:

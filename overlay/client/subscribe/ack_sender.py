@@ -13,6 +13,7 @@ max_ack_pending limits.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from confluent_kafka import KafkaException, Producer
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.acks import Verb, write_ranges
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
-from overlay.kafka.confluent import Contact
+from overlay.kafka.confluent import Contact, refuse_settings
 from overlay.kafka.properties import Properties, for_confluent
 from overlay.logs import get_logger
 from overlay.output.record import Record
@@ -45,6 +46,8 @@ THREAD = "overlay-acks"
 """The name of a sender's thread."""
 IDLE_S = 1.0
 """Seconds between two polls of the client's state while nothing is sent."""
+RETRY_S = 1.0
+"""Pause between two attempts to make another Kafka client."""
 _PURGED = (RdKafkaError._PURGE_QUEUE, RdKafkaError._PURGE_INFLIGHT)
 _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -81,23 +84,27 @@ class AckSender:
         consumer takes no acks by token. Raises Closed.
         """
         self._kafka = kafka
+        self._retry_at = 0.0
         self._open()
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
         self._thread.start()
 
     def _open(self) -> None:
-        self._contact = Contact()
-        self._producer = Producer(
-            {
-                **for_confluent(self._kafka),
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                # the topic exists since before the first delivery
-                "topic.metadata.propagation.max.ms": 3_000,
-                "log_level": 0,
-                **self._contact.settings,
-            }
-        )
+        """Make a Kafka client. Raises CredentialsRefused if none can be made of the settings."""
+        contact = Contact(self._kafka)
+        with refuse_settings(self._kafka):
+            self._producer = Producer(
+                {
+                    **for_confluent(self._kafka),
+                    "enable.idempotence": True,
+                    "linger.ms": 0,
+                    # the topic exists since before the first delivery
+                    "topic.metadata.propagation.max.ms": 3_000,
+                    "log_level": 0,
+                    **contact.settings,
+                }
+            )
+        self._contact = contact
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
         """Queue a nak, term or progress for a delivery, and return at once. `text`: the delay of a
@@ -163,12 +170,12 @@ class AckSender:
     def _run(self) -> None:
         while not self._is_closed:
             # not only while the sender waits: acks may come without a pause
-            self._replace_lost()
+            self._replace_spent()
             # delivery reports and the client's own events are only processed while this thread
             # polls
             while not self._called.wait(0 if len(self._producer) else IDLE_S):
                 self._producer.poll(POLL_S if len(self._producer) else 0)
-                self._replace_lost()
+                self._replace_spent()
             self._many.wait(LINGER_S)
             self._called.clear()
             self._many.clear()
@@ -179,17 +186,23 @@ class AckSender:
         if left := len(self._producer):
             self._on_failure(SourceUnavailable(f"{self._topic}: Kafka did not take {left} records of acks"))
 
-    def _replace_lost(self) -> None:
-        """If the Kafka client is lost, replace it by a new one, and queue again the records that the
-        old one had not sent.
+    def _replace_spent(self) -> None:
+        """If the Kafka client is lost or has former credentials, replace it by a new one, and queue again
+        the records that the old one had not sent. If no new one can be made, as while a file with credentials
+        is being replaced, keep the old one and try again in RETRY_S seconds.
 
         If the old client did send one, its ack arrives twice, which does no harm.
         """
-        if not self._contact.is_lost:
+        if not self._contact.is_spent or time.monotonic() < self._retry_at:
             return
-        log.warning("the Kafka client knows no broker any more: it is made anew", topic=self._topic)
+        self._contact.announce(log, topic=self._topic)
         lost = self._producer
-        self._open()
+        try:
+            self._open()
+        except CredentialsRefused as error:
+            log.info("waiting for credentials", topic=self._topic, reason=str(error))
+            self._retry_at = time.monotonic() + RETRY_S
+            return
         lost.purge()
         # reports each purged record to `_hear`, which queues it again
         lost.flush(CLOSE_S)
@@ -217,7 +230,7 @@ class AckSender:
                 return
             except BufferError:
                 self._producer.poll(POLL_S)
-                self._replace_lost()  # a lost client never makes room
+                self._replace_spent()  # a lost client never makes room
             except KafkaException as error:
                 hear(error.args[0], None)
                 return

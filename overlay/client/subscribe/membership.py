@@ -27,7 +27,7 @@ from confluent_kafka import Message as KafkaRecord
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
-from overlay.kafka.confluent import Contact
+from overlay.kafka.confluent import Contact, refuse_settings
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.properties import Properties, for_confluent
 from overlay.logs import get_logger
@@ -50,6 +50,8 @@ client has prefetched.
 """
 SLACK_S = 0.25
 """Seconds by which a heartbeat may be late."""
+RETRY_S = 1.0
+"""Pause between two attempts to make another Kafka client."""
 CHANGE_S = 3.0
 """Seconds for which a last commit is retried while the group rebalances."""
 _CHANGING = (RdKafkaError.ILLEGAL_GENERATION, RdKafkaError.REBALANCE_IN_PROGRESS)
@@ -112,14 +114,18 @@ class Member:
         `on_silence` is called with True when heartbeats are missed, and with False when they are
         back. Raises CredentialsRefused, SourceUnavailable, and what `on_silence` raises.
         """
+        is_first = True
         while not stop.is_set() and not self._message_buffer.is_ended:
-            contact = Contact()
-            consumer = Consumer(self._choose_settings() | contact.settings)
+            contact = Contact(self._kafka)
+            if (consumer := self._make_client(contact, is_first=is_first)) is None:
+                stop.wait(RETRY_S)
+                continue
+            is_first = False
             try:
                 consumer.subscribe(
                     [self._target.topic], on_assign=self._take_over, on_revoke=self._give_up, on_lost=self._lose
                 )
-                while not stop.is_set() and not self._message_buffer.is_ended and not contact.is_lost:
+                while not stop.is_set() and not self._message_buffer.is_ended and not contact.is_spent:
                     self._commit_sometimes(consumer)
                     if self._wait_for_room(consumer):
                         self._receive(consumer)
@@ -133,9 +139,22 @@ class Member:
                     self._commit_at_last(consumer)
                 # closing revokes the partitions, with a commit of what is not committed yet
                 consumer.close()
-            if contact.is_lost:
-                log.warning("the Kafka client knows no broker any more: it is made anew", group=self._target.group)
+            if contact.is_spent:
+                contact.announce(log, group=self._target.group)
                 self.is_paused = False
+
+    def _make_client(self, contact: Contact, *, is_first: bool) -> Consumer | None:
+        """Return a new Kafka client. If none can be made of the settings, raise CredentialsRefused for the
+        first client and return None for a later one: a file with credentials is being replaced.
+        """
+        try:
+            with refuse_settings(self._kafka):
+                return Consumer(self._choose_settings() | contact.settings)
+        except CredentialsRefused as error:
+            if is_first:
+                raise
+            log.info("waiting for credentials", group=self._target.group, reason=str(error))
+            return None
 
     def _choose_settings(self) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ from overlay.client.subscribe.ack_answers import AckAnswers, AnswerWait
 from overlay.errors import SourceUnavailable
 from overlay.kafka.confluent import Contact
 from overlay.kafka.header_names import CORRELATION
+from overlay.kafka.properties import Properties
 from tests.client.deliveries import DEADLINE_S
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
@@ -50,8 +51,8 @@ def test_answers_come_after_a_client_was_lost(
     opened = []
 
     class Noted(Contact):
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, kafka: Properties) -> None:
+            super().__init__(kafka)
             opened.append(self)
 
     monkeypatch.setattr("overlay.client.subscribe.ack_answers.Contact", Noted)

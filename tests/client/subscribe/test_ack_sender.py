@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.client.subscribe import ack_sender
 from overlay.client.subscribe.ack_answers import AckAnswers
@@ -13,8 +14,9 @@ from overlay.client.subscribe.ack_sender import AckSender
 from overlay.client.subscribe.acking import Head
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.acks import Verb
-from overlay.errors import OverlayError
+from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.confluent import Contact
+from overlay.kafka.properties import Properties, for_confluent
 from tests.client.deliveries import DEADLINE_S
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
@@ -42,13 +44,15 @@ class Scene:
         small = {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": 1}
         return Producer({**settings, **(small if len(self.made) == 1 else {}), "enable.idempotence": True})
 
-    def _make_contact(self) -> Contact:
+    def _make_contact(self, _: object) -> Contact:
         self._contacts.append(Contact())
         return self._contacts[-1]
 
-    def lose_first(self) -> None:
+    def lose_first(self, *, is_outdated: bool = False) -> None:
+        """Have the first client known as lost, or as one with former credentials."""
         wait_until(lambda: len(self.acks._producer), DEADLINE_S, "the first client has a record")
-        self._contacts[0]._missed = 2
+        self._contacts[0].is_outdated = is_outdated
+        self._contacts[0]._missed = 0 if is_outdated else 2
 
     def read(self, count: int) -> list[tuple[bytes, bytes]]:
         """Return body and token of the first records of the ack topic."""
@@ -64,13 +68,37 @@ def scene(bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.Monkey
     return Scene(bootstrap, new_topic(), monkeypatch)
 
 
-def test_what_a_lost_client_has_not_sent_another_one_sends(scene: Scene) -> None:
+@pytest.mark.parametrize("is_outdated", [False, True])
+def test_what_a_spent_client_has_not_sent_another_one_sends(scene: Scene, is_outdated: bool) -> None:
+    scene.acks.tell(TOKEN, Verb.NAK, "later")
+    scene.lose_first(is_outdated=is_outdated)
+    wait_until(lambda: len(scene.made) > 1, DEADLINE_S, "another client is made")
+    scene.acks.close()
+    assert scene.read(1) == [(b"-NAK later", TOKEN)]
+    assert scene.failures == []
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("password: is missing"), KafkaException(RdKafkaError(-1))])
+def test_a_spent_client_stays_while_another_one_cannot_be_made(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A file with credentials is missing for a moment. No ack is lost, and the thread that sends them goes on."""
+    tries: list[int] = []
+
+    def read(kafka: Properties) -> dict[str, str]:
+        tries.append(len(scene.made))
+        if len(tries) < 3:
+            raise error
+        return for_confluent(kafka)
+
+    monkeypatch.setattr(ack_sender, "RETRY_S", 0.01)
+    monkeypatch.setattr(ack_sender, "for_confluent", read)
     scene.acks.tell(TOKEN, Verb.NAK, "later")
     scene.lose_first()
     wait_until(lambda: len(scene.made) > 1, DEADLINE_S, "another client is made")
     scene.acks.close()
     assert scene.read(1) == [(b"-NAK later", TOKEN)]
-    assert scene.failures == []
+    assert (tries, scene.failures) == ([1, 1, 1], [])
 
 
 def test_a_lost_client_is_replaced_while_acks_never_pause(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from overlay.client.subscribe.membership import Member
 from overlay.client.subscribe.message_buffer import MessageBuffer
 from overlay.client.subscribe.target import Target
 from overlay.config.consumer import AckPolicy
+from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.kafka.properties import Properties, for_confluent
 
 Step = Callable[["Script"], KafkaRecord | None]
 
@@ -205,29 +208,62 @@ def wait(client: Script) -> None:
     time.sleep(0.05)  # longer than two heartbeats: this is the silence that is to be heard
 
 
-def test_a_client_that_is_lost_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its partitions are given up and come again, from where messages had been handed out."""
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_client_that_is_spent_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_lost: bool) -> None:
+    """It knows no broker any more, or its password was replaced. Its partitions are given up and come again, from where
+    messages had been handed out."""
     message_buffer, scripts, stop = MessageBuffer(10), list[Script](), threading.Event()
+    password = tmp_path / "password"
+    password.write_text("first")
+    kafka = {"bootstrap.servers": "nowhere:1", "sasl.username": "me", "sasl.password": f"file:{password}"}
 
     def lose_all(client: Script) -> None:
         take(client)
+        if not is_lost:
+            password.write_text("the second")
         for _ in range(2):
-            settings[-1]["stats_cb"](json.dumps({"brokers": {"GroupCoordinator": {"source": "logical"}}}))
+            source = "logical" if is_lost else "learned"
+            settings[-1]["stats_cb"](json.dumps({"brokers": {"one": {"source": source}}}))
 
     def take(_: Script) -> None:
         batch = message_buffer.take()
         assert batch is not None
         assert batch.pop() is not None
 
-    plan: list[list[Step]] = [[assign(0), bring(0, 5), lose_all], [assign(0), bring(0, 6), take]]
+    # before a member leaves, it polls while it commits
+    last: list[Step] = [] if is_lost else [lambda _: None]
+    plan: list[list[Step]] = [[assign(0), bring(0, 5), lose_all, *last], [assign(0), bring(0, 6), take]]
     settings: list[dict[str, Any]] = []
+    tries: list[int] = []
+
+    def read(kafka: Properties) -> dict[str, str]:
+        tries.append(len(settings))
+        if len(tries) == 2:  # in the middle of another replacement
+            raise SourceUnavailable("password: is missing")
+        return for_confluent(kafka)
 
     def make(given: dict[str, Any]) -> Script:
         settings.append(given)
         scripts.append(Script(plan[len(scripts)], stop))
         return scripts[-1]
 
+    monkeypatch.setattr(membership, "RETRY_S", 0.01)
+    monkeypatch.setattr(membership, "for_confluent", read)
     monkeypatch.setattr(membership, "Consumer", make)
     target = Target(Head("S", "c"), "out", "c", AckPolicy.EXPLICIT, 0.0)
-    Member({"bootstrap.servers": "nowhere:1"}, target, message_buffer).run(stop, lambda _: None)
+    Member(kafka, target, message_buffer).run(stop, lambda _: None)
     assert [script.committed for script in scripts] == [{0: 6}, {0: 7}]
+    assert [each["sasl.password"] for each in settings] == ["first", "first" if is_lost else "the second"]
+    assert tries == [0, 1, 1]
+
+
+def test_credentials_that_cannot_be_read_at_the_start_end_the_member(tmp_path: Path) -> None:
+    target = Target(Head("S", "c"), "out", "c", AckPolicy.EXPLICIT, 0.0)
+    plain = {"bootstrap.servers": "nowhere:1"}
+    for settings, reason in (
+        ({"sasl.password": f"file:{tmp_path / 'none'}"}, "cannot be read: No such file"),
+        ({"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "none")}, "Check ssl"),
+    ):
+        member = Member(plain | settings, target, MessageBuffer(10))
+        with pytest.raises(CredentialsRefused, match=reason):
+            member.run(threading.Event(), lambda _: None)
