@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 
-from overlay.errors import ConfigError, FilePosition
+from overlay.errors import ConfigError, FilePosition, SchemaError
 
 from .checks import Profile, Violation, check_consumer
 from .codes import ERRORS
@@ -34,6 +34,7 @@ from .problems import validate
 from .relations import check_stream, suggest
 from .service import ServiceConfig
 from .stream import StreamConfig
+from .values import read_schemas
 from .warnings import find_warnings
 
 SERVICE_FILE = "overlay.yaml"
@@ -86,13 +87,14 @@ def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> L
 
 
 def sign(folder: FilePath) -> Signature:
-    """Return the path, the modification time in ns and the size in bytes of each stream and consumer file of a folder.
+    """Return the path, the modification time in ns and the size in bytes of each stream and consumer file of a folder,
+    and of each file in its folder `schemas`.
 
     Two results differ if a file was added, removed or changed in between.
     """
     found = []
-    for part in ("streams", "consumers"):
-        for file in sorted((folder / part).glob("*.yaml")):
+    for files in ("streams/*.yaml", "consumers/*.yaml", "schemas/**/*"):
+        for file in sorted(folder.glob(files)):
             try:
                 facts = file.stat()
             except OSError:  # deleted between glob and stat
@@ -168,7 +170,7 @@ class _Loading:
             first = self.files[stream.name].file
             self._refuse(document, ("name",), f"stream {stream.name!r} is already in {first}. Rename one of them")
             return
-        found = [*check_stream(stream)]
+        stream, found = self._check_stream(stream)
         if found:
             self.refused[stream.name] = str(file)
             for path, message in found:
@@ -177,6 +179,15 @@ class _Loading:
         self.warnings.extend(find_warnings(document))
         self.streams[stream.name] = stream
         self.files[stream.name] = FilePosition(str(file))
+
+    def _check_stream(self, stream: StreamConfig) -> tuple[StreamConfig, list[tuple[Path, str]]]:
+        """Return the stream with the schemas that its file names, and what is wrong with it."""
+        try:
+            values = read_schemas(stream.values, FilePath(self.files[""].file).parent)
+        except SchemaError as error:
+            return stream, [(("values", "schemas" if stream.values.is_framed else "schema"), str(error))]
+        stream = stream.model_copy(update={"values": values})
+        return stream, [*check_stream(stream)]
 
     def load_consumer(self, file: FilePath) -> None:
         """Load one consumer's file and check it. If it fails, add its problems."""

@@ -1,0 +1,98 @@
+"""Avro values from a producer to a consumer's output and to a reading, with the frame of a schema registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import overlay
+from tests.support.avro import encode
+from tests.support.kafka import NewTopicFixture, produce_values
+from tests.worker.scenes import Scene, await_caught_up, read_committed, serve
+
+pytestmark = pytest.mark.kafka
+
+TIME = {"type": "long", "logicalType": "timestamp-micros"}
+PLANE = {"type": "record", "name": "Plane", "fields": [{"name": "tail", "type": "string"}]}
+FIRST = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [
+        {"name": "route", "type": {"type": "array", "items": "string"}},
+        {"name": "carrier", "type": {"type": "enum", "name": "Carrier", "symbols": ["AA", "UA"]}},
+        {"name": "delay", "type": ["null", "double"]},
+        {"name": "plane", "type": ["null", PLANE]},
+        {"name": "at", "type": TIME},
+    ],
+}
+SECOND = {**FIRST, "fields": [{"name": "seats", "type": "int"}, *FIRST["fields"]]}
+PROPERTIES = {
+    "delay": {"type": "double", "from": "{value:delay}"},
+    "tail": {"type": "string", "from": "{value:plane.tail}"},
+    "seats": {"type": "long", "from": "{value:seats}"},
+    "at": {"type": "timestamp", "from": "{value:at}"},
+}
+EVENING = datetime(2013, 1, 1, 20, 0, 0, 250_000, tzinfo=UTC)
+
+
+def make_flights(count: int) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        yield {
+            "route": ["JFK", "LAX"][: number % 3],
+            "carrier": ["AA", "UA"][number % 2],
+            "delay": None if number % 5 == 0 else number / 4,
+            "plane": None if number % 7 == 0 else {"tail": f'N"{number % 3}'},
+            "at": EVENING,
+            "seats": number,
+        }
+
+
+def frame(id: int, value: bytes) -> bytes:
+    return b"\0" + id.to_bytes(4, "big") + value
+
+
+def test_avro_goes_the_way_of_json(scene: Scene, bootstrap: str, new_topic: NewTopicFixture) -> None:
+    topic = new_topic()
+    for id, schema in ((7, FIRST), (8, SECOND)):
+        file = scene.folder / "schemas" / "flights" / f"{id}.avsc"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(schema), encoding="utf-8")
+    scene.add_stream(
+        "S",
+        topic,
+        values={"format": "avro", "schemas": "schemas/flights"},
+        subject={"template": "t.{value:carrier}"},
+        properties=PROPERTIES,
+        index={"terms": ["tail"], "zones": ["delay"], "chunk_records": 50},
+    )
+    sql = "delay > 20 AND tail = 'N\"1'"
+    output = scene.add_consumer("S", "late", "t.UA", filter={"sql": sql})
+    flights = list(make_flights(400))
+    values = [
+        frame(8, encode(SECOND, flight)) if number % 2 else frame(7, encode(FIRST, flight))
+        for number, flight in enumerate(flights)
+    ]
+    strange = [frame(9, values[1][5:]), values[3][:7], b'{"carrier": "UA"}', b"Obj\x01"]
+    produce_values(bootstrap, topic, [*values, *strange], **{"compression.type": "lz4"})
+    wanted = [
+        number
+        for number, flight in enumerate(flights)
+        if flight["carrier"] == "UA" and (flight["delay"] or 0) > 20 and (flight["plane"] or {}).get("tail") == 'N"1'
+    ]
+    with serve(scene) as served:
+        await_caught_up(served, "late")
+        delivered = read_committed(bootstrap, output)
+        assert [record.value for record in delivered] == [values[number] for number in wanted]
+        assert {record.subject for record in delivered} == {"t.UA"}
+        client = overlay.open(scene.folder)
+        columns = ["offset", "delay", "seats", "at"]
+        table = pa.table(client.read("S", sql=sql, subject="t.UA", columns=columns))
+        rows = table.sort_by("offset").to_pylist()
+    assert [row["offset"] for row in rows] == wanted
+    assert [(row["delay"], row["seats"]) for row in rows] == [(number / 4, number) for number in wanted]
+    assert {row["at"] for row in rows} == {EVENING}
