@@ -6,7 +6,7 @@ the document, by Spark's rules. There a long is a number without a decimal point
 a value of another type as its text. Only times are parsed as in headers: ms since 1970, or RFC 3339
 with an offset. For Spark a number would be seconds, and a text needs no offset. Filters have been
 evaluated before, by the overlay's own rules; this is for users of the records that passed. Fields of
-Avro values are read by the overlay itself, in Python workers (encoded.py).
+Avro and Protobuf values are read by the overlay itself, in Python workers (encoded.py).
 
 The source's topic and partition are not part of a delivery, so properties made of them are null.
 """

@@ -1,5 +1,5 @@
-"""Fields of values that Spark cannot parse as JSON, such as Avro's, by the overlay's kernels in
-Python workers.
+"""Fields of values that Spark cannot parse as JSON, those of Avro and Protobuf, by the overlay's
+kernels in Python workers.
 """
 
 from __future__ import annotations

@@ -67,16 +67,16 @@ def _check_values(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
     """Check that the schemas have the fields of values that are named. Any name may be one of JSON's."""
     if stream.values.format is ValueFormat.JSON:
         return
-    types = stream.values.types
+    finders = stream.values.make_finders()
     for name, entry in stream.properties.items():
         source = entry.source
         if source is not None and source.kind is FieldKind.VALUE:
-            for path, message in check_field(types, source, entry.type):
+            for path, message in check_field(finders, source, entry.type):
                 yield ("properties", name, *(path or ("from",))), message
     for place, template in (("subject", stream.subject.template), ("filter_value", stream.filter_value.template)):
         for field in SubjectRule.from_template(template).fields if template else ():
             if field.kind is FieldKind.VALUE:
-                yield from (((place, "template"), message) for _, message in check_field(types, field))
+                yield from (((place, "template"), message) for _, message in check_field(finders, field))
 
 
 def _check_reach(stream: StreamConfig) -> Iterator[tuple[Path, str]]:

@@ -38,6 +38,7 @@ MIN_OBJECTS = 0.5
 """The share of records with JSON objects from which on a field of theirs can make the subject."""
 RARE = 0.01
 _SHOWN = 3
+_DECLARED = (ValueFormat.AVRO_REGISTRY, ValueFormat.PROTOBUF_REGISTRY, ValueFormat.PROTOBUF)
 _SCHEMAS = "fields can be named once the stream's file has the schemas, under `values`"
 _BEYOND = {
     ValueFormat.JSON_BROKEN: ("broken JSON", "what a value holds behind its fault cannot be read"),
@@ -244,7 +245,7 @@ def _note(sample: TopicSample, columns: Sequence[SampledField], formats: Counter
     for form, count in formats.most_common():
         if form.is_encoded:
             share = f"{count} of {len(sample.records)} values"
-            hint = _SCHEMAS if form is ValueFormat.AVRO_REGISTRY else "not decoded yet"
+            hint = _SCHEMAS if form in _DECLARED else "not decoded yet"
             notes.append(f"{share} are {form.value}: {hint}; subjects come from headers, key and topic only")
     notes += _note_json(sample, formats)
     if unnamed := count_unnamed(sample.records):

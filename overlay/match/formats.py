@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from overlay.config.values import ValueFormat, ValuesConfig
 from overlay.scan.avro.reader import AvroFormat
+from overlay.scan.protobuf.reader import ProtobufFormat
 from overlay.scan.values import DeclaredFormat
 
 
 def make_format(values: ValuesConfig) -> DeclaredFormat | None:
     """Return the format of values, None for JSON. The schemas in `values` have been checked."""
-    if values.format is ValueFormat.JSON:
-        return None
-    return AvroFormat(values.types, is_framed=values.is_framed)
+    match values.format:
+        case ValueFormat.JSON:
+            return None
+        case ValueFormat.AVRO:
+            return AvroFormat(values.types, is_framed=values.is_framed)
+        case ValueFormat.PROTOBUF:
+            return ProtobufFormat(values.messages, is_framed=values.is_framed)

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from google.protobuf import descriptor_pb2
 
 from overlay.config import Loaded
 from overlay.config.identity import identify
 from overlay.config.load import sign
-from overlay.config.values import ValueFormat
+from overlay.config.values import ValueFormat, ValuesConfig
 from tests.config.folders import load_files, write_folder
 
 ORDER = {
@@ -67,12 +68,62 @@ def test_json_has_no_schemas(tmp_path: Path) -> None:
     assert loaded.streams["S"].values.types == {}
 
 
+def write_compiled(folder: Path) -> None:
+    """Write a compiled schema of Protobuf, of the messages A and B, as a file and by an id."""
+    message = descriptor_pb2.FileDescriptorProto(name="x.proto", package="shop", syntax="proto3")
+    message.message_type.add(name="A").field.add(name="total", number=1, label=1, type=1)
+    message.message_type.add(name="B").field.add(name="lines", number=1, label=3, type=9)
+    data = descriptor_pb2.FileDescriptorSet(file=[message]).SerializeToString()
+    (folder / "ids").mkdir()
+    for name in ("shop.desc", "ids/7.desc"):
+        (folder / name).write_bytes(data)
+
+
+PROTOBUF = "values: {format: protobuf, schema: shop.desc, message: shop.A}\n"
+
+
+@pytest.mark.parametrize("values", [PROTOBUF, "values: {format: protobuf, schemas: ids}\n"])
+def test_compiled_schemas(values: str, tmp_path: Path) -> None:
+    write_compiled(tmp_path)
+    loaded = read(tmp_path, values + declare("total", "double"))
+    assert loaded.problems == ()
+    config = loaded.streams["S"].values
+    names = [message.name for _, message in config.messages[7 if config.is_framed else 0]]
+    assert names == (["shop.A", "shop.B"] if config.is_framed else ["shop.A"])
+    # what is loaded stands for itself, without its file
+    assert ValuesConfig.model_validate(config.model_dump(by_alias=True)).make_finders()
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("values: {format: protobuf}\n", "3:9: values", "format protobuf needs exactly one of schema and schemas"),
+        ("values: {format: protobuf, schema: shop.desc}\n", "3:36: values.schema", "which message are the values?"),
+        (PROTOBUF.replace("shop.A", "shop.C"), "3:36: values.schema", "there is no message 'shop.C'"),
+        ("values: {format: protobuf, schema: bad.desc}\n", "3:36: values.schema", "bad.desc: is no compiled schema"),
+        ("values: {format: protobuf, schema: {}}\n", "3:36: values.schema", "or {file_descriptor_set: TEXT}"),
+        ("values: {format: protobuf, schema: {file_descriptor_set: '?'}}\n", "3:36: values.schema", "is not Base64"),
+        ("values: {format: protobuf, schemas: ids, message: A}\n", "3:9: values", "message goes with"),
+        ("values: {format: avro, schema: x, message: A}\n", "3:9: values", "message goes with"),
+        ("values: {format: protobuf, schemas: schemas}\n", "3:37: values.schemas", "has no file ID.desc"),
+        (PROTOBUF + declare("lines"), "4:38: properties.x.from", "message shop.A has no field 'lines'"),
+        (PROTOBUF + declare("total"), "4:24: properties.x.type", "is string, but total is a double"),
+    ],
+)
+def test_problems_of_compiled_schemas(text: str, place: str, words: str, tmp_path: Path) -> None:
+    write_folder(tmp_path, {"bad.desc": "hello"})
+    write_compiled(tmp_path)
+    (problem,) = read(tmp_path, text).problems
+    assert str(problem).startswith(f"{tmp_path}/streams/s.yaml:{place}: ")
+    assert words in problem.message
+
+
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
         ("values: avro\n", "3:9: values", "exactly one of schema and schemas"),
         ("values: {format: avr}\n", "3:18: values.format", "Did you mean avro?"),
-        ("values: {schema: x}\n", "3:9: values", "schema is for values of Avro. Write format: avro"),
+        ("values: {schema: x}\n", "3:9: values", "schema is for values of another format. Write format: avro"),
         ("values: {format: avro, schema: x, schemas: y}\n", "3:9: values", "exactly one of"),
         ("values: {format: avro, schema: 12}\n", "3:32: values.schema", "the name of a file"),
         ("values: {format: avro, schemas: 12}\n", "3:33: values.schemas", "the name of a folder"),

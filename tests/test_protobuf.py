@@ -1,0 +1,122 @@
+"""Compiled schemas of Protobuf, against the protobuf package. Reading by them: tests/scan/protobuf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2
+from hypothesis import given
+
+from overlay.errors import SchemaError
+from overlay.protobuf import DEEPEST, Kind, Message, find_field, find_readings, parse_descriptors
+from tests.support.protobuf import compile_file, files, make_class
+
+
+def compare(message: Message, known: Any) -> None:
+    """Check a type of messages against the descriptor of the protobuf package."""
+    assert message.name == known.full_name
+    assert list(message.fields) == [field.name for field in known.fields]
+    for field in known.fields:
+        found = message.fields[field.name]
+        assert (found.number, found.kind, found.is_repeated) == (field.number, field.type, field.is_repeated)
+        assert found.has_presence == field.has_presence or field.is_repeated
+        siblings = [] if field.containing_oneof is None else [each.name for each in field.containing_oneof.fields]
+        own = [each.name for each in message.fields.values() if each.oneof >= 0 and each.oneof == found.oneof]
+        assert sorted(siblings) == sorted(own)
+        if field.enum_type is not None:
+            assert found.symbols == {each.number: each.name for each in field.enum_type.values}
+        if field.message_type is not None:
+            assert found.message is not None
+            compare(found.message, field.message_type)
+
+
+@given(files())
+def test_types_are_those_of_the_protobuf_package(file: Any) -> None:
+    found = parse_descriptors(compile_file(file))
+    assert [message.name for message in found.top] == ["shop.M"]
+    compare(found.find_message(""), make_class(file).DESCRIPTOR)
+
+
+def make_set(*files: Any) -> bytes:
+    made = descriptor_pb2.FileDescriptorSet()
+    for file in files:
+        made.file.add().CopyFrom(file)
+    return bytes(made.SerializeToString())
+
+
+def own_set() -> bytes:
+    """The schema of schemas: nested messages, messages that contain themselves, enums."""
+    made = descriptor_pb2.FileDescriptorProto()
+    descriptor_pb2.DESCRIPTOR.CopyToProto(made)
+    return make_set(made)
+
+
+def test_indexes_name_messages_from_the_outside_in() -> None:
+    places = {
+        message.name.removeprefix("google.protobuf."): place
+        for place, message in parse_descriptors(own_set()).list_places()
+    }
+    known = descriptor_pb2.DESCRIPTOR.message_types_by_name
+    assert places["FileDescriptorSet"] == (0,)
+    outer = list(known).index("DescriptorProto")
+    inner = [each.name for each in known["DescriptorProto"].nested_types].index("ReservedRange")
+    assert places["DescriptorProto.ReservedRange"] == (outer, inner)
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("name", "a string"),
+        ("options.java_package", "a string"),
+        ("options.optimize_for", "an enum"),
+        ("options.deprecated", "a bool"),
+        ("nme", "message google.protobuf.FileDescriptorProto has no field 'nme'. Did you mean name?"),
+        ("options.x", "options has no field 'x'. Its fields are java_package"),
+        ("options", "options is a message google.protobuf.FileOptions. Name one of its fields: options.java_package"),
+        ("dependency", "dependency is a repeated string. It cannot be read"),
+        ("message_type.name", "message_type is a repeated message google.protobuf.DescriptorProto, which has no"),
+        ("name.x", "name is a string, which has no fields to name"),
+    ],
+)
+def test_where_a_path_leads(path: str, found: str) -> None:
+    root = parse_descriptors(own_set()).find_message("google.protobuf.FileDescriptorProto")
+    try:
+        said = find_field(root, path.split(".")).title
+    except SchemaError as error:
+        said = str(error)
+    assert said.startswith(found)
+
+
+def test_a_timestamp_can_be_read_and_another_message_cannot() -> None:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="x.proto", syntax="proto3", dependency=[timestamp_pb2.DESCRIPTOR.name]
+    )
+    message = file.message_type.add(name="M")
+    message.field.add(name="at", number=1, label=1, type=11, type_name=".google.protobuf.Timestamp")
+    message.field.add(name="next", number=2, label=1, type=11, type_name=".M")
+    root = parse_descriptors(compile_file(file)).find_message("M")
+    assert find_readings(find_field(root, ["next"] * 5 + ["at"])) == ("timestamp", "long", "double")
+    assert find_field(root, ["at", "seconds"]).kind is Kind.INT64
+    assert find_readings(root.fields["next"]) == ()
+    with pytest.raises(SchemaError, match="has 101 steps"):
+        find_field(root, ["next"] * (DEEPEST + 1))
+
+
+def test_what_is_refused() -> None:
+    sound = own_set()
+    for data in (b"", b"hello", b"\x0a\x7f", sound[:-1], b'{"type": "record"}', b"\xff" * 12):
+        with pytest.raises(SchemaError, match="is no compiled schema"):
+            parse_descriptors(data)
+    lacking = descriptor_pb2.FileDescriptorProto(name="x.proto")
+    lacking.message_type.add(name="M").field.add(name="a", number=1, label=1, type=11, type_name=".other.N")
+    with pytest.raises(SchemaError, match=r"field 'a' of M has the type other[.]N, which is missing"):
+        parse_descriptors(make_set(lacking))
+
+
+def test_messages_by_name() -> None:
+    found = parse_descriptors(own_set())
+    with pytest.raises(SchemaError, match=r"which message are the values[?] Name one under `message`: google"):
+        found.find_message("")
+    with pytest.raises(SchemaError, match=r"Did you mean google[.]protobuf[.]FileOptions[?]"):
+        found.find_message("google.protobuf.FileOption")
