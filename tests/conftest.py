@@ -14,8 +14,9 @@ from overlay.kafka.admin import Admin
 from overlay.local import Broker, start
 from tests.support.kafka import NewTopicFixture, name_topics
 
-ONE_PROCESS = "tests/spark/"
-"""Tests that share what takes long to start, a session of Spark's, and stay together when several processes run tests."""
+ONE_PROCESS = ("tests/spark/job/", "tests/spark/")
+"""Tests that share what takes long to start, a session of Spark's, and stay together when several processes run tests. In two
+parts: one process with all of them would still be at it when the others have nothing left to do."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,7 +35,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return ONE_PROCESS if nodeid.startswith(ONE_PROCESS) else str(super()._split_scope(nodeid))
+            together = (folder for folder in ONE_PROCESS if nodeid.startswith(folder))
+            return next(together, str(super()._split_scope(nodeid)))
 
     return Scheduling(config, log)
 
