@@ -9,6 +9,7 @@ Source: the specification of Apache Avro, "Schema Declaration" and "Names".
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -17,6 +18,8 @@ from .errors import SchemaError
 
 DEEPEST = 100
 """Most levels of types within each other, and most steps of a path."""
+MOST_WAYS = 1_000
+"""Most ways through unions that a path may have."""
 MOST_SCALE = 9_999
 """Most digits after the point of a decimal; one with more is read as bytes."""
 _LARGEST = 1 << 30
@@ -90,19 +93,25 @@ def find_types(root: Type, path: Sequence[str]) -> tuple[Type, ...]:
     """
     if len(path) > DEEPEST:
         raise SchemaError(f"the path has {len(path)} steps, and {DEEPEST} are the most")
-    reached = _spread([root])
+    reached = _spread({root: 1})
     for at, step in enumerate(path):
-        found = [type for record in reached for name, type in record.fields if name == step]
+        found: Counter[Type] = Counter()
+        for record, ways in reached.items():
+            for name, type in record.fields:
+                if name == step:
+                    found[type] += ways
         if not found:
-            raise SchemaError(_explain(reached, path[:at], step))
+            raise SchemaError(_explain(tuple(reached), path[:at], step))
         reached = _spread(found)
+        if reached.total() > MOST_WAYS:
+            raise SchemaError(f"{'.'.join(path)} has more than {MOST_WAYS} ways through unions")
     if not reached:
         raise SchemaError(f"{'.'.join(path)} is always null")
     if all(type.kind in INNER for type in reached):
         names = [name for type in reached for name, _ in type.fields]
         hint = f"Name one of its fields: {'.'.join((*path, names[0]))}" if names else "It cannot be read"
         raise SchemaError(f"{'.'.join(path)} is {_list_titles(reached)}. {hint}")
-    return reached
+    return tuple(reached)
 
 
 def find_readings(type: Type) -> tuple[str, ...]:
@@ -124,10 +133,16 @@ def find_readings(type: Type) -> tuple[str, ...]:
             return ()
 
 
-def _spread(types: Iterable[Type]) -> tuple[Type, ...]:
-    """Return the types with the branches of unions in place of these, each once and without null."""
-    flat = (part for type in types for part in (type.parts if type.kind is Kind.UNION else (type,)))
-    return tuple(dict.fromkeys(type for type in flat if type.kind is not Kind.NULL))
+def _spread(types: Mapping[Type, int]) -> Counter[Type]:
+    """Return the types with the branches of unions in place of these, without null. The numbers are
+    how many ways lead to each.
+    """
+    flat: Counter[Type] = Counter()
+    for type, ways in types.items():
+        for part in type.parts if type.kind is Kind.UNION else (type,):
+            if part.kind is not Kind.NULL:
+                flat[part] += ways
+    return flat
 
 
 def _list_titles(types: Iterable[Type]) -> str:

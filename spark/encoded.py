@@ -51,7 +51,7 @@ def extract_columns(
     places[slot] = bounds[:-1]
     sizes[slot] = np.where(batch.is_valid().to_numpy(zero_copy_only=False), np.diff(bounds), MISSING)
     end = int(bounds[-1])
-    buf = np.empty(end + extractor.find_room(sizes[slot]), np.uint8)
+    buf = np.empty(end + int(extractor.find_room(sizes[slot]).sum()), np.uint8)
     buf[:end] = np.frombuffer(data or b"", np.uint8)[:end]
     extractor.extract(buf, places, sizes, slot, 0, count, end)
     arrays = []

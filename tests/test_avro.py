@@ -83,6 +83,16 @@ def test_depth_has_a_limit() -> None:
         find_types(parse_schema(make(("next", ["null", "R"]))), ["next"] * (DEEPEST + 1))
 
 
+def test_ways_through_unions_have_a_limit() -> None:
+    """Two branches at each step are as many ways as the search has to be written out for."""
+    branches = [{**make(("next", ["null", "A", "B"])), "name": name} for name in ("A", "B")]
+    branches[0]["fields"] = [{"name": "next", "type": ["null", "A", branches[1]]}]
+    root = parse_schema(branches[0])
+    assert len(find_types(parse_schema(make(("a", branches[0]), ("x", "int"))), ["x"])) == 1
+    with pytest.raises(SchemaError, match="has more than 1000 ways through unions"):
+        find_types(root, ["next"] * 50)
+
+
 @pytest.mark.parametrize(
     ("path", "found"),
     [

@@ -26,6 +26,10 @@ from .plan import Plan
 from .values import DeclaredFormat
 
 SLICE_BYTES = 2 << 20
+TEXT_BYTES = 32 << 20
+"""Most bytes that are kept for the texts of a slice whose values are not JSON, if it has more than
+one record.
+"""
 SMALLEST_RECORD = 7  # a byte each: length, attributes, two deltas, two sizes, header count
 NO_STOP = 1 << 62
 
@@ -202,18 +206,33 @@ class Decoder:
             offsets = self._offset[:rows]
             low, high = int(offsets.searchsorted(position)), int(offsets.searchsorted(stop))
             next_offset = min(int(batches["last_offset"][done - 1]) + 1, stop)
-            yield self._records(buf, low, high, next_offset, int(batches["data_end"][-1]))
+            end = int(batches["data_end"][-1])
+            for first, last in self._cut(low, high):
+                yield self._records(buf, first, last, next_offset if last == high else int(offsets[last]), end)
         if bad >= 0:
             yield _malformed(batches[bad], fault)
             done += 1
         return done
+
+    def _cut(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of the records low:high that make one slice each: all of them, or as many
+        as have room for their texts.
+        """
+        first, filled = low, 0
+        if self._extractor and high > low:
+            rooms = self._extractor.find_room(self._size[self.plan.value_slot, low:high]).cumsum()
+            while rooms[-1] - filled > TEXT_BYTES and high - first > 1:
+                last = max(first + 1, low + int(rooms.searchsorted(filled + TEXT_BYTES, side="right")))
+                yield first, last
+                first, filled = last, int(rooms[last - low - 1])
+        yield first, high
 
     def _records(self, buf: Bytes, low: int, high: int, next_offset: int, end: int = 0) -> Records:
         """Return the records low:high of the slice in `buf`, whose bytes end at `end`."""
         rows = slice(low, high)
         slot = self.plan.value_slot
         if self._extractor and high > low:
-            buf = self._arena.reserve(end, self._extractor.find_room(self._size[slot, rows]))
+            buf = self._arena.reserve(end, int(self._extractor.find_room(self._size[slot, rows]).sum()))
             self._extractor.extract(buf, self._at, self._size, slot, low, high, end)
         elif self.plan.paths.count and high > low:
             extract(buf, self._at, self._size, slot, self.plan.paths, low, high)

@@ -46,8 +46,8 @@ class Encoding(enum.IntEnum):
 class Extractor(Protocol):
     """Finds the fields of one plan in values of one format."""
 
-    def find_room(self, sizes: Ints) -> int:
-        """Return how many bytes `extract` writes at most for values of these sizes."""
+    def find_room(self, sizes: Ints) -> Ints:
+        """Return how many bytes `extract` writes at most for each of these sizes of values."""
 
     def extract(self, buf: Bytes, at: Ints, size: Ints, value_slot: int, low: int, high: int, end: int) -> None:
         """Write place and size of each path's JSON text as scan/json/search.py does, for the records

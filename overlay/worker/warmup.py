@@ -109,7 +109,7 @@ def _load_formats() -> None:
     for declared, value in formats:
         extractor = declared.prepare(plan.paths)
         at, size = np.zeros((plan.width, 1), np.int64), np.full((plan.width, 1), len(value), np.int64)
-        buf = np.zeros(len(value) + extractor.find_room(size[0]), np.uint8)
+        buf = np.zeros(len(value) + int(extractor.find_room(size[0])[0]), np.uint8)
         buf[: len(value)] = np.frombuffer(value, np.uint8)
         extractor.extract(buf, at, size, plan.value_slot, 0, 1, len(value))
         assert buf[at[0, 0] :][: size[0, 0]].tobytes() == b"1"

@@ -13,11 +13,12 @@ from overlay.avro import parse_schema
 from overlay.field import Field, FieldKind
 from overlay.inspect.formats import ValueFormat
 from overlay.inspect.formats import recognise as inspect
-from overlay.scan import MALFORMED, MISSING, UNDECODED, Decoder, Encoding, Records, make_plan
+from overlay.scan import MALFORMED, MISSING, UNDECODED, Decoder, Encoding, Records, decode, make_plan
 from overlay.scan.avro.reader import AvroFormat
 from overlay.scan.codec import Arena
 from overlay.scan.values import recognise
 from tests.oracle.batches import Record
+from tests.support.avro import encode
 from tests.support.batches import build
 
 PLAN = make_plan([Field(FieldKind.VALUE, "a"), Field(FieldKind.VALUE, "b.c")])
@@ -152,3 +153,32 @@ def test_texts_of_a_slice_do_not_overwrite_its_records(codec: int) -> None:
             assert texts == [FIVE, b'"' + b'\\"' * 511 + b'"', values[0]]
             seen += 1
     assert seen == 400
+
+
+def test_records_whose_texts_need_much_room_come_in_several_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record's texts may need more than the room; the others go with their neighbours."""
+    monkeypatch.setattr(decode, "TEXT_BYTES", 1_000)
+    lengths = [1, 1, 400, 2_000, 1, 300, 0, 1]
+    values = [encode_order("x" * length) for length in lengths]
+    batches = [
+        build([Record(at + i, 0, b"key", value, []) for i, value in enumerate(values)], base_offset=at)
+        for at in (0, len(values))
+    ]
+    buf = np.frombuffer(b"".join(batches), np.uint8)
+    for start in range(2 * len(values)):
+        decoder = Decoder(PLAN, values=AvroFormat({0: parse_schema(ORDER)}, is_framed=False))
+        seen, position, slices = [], start, 0
+        for piece in decoder.decode(buf, start):
+            assert isinstance(piece, Records)
+            rooms = decoder._extractor.find_room(piece.size[PLAN.value_slot]) if decoder._extractor else np.zeros(1)
+            assert len(piece) <= 1 or rooms.sum() <= 1_000
+            assert piece.offset.tolist() == list(range(position, piece.next_offset))
+            seen += [int(size) - 2 for size in piece.size[1]]
+            position, slices = piece.next_offset, slices + 1
+        assert seen == (lengths * 2)[start:]
+        assert position == 2 * len(values)
+        assert start or slices > 4
+
+
+def encode_order(text: str) -> bytes:
+    return AVRO[:1] + encode("string", text)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import overlay
-from tests.support.avro import encode
+from tests.support.avro import Schema, encode
 from tests.support.kafka import NewTopicFixture, produce_values
 from tests.worker.scenes import Scene, await_caught_up, read_committed, serve
 
@@ -30,6 +30,7 @@ FIRST = {
         {"name": "at", "type": TIME},
     ],
 }
+THIRD = {**FIRST, "fields": [{"name": "note", "type": ["null", "string"]}, *FIRST["fields"]]}
 SECOND = {**FIRST, "fields": [{"name": "seats", "type": "int"}, *FIRST["fields"]]}
 PROPERTIES = {
     "delay": {"type": "double", "from": "{value:delay}"},
@@ -56,12 +57,16 @@ def frame(id: int, value: bytes) -> bytes:
     return b"\0" + id.to_bytes(4, "big") + value
 
 
+def add_schema(scene: Scene, id: int, schema: Schema) -> None:
+    file = scene.folder / "schemas" / "flights" / f"{id}.avsc"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(schema), encoding="utf-8")
+
+
 def test_avro_goes_the_way_of_json(scene: Scene, bootstrap: str, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
-    for id, schema in ((7, FIRST), (8, SECOND)):
-        file = scene.folder / "schemas" / "flights" / f"{id}.avsc"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(schema), encoding="utf-8")
+    add_schema(scene, 7, FIRST)
+    add_schema(scene, 8, SECOND)
     scene.add_stream(
         "S",
         topic,
@@ -96,3 +101,29 @@ def test_avro_goes_the_way_of_json(scene: Scene, bootstrap: str, new_topic: NewT
     assert [row["offset"] for row in rows] == wanted
     assert [(row["delay"], row["seats"]) for row in rows] == [(number / 4, number) for number in wanted]
     assert {row["at"] for row in rows} == {EVENING}
+
+
+def test_a_schema_is_taken_up_while_the_service_runs(scene: Scene, bootstrap: str, new_topic: NewTopicFixture) -> None:
+    """With a consumer whose file comes together with the schema, so that the test knows when that is."""
+    topic = new_topic()
+    add_schema(scene, 7, FIRST)
+    values = {"format": "avro", "schemas": "schemas/flights"}
+    scene.add_stream("S", topic, values=values, subject={"template": "t.{value:carrier}"})
+    first = scene.add_consumer("S", "first", "t.*")
+    flights = list(make_flights(4))
+    old = [frame(7, encode(FIRST, flight)) for flight in flights]
+    produce_values(bootstrap, topic, [*old, frame(10, b"\0" + old[0][5:])])
+    with serve(scene) as served:
+        await_caught_up(served, "first")
+        add_schema(scene, 10, THIRD)
+        second = scene.add_consumer("S", "second", "t.*")
+        await_caught_up(served, "second")
+        new = [frame(10, encode(THIRD, flight)) for flight in flights]
+        produce_values(bootstrap, topic, new)
+        await_caught_up(served, "first", "second")
+        assert [record.value for record in read_committed(bootstrap, first)] == [*old, *new]
+        assert [record.value for record in read_committed(bootstrap, second)] == [
+            *old,
+            frame(10, b"\0" + old[0][5:]),
+            *new,
+        ]

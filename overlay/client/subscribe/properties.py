@@ -56,7 +56,7 @@ class PropertyReader:
             if self._extractor is None:
                 extract(document, places, sizes, slot, self._plan.paths, 0, 1)
             else:
-                room = self._extractor.find_room(sizes[slot])
+                room = int(self._extractor.find_room(sizes[slot])[0])
                 document = np.concatenate((document, np.empty(room, np.uint8)))
                 self._extractor.extract(document, places, sizes, slot, 0, 1, len(value))
         found: dict[str, Value] = {}

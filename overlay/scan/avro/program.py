@@ -27,6 +27,7 @@ from overlay.arrays import Bytes, Ints
 from overlay.avro import Kind, Type
 from overlay.errors import SchemaError
 from overlay.scan.json.paths import Paths
+from overlay.scan.scalars.writing import MOST as MOST_NUMBER
 
 # columns of a row
 OP: Final = 0
@@ -63,7 +64,7 @@ CALL: Final = 19  # the routine at A
 RETURN: Final = 20
 
 MOST_ROWS = 100_000
-"""Most rows of a program."""
+"""Most rows for one schema."""
 _INLINE = 8
 """Most fields of a record that is passed over in place."""
 
@@ -89,7 +90,8 @@ class Program:
     Schema i has the id ids[i], ascending, and its search begins at row entries[i]. `is_framed`: each
     value names its schema's id in front; otherwise there is one schema. `slots`: the rows of the
     plan's arrays that are answered. Symbol i of the enums is symbols[bounds[i]:bounds[i+1]].
-    `swell`: most bytes of text for each byte of a value, see `find_room`.
+    `swell`: most bytes of text for each byte of a value. `longest`: most bytes of a number's or a
+    symbol's text.
     """
 
     rows: Ints
@@ -100,23 +102,26 @@ class Program:
     symbols: Bytes
     bounds: Ints
     swell: int
+    longest: int
 
-    def find_room(self, sizes: Ints) -> int:
-        """Return how many bytes the texts of values of these sizes have at most."""
-        return int(sizes.clip(0).sum()) * self.swell + 2 * self.slots.size * sizes.size
+    def find_room(self, sizes: Ints) -> Ints:
+        """Return how many bytes the texts of a value have at most, for each of these sizes."""
+        sizes, count = sizes.clip(0), self.slots.size
+        # no two paths read the same bytes as a string, of which an escape makes twice as many
+        return np.minimum(sizes * self.swell, sizes * 2 + count * self.longest) + 2 * count
 
 
 def compile_program(schemas: Mapping[int, Type], paths: Paths, *, is_framed: bool) -> Program:
     """Return the program that finds the paths in values of these schemas, by id.
 
-    Raises SchemaError if it would be too long.
+    Raises SchemaError if a schema needs too many rows.
     """
     compiler = _Compiler()
     root = _plant(paths)
     ids = sorted(schemas)
     entries = []
     for id in ids:
-        entries.append(compiler.begin())
+        entries.append(compiler.begin_schema())
         compiler.write(schemas[id], root, is_needed=False)
         compiler.put(END)
     compiler.write_routines()
@@ -130,6 +135,7 @@ def compile_program(schemas: Mapping[int, Type], paths: Paths, *, is_framed: boo
         np.frombuffer(b"".join(compiler.symbols), np.uint8),
         bounds.astype(np.int64),
         compiler.swell,
+        max(MOST_NUMBER, *map(len, compiler.symbols), 0),
     )
 
 
@@ -168,12 +174,19 @@ class _Compiler:
         self.rows: list[list[int]] = []
         self.symbols: list[bytes] = []
         self.swell = 2
+        self._first = 0
+        """The first row of the schema that is being written."""
         self._label = 0
         """A row to which others jump. No row in front of it takes up what comes after it."""
         self._routines: dict[Type, int] = {}
         """The number of each routine; CALL rows have it until their routine is written."""
         self._empty: dict[Type, bool] = {}
         """Whether the values of a record have no bytes."""
+
+    def begin_schema(self) -> int:
+        """Return the number of the first row of the next schema."""
+        self._first = len(self.rows)
+        return self.begin()
 
     def begin(self) -> int:
         """Return the number of the next row, as a place to jump to."""
@@ -182,7 +195,7 @@ class _Compiler:
 
     def put(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
         """Append a row and return its number."""
-        if len(self.rows) >= MOST_ROWS:
+        if len(self.rows) - self._first >= MOST_ROWS:
             raise SchemaError("the schema is too large to follow to the fields that are asked for")
         self.rows.append([op, a, b, c])
         self.swell = max(self.swell, _SWELLS.get(op, 0))
@@ -324,7 +337,7 @@ class _Compiler:
         places: list[int] = []
         while len(places) < len(self._routines):
             type = list(self._routines)[len(places)]
-            places.append(self.begin())
+            places.append(self.begin_schema())
             self._pass_fields(type)
             self.put(RETURN)
         for row in self.rows:

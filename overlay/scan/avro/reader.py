@@ -33,8 +33,8 @@ class AvroExtractor:
 
     program: Program
 
-    def find_room(self, sizes: Ints) -> int:
-        """Return how many bytes the texts of values of these sizes have at most."""
+    def find_room(self, sizes: Ints) -> Ints:
+        """Return how many bytes the texts of a value have at most, for each of these sizes."""
         return self.program.find_room(sizes)
 
     def extract(self, buf: Bytes, at: Ints, size: Ints, value_slot: int, low: int, high: int, end: int) -> None:

@@ -19,6 +19,7 @@ from overlay.arrays import Bytes, Ints
 from overlay.errors import SchemaError
 from overlay.protobuf import Field, Kind, Message, find_readings, is_time
 from overlay.scan.json.paths import Paths
+from overlay.scan.scalars.writing import MOST as MOST_NUMBER
 
 # columns of a node
 FIRST: Final = 0  # its own rows are FIRST:LAST
@@ -70,7 +71,7 @@ _WIRES = {
 """Wire types; those of all other kinds are 0."""
 
 MOST_ROWS = 100_000
-"""Most rows of a program."""
+"""Most rows for one message type."""
 _SWELL = 8
 """Most bytes of text for each byte of a field, and most bytes of a default value, but for symbols."""
 
@@ -83,7 +84,7 @@ class Program:
     places[bounds[i]:bounds[i+1]], and its node is roots[i]. `is_framed`: each value has id and indexes
     in front; otherwise there is one type. `slots`: the rows of the plan's arrays that are answered.
     Symbol i of the enums has the number numbers[i] and the text symbols[symbol_bounds[i]:...]; those
-    of an enum are ascending. `swell`: see `find_room`.
+    of an enum are ascending. `longest`: most bytes of a number's or a symbol's text.
     """
 
     nodes: Ints
@@ -97,11 +98,14 @@ class Program:
     numbers: Ints
     symbols: Bytes
     symbol_bounds: Ints
-    swell: int
+    longest: int
 
-    def find_room(self, sizes: Ints) -> int:
-        """Return how many bytes the texts of values of these sizes have at most."""
-        return (int(sizes.clip(0).sum()) + self.slots.size * sizes.size) * self.swell
+    def find_room(self, sizes: Ints) -> Ints:
+        """Return how many bytes the texts of a value have at most, for each of these sizes."""
+        sizes, count = sizes.clip(0), self.slots.size
+        swell = max(_SWELL, self.longest if self.symbols.size else 0)
+        # no two paths read the same bytes as a string, of which an escape makes twice as many
+        return np.minimum((sizes + count) * swell, sizes * 2 + count * (self.longest + 2))
 
 
 def compile_program(
@@ -110,7 +114,7 @@ def compile_program(
     """Return the program that finds the paths in messages of these types, by the id of their schema,
     with the indexes by which serialisers name them.
 
-    Raises SchemaError if it would be too long.
+    Raises SchemaError if a type needs too many rows.
     """
     compiler, wish = _Compiler(), _plant(paths)
     ids: list[int] = []
@@ -120,7 +124,7 @@ def compile_program(
         for place, message in types[id]:
             ids.append(id)
             places.append(place)
-            roots.append(compiler.write(message, wish))
+            roots.append(compiler.write_type(message, wish))
     return Program(
         np.array(compiler.nodes, np.int64).reshape(-1, _NODE_COLUMNS),
         np.array(compiler.rows, np.int64).reshape(-1, _ROW_COLUMNS),
@@ -133,7 +137,7 @@ def compile_program(
         np.array(compiler.numbers, np.int64),
         np.frombuffer(b"".join(compiler.symbols), np.uint8),
         np.cumsum([0, *map(len, compiler.symbols)]).astype(np.int64),
-        max(_SWELL, *map(len, compiler.symbols), 0),
+        max(MOST_NUMBER, *map(len, compiler.symbols), 0),
     )
 
 
@@ -166,7 +170,14 @@ class _Compiler:
         self.rows: list[list[int]] = []
         self.numbers: list[int] = []
         self.symbols: list[bytes] = []
+        self._first = 0
+        """The first row of the message type that is being written."""
         self._enums: dict[int, tuple[int, int]] = {}
+
+    def write_type(self, message: Message, wish: _Wish) -> int:
+        """Write the nodes of a message type of the schemas. Return the number of its own."""
+        self._first = len(self.rows)
+        return self.write(message, wish)
 
     def write(self, message: Message, wish: _Wish) -> int:
         """Write the node of a message and those below it. Return its number."""
@@ -196,7 +207,7 @@ class _Compiler:
         return None, _Wish()
 
     def _put(self, each: Field, wish: _Wish) -> None:
-        if len(self.rows) >= MOST_ROWS:
+        if len(self.rows) - self._first >= MOST_ROWS:
             raise SchemaError("the schema is too large to follow to the fields that are asked for")
         first, last = self._list_symbols(each) if each.kind is Kind.ENUM else (0, 0)
         op = TIME if is_time(each) else _OPS.get(each.kind, OTHER)

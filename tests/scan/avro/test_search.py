@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overlay.avro import parse_schema
+from overlay.errors import SchemaError
 from overlay.field import Field, FieldKind
 from overlay.scan import MALFORMED, MISSING, UNDECODED, Decoder, Records, make_plan
 from overlay.scan.avro.reader import AvroFormat
@@ -24,6 +25,7 @@ from tests.oracle import avro as twin
 from tests.oracle.batches import Record
 from tests.support.avro import Schema, count_ms, decode, draw_value, encode, list_named, list_paths, schemas
 from tests.support.batches import build
+from tests.support.tight_arena import TightArena
 
 SLOW_DRAWS = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -37,7 +39,9 @@ FLAT = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]
 def find(schemas: dict[int, Schema], values: Sequence[bytes | None], paths: Sequence[Path]) -> list[list[Text]]:
     """Per value, per path. Schemas are by id, 0 alone for values without a frame."""
     form = AvroFormat({id: parse_schema(schema) for id, schema in schemas.items()}, is_framed=0 not in schemas)
-    decoder = Decoder(make_plan([Field(FieldKind.VALUE, ".".join(path)) for path in paths]), values=form)
+    arena = TightArena()
+    plan = make_plan([Field(FieldKind.VALUE, ".".join(path)) for path in paths])
+    decoder = Decoder(plan, arena=arena, values=form)
     records = [Record(i, 0, b"k", value, []) for i, value in enumerate(values)]
     found: list[list[Text]] = []
     for piece in decoder.decode(np.frombuffer(build(records), np.uint8)):
@@ -45,6 +49,7 @@ def find(schemas: dict[int, Schema], values: Sequence[bytes | None], paths: Sequ
         for row in range(len(piece)):
             slots = zip(piece.at[: len(paths), row].tolist(), piece.size[: len(paths), row].tolist(), strict=True)
             found.append([piece.buf[at : at + size].tobytes() if size >= 0 else size for at, size in slots])
+    arena.check()
     assert len(found) == len(values)
     return found
 
@@ -236,3 +241,31 @@ def test_a_double_that_python_spells_has_its_room() -> None:
     value = b"".join(struct.pack("<d", double) for double in doubles)
     (texts,) = find({0: schema}, [value], [(f"f{i}",) for i in range(20)])
     assert texts == [repr(double).encode() for double in doubles]
+
+
+def test_many_schemas_of_one_stream() -> None:
+    """The limit on rows is one for each schema: a registry keeps all versions that there have been."""
+    fields = [(f"f{i}", ["null", "string"]) for i in range(100)]
+    known = {id: make(*fields, ("x", "long")) for id in range(1, 300)}
+    value = b"\0" * 100 + b"\x0a"
+    assert find(known, [b"\0\0\0\1\x2b" + value, b"\0\0\0\0\1" + value], [("x",)]) == [[b"5"], [b"5"]]
+
+
+def test_a_schema_that_needs_too_many_rows_is_refused() -> None:
+    """The search is written out for each way through unions."""
+    other = make(("next", ["null", "R", "B"])) | {"name": "B"}
+    with pytest.raises(SchemaError, match="too large"):
+        find({0: make(("next", ["null", "R", other]))}, [b""], [("next",) * 18])
+
+
+@pytest.mark.parametrize("byte", [0, 1, 2, 3, 4, 0x7F, 0x80, 0xFE, 0xFF])
+def test_a_value_made_to_cost_much_costs_what_its_bytes_do(byte: int) -> None:
+    """A megabyte of blocks without items, of items within items, of counts that lie: square costs would never end."""
+    inner = make(("n", "null"), ("l", {"type": "array", "items": ["null", "I"]}), ("m", {"type": "map", "values": "I"}))
+    schema = make(
+        ("e", {"type": "array", "items": "null"}),
+        ("r", {"type": "array", "items": {**inner, "name": "I"}}),
+        ("x", "long"),
+    )
+    for front in (b"", b"\x00", b"\x00\xfe\xff\x7f"):
+        assert find({0: schema}, [front + bytes([byte]) * 1_000_000], [("x",)])[0][0] in (MALFORMED, b"0", b"-1", b"1")

@@ -21,6 +21,7 @@ from tests.oracle import protobuf as twin
 from tests.oracle.batches import Record
 from tests.support.batches import build
 from tests.support.protobuf import SYMBOLS, TIMESTAMP, compile_file, files, fill, list_paths, make_class
+from tests.support.tight_arena import TightArena
 
 SLOW_DRAWS = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -36,7 +37,8 @@ def find(
 ) -> list[list[Text]]:
     """Per value, per path."""
     plan = make_plan([Field(FieldKind.VALUE, ".".join(path)) for path in paths])
-    decoder = Decoder(plan, values=ProtobufFormat(types, is_framed=framed))
+    arena = TightArena()
+    decoder = Decoder(plan, arena=arena, values=ProtobufFormat(types, is_framed=framed))
     records = [Record(i, 0, b"k", value, []) for i, value in enumerate(values)]
     found: list[list[Text]] = []
     for piece in decoder.decode(np.frombuffer(build(records), np.uint8)):
@@ -44,6 +46,7 @@ def find(
         for row in range(len(piece)):
             slots = zip(piece.at[: len(paths), row].tolist(), piece.size[: len(paths), row].tolist(), strict=True)
             found.append([piece.buf[at : at + size].tobytes() if size >= 0 else size for at, size in slots])
+    arena.check()
     assert len(found) == len(values)
     return found
 
@@ -207,3 +210,29 @@ def test_sizes_beyond_everything() -> None:
     message = parse_descriptors(compile_file(read_file("M: a int64 1, s string 2"))).top[0]
     for size in (b"\x7f", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"):
         assert find(only(message), [b"\x12" + size + b"x", b"\x1a" + size], [("s",)]) == [[MALFORMED], [MALFORMED]]
+
+
+@pytest.mark.parametrize(
+    "part", [b"\x12\x00", b"\x12\x02\x08\x05", b"\x1a\x00", b"\x13", b"\x13\x14", b"\x08\x05", b"\x80"]
+)
+def test_a_message_made_to_cost_much_costs_what_its_bytes_do(part: bytes) -> None:
+    """A megabyte of messages that stand again and again, each of which takes the place of the one before."""
+    file = read_file("M: a int64 1, n M 2, o M 3")
+    file.message_type[0].oneof_decl.add(name="choice")
+    for field in file.message_type[0].field[1:]:
+        field.oneof_index = 0
+    message = parse_descriptors(compile_file(file)).top[0]
+    paths = [("a",), *(("n",) * depth + ("a",) for depth in range(1, 20)), ("o", "a")]
+    texts = find(only(message), [part * (1_000_000 // len(part)), b"\x1a\x00" + part * 100_000], paths)
+    assert {text for each in texts for text in each} <= {b"0", b"5", MISSING, MALFORMED}
+
+
+def test_many_schemas_of_one_stream() -> None:
+    """The limit on rows is one for each type: a registry keeps all versions that there have been."""
+    parsed = parse_descriptors(
+        compile_file(read_file("M: n M 1, " + ", ".join(f"f{i} int64 {i}" for i in range(2, 90))))
+    )
+    types = {id: parsed.list_places() for id in range(1, 121)}
+    paths = [(*("n",) * depth, f"f{i}") for depth in range(10) for i in range(2, 90)]
+    (texts,) = find(types, [b"\0\0\0\0\x78\0\x10\x05"], paths, framed=True)
+    assert texts[:2] == [b"5", b"0"] and set(texts[88:]) == {MISSING}
