@@ -84,13 +84,18 @@ def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
     """
     from overlay.client.client import check_settings
 
-    given = {"bootstrap.servers": bootstrap}
+    return check_settings({"bootstrap.servers": bootstrap, **parse_settings(settings, "security.protocol=SASL_SSL")})
+
+
+def parse_settings(settings: Iterable[str], example: str) -> dict[str, str]:
+    """Return the values of NAME=VALUE by name. `example`: one for messages. Raises click.UsageError."""
+    given: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
-            raise click.UsageError(f"-X {name}: write NAME=VALUE, such as -X security.protocol=SASL_SSL")
+            raise click.UsageError(f"-X {name}: write NAME=VALUE, such as -X {example}")
         given[name.strip()] = _read_value(name, value)
-    return check_settings(given)
+    return given
 
 
 def _read_value(name: str, value: str) -> str:

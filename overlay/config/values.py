@@ -31,7 +31,7 @@ class ValueFormat(StrEnum):
     PROTOBUF = "protobuf"
 
 
-_SUFFIXES = {ValueFormat.AVRO: ".avsc", ValueFormat.PROTOBUF: ".desc"}
+_SUFFIXES = {ValueFormat.AVRO: SCHEMA_SUFFIX, ValueFormat.PROTOBUF: ".desc"}
 _COMPILED = "file_descriptor_set"
 """The member of a schema of Protobuf that has the contents of its file, as Base64."""
 
