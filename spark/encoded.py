@@ -4,7 +4,7 @@ kernels in Python workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -29,34 +29,42 @@ def read_encoded(values: ValuesConfig, fields: Sequence[tuple[Field, PropertyTyp
     each of `fields`.
     """
 
-    def extract(batch: pa.Array) -> pa.Array:
-        arrays = extract_columns(batch, values, fields)
-        return pa.StructArray.from_arrays(arrays, names=shape.names)
+    def extract(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        reader = ColumnReader(values, fields)
+        for batch in batches:
+            yield pa.StructArray.from_arrays(reader.read(batch), names=shape.names)
 
     make: Callable[..., Callable[..., Column]] = arrow_udf
     return make(extract, shape)(F.col("value"))
 
 
-def extract_columns(
-    batch: pa.Array, values: ValuesConfig, fields: Sequence[tuple[Field, PropertyType]]
-) -> list[pa.Array]:
-    """Return a column for each of the fields, from an array of values; times are ms since 1970."""
-    declared, plan = make_format(values), make_plan(field for field, _ in fields)
-    assert declared is not None
-    extractor, slot, count = declared.prepare(plan.paths), plan.value_slot, len(batch)
-    # a copy of the array begins at its buffers' beginning
-    _, offsets, data = pa.concat_arrays([batch.cast(pa.binary())]).buffers()
-    bounds = np.frombuffer(offsets, np.int32, count + 1).astype(np.int64) if count else np.zeros(1, np.int64)
-    places, sizes = (np.full((plan.width, count), MISSING, np.int64) for _ in range(2))
-    places[slot] = bounds[:-1]
-    sizes[slot] = np.where(batch.is_valid().to_numpy(zero_copy_only=False), np.diff(bounds), MISSING)
-    end = int(bounds[-1])
-    buf = np.empty(end + int(extractor.find_room(sizes[slot]).sum()), np.uint8)
-    buf[:end] = np.frombuffer(data or b"", np.uint8)[:end]
-    extractor.extract(buf, places, sizes, slot, 0, count, end)
-    arrays = []
-    for field, kind in fields:
-        at = plan.slot(field)
-        array = gather(buf, places[at], sizes[at], kind, Origin.JSON).array
-        arrays.append(array.cast(pa.int64()) if kind is PropertyType.TIMESTAMP else array)
-    return arrays
+class ColumnReader:
+    """Reads some fields of values as columns. The schemas are prepared once, for many arrays."""
+
+    def __init__(self, values: ValuesConfig, fields: Sequence[tuple[Field, PropertyType]]) -> None:
+        """`values`: the format, which is not JSON."""
+        declared = make_format(values)
+        assert declared is not None
+        self._fields = fields
+        self._plan = make_plan(field for field, _ in fields)
+        self._extractor = declared.prepare(self._plan.paths)
+
+    def read(self, batch: pa.Array) -> list[pa.Array]:
+        """Return a column for each of the fields, from an array of values; times are ms since 1970."""
+        slot, count = self._plan.value_slot, len(batch)
+        # a copy of the array begins at its buffers' beginning
+        _, offsets, data = pa.concat_arrays([batch.cast(pa.binary())]).buffers()
+        bounds = np.frombuffer(offsets, np.int32, count + 1).astype(np.int64) if count else np.zeros(1, np.int64)
+        places, sizes = (np.full((self._plan.width, count), MISSING, np.int64) for _ in range(2))
+        places[slot] = bounds[:-1]
+        sizes[slot] = np.where(batch.is_valid().to_numpy(zero_copy_only=False), np.diff(bounds), MISSING)
+        end = int(bounds[-1])
+        buf = np.empty(end + int(self._extractor.find_room(sizes[slot]).sum()), np.uint8)
+        buf[:end] = np.frombuffer(data or b"", np.uint8)[:end]
+        self._extractor.extract(buf, places, sizes, slot, 0, count, end)
+        arrays = []
+        for field, kind in self._fields:
+            at = self._plan.slot(field)
+            array = gather(buf, places[at], sizes[at], kind, Origin.JSON).array
+            arrays.append(array.cast(pa.int64()) if kind is PropertyType.TIMESTAMP else array)
+        return arrays

@@ -42,11 +42,11 @@ Find = Callable[[Sequence[str]], Iterable[tuple[str, tuple[str, ...]]]]
 as. Raises SchemaError if there is none."""
 
 
-_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
+_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 def _is_id(text: str) -> bool:
-    """Return whether a text is the id of a schema: a whole number of 32 bits."""
+    """Return whether a text is the id of a schema: a whole number of 32 bits, spelled in one way only."""
     return _ID.fullmatch(text) is not None and int(text) < 1 << 32
 
 

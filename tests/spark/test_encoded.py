@@ -25,7 +25,7 @@ from overlay.match import make_addressing
 from overlay.match.addressing import Addressed
 from overlay.match.properties import Source
 from overlay.match.reading import Reading
-from spark.encoded import extract_columns
+from spark.encoded import ColumnReader
 from tests.oracle.batches import Record
 from tests.support.avro import encode
 from tests.support.batches import build
@@ -123,9 +123,11 @@ def value_lists(draw: st.DrawFn) -> tuple[str, list[bytes | None]]:
 
 def read_as_spark(stream: StreamConfig, values: list[bytes | None]) -> list[list[object]]:
     fields = [(source_of(stream, name), entry.type) for name, entry in stream.properties.items()]
+    reader = ColumnReader(stream.values, fields)
+    assert [len(column) for column in reader.read(pa.array([], pa.binary()))] == [0] * len(fields)
     # behind others, as in a slice of a larger array
     batch = pa.array([b"some", *values], pa.binary())[1:]
-    return [column.to_pylist() for column in extract_columns(batch, stream.values, fields)]
+    return [column.to_pylist() for column in reader.read(batch)]
 
 
 def source_of(stream: StreamConfig, name: str) -> Field:
