@@ -48,6 +48,30 @@ _REPEATED = 3
 """The label of repeated fields."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Features:
+    """How fields are written, as a file of an edition says it for all of them or for some.
+
+    `is_implicit`: fields without presence. `is_delimited`: messages between two tags, as groups are.
+    """
+
+    is_implicit: bool
+    is_delimited: bool = False
+
+    def amend(self, options: bytes, number: int) -> _Features:
+        """Return the features of what has these options; `number`: of the features among them."""
+        given = _group(b"".join(_parts(_group(options), number)))
+        presence, encoding = _number(given, 1), _number(given, 5)
+        return _Features(
+            presence == _IMPLICIT if presence else self.is_implicit,
+            encoding == _DELIMITED if encoding else self.is_delimited,
+        )
+
+
+_IMPLICIT, _DELIMITED = 2, 2
+"""Numbers of FeatureSet.FieldPresence and FeatureSet.MessageEncoding."""
+
+
 @dataclass(slots=True, eq=False)
 class Field:
     """A field of a message. `oneof`: the number of its oneof in the message, -1 for none.
@@ -129,7 +153,7 @@ def find_field(root: Message, path: Sequence[str]) -> Field:
     found: Field | None = None
     for at, step in enumerate(path):
         before = ".".join(path[:at])
-        if found is not None and (message is None or found.is_repeated):
+        if found is not None and (message is None or found.is_repeated or found.kind is Kind.GROUP):
             raise SchemaError(f"{before} is {found.title}, which has no fields to name")
         assert message is not None
         if step not in message.fields:
@@ -141,7 +165,8 @@ def find_field(root: Message, path: Sequence[str]) -> Field:
         message = found.message
     assert found is not None
     if not find_readings(found):
-        names = [] if found.is_repeated or found.message is None else list(found.message.fields)
+        is_way = found.message is not None and found.kind is Kind.MESSAGE and not found.is_repeated
+        names = list(found.message.fields) if found.message is not None and is_way else []
         hint = f"Name one of its fields: {'.'.join((*path, names[0]))}" if names else "It cannot be read"
         raise SchemaError(f"{'.'.join(path)} is {found.title}. {hint}")
     return found
@@ -201,10 +226,10 @@ class _Parser:
         """Take up the types of a FileDescriptorProto. Return its messages at the top level."""
         fields = _group(data)
         package = _text(fields, 2)
-        is_implicit = _text(fields, 12) == "proto3"
+        features = _Features(_text(fields, 12) == "proto3").amend(_options(fields, 8), 50)
         for each in _parts(fields, 5):
             self._parse_enum(each, package)
-        return tuple(self._parse_message(each, package, is_implicit, 0) for each in _parts(fields, 4))
+        return tuple(self._parse_message(each, package, features, 0) for each in _parts(fields, 4))
 
     def _parse_enum(self, data: bytes, scope: str) -> None:
         fields = _group(data)
@@ -213,35 +238,39 @@ class _Parser:
         symbols = {_number(value, 2): _text(value, 1) for value in reversed(values)}
         self._enums[_join(scope, _text(fields, 1))] = symbols
 
-    def _parse_message(self, data: bytes, scope: str, is_implicit: bool, depth: int) -> Message:
+    def _parse_message(self, data: bytes, scope: str, features: _Features, depth: int) -> Message:
         if depth > DEEPEST:
             raise SchemaError(f"messages are nested too deeply: {DEEPEST} levels are the most")
         fields = _group(data)
         made = Message(_join(scope, _text(fields, 1)))
         self.messages[made.name] = made
-        options = _group(b"".join(_parts(fields, 7)))
-        if _number(options, 7):
+        options = _options(fields, 7)
+        if _number(_group(options), 7):
             self._maps.add(made.name)
+        features = features.amend(options, 12)
         for each in _parts(fields, 4):
             self._parse_enum(each, made.name)
-        made.nested = tuple(self._parse_message(each, made.name, is_implicit, depth + 1) for each in _parts(fields, 3))
+        made.nested = tuple(self._parse_message(each, made.name, features, depth + 1) for each in _parts(fields, 3))
         for each in _parts(fields, 2):
-            self._parse_field(_group(each), made, is_implicit)
+            self._parse_field(_group(each), made, features)
         return made
 
-    def _parse_field(self, fields: _Grouped, message: Message, is_implicit: bool) -> None:
+    def _parse_field(self, fields: _Grouped, message: Message, features: _Features) -> None:
+        features = features.amend(_options(fields, 8), 21)
         oneof = _number(fields, 9) if 9 in fields else -1
         try:
             kind = Kind(_number(fields, 5))
         except ValueError as error:
             raise SchemaError(f"field {_text(fields, 1)!r} of {message.name}: {error}") from None
         holds = kind in (Kind.MESSAGE, Kind.GROUP)
+        if kind is Kind.MESSAGE and features.is_delimited:
+            kind = Kind.GROUP
         made = Field(
             _text(fields, 1),
             _number(fields, 3),
             kind,
             _number(fields, 4) == _REPEATED,
-            not is_implicit or holds or oneof >= 0,
+            not features.is_implicit or holds or oneof >= 0,
             oneof,
         )
         message.fields[made.name] = made
@@ -279,6 +308,11 @@ def _group(data: bytes) -> _Grouped:
 
 def _parts(fields: _Grouped, number: int) -> list[bytes]:
     return [value for value in fields.get(number, ()) if isinstance(value, bytes)]
+
+
+def _options(fields: _Grouped, number: int) -> bytes:
+    """Return the options of a file, a message or a field; of options that stand twice, all together."""
+    return b"".join(_parts(fields, number))
 
 
 def _text(fields: _Grouped, number: int) -> str:

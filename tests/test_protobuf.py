@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
 from hypothesis import given
 
 from overlay.errors import SchemaError
@@ -120,3 +120,42 @@ def test_messages_by_name() -> None:
         found.find_message("")
     with pytest.raises(SchemaError, match=r"Did you mean google[.]protobuf[.]FileOptions[?]"):
         found.find_message("google.protobuf.FileOption")
+
+
+def test_groups_are_no_way_to_a_field() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto2")
+    message = file.message_type.add(name="M")
+    message.nested_type.add(name="G").field.add(name="x", number=1, label=1, type=5)
+    message.field.add(name="g", number=1, label=1, type=10, type_name=".M.G")
+    root = parse_descriptors(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()).top[0]
+    for path, words in ((["g", "x"], "g is a group M.G, which has no fields"), (["g"], "a group M.G. It cannot be")):
+        with pytest.raises(SchemaError, match=words):
+            find_field(root, path)
+
+
+def make_edition() -> Any:
+    """Return a file of an edition: fields without presence by default, but for one field and one message."""
+    file = descriptor_pb2.FileDescriptorProto(name="e.proto", syntax="editions", edition="EDITION_2023")
+    file.options.features.field_presence = descriptor_pb2.FeatureSet.IMPLICIT
+    one, two = file.message_type.add(name="One"), file.message_type.add(name="Two")
+    two.options.features.message_encoding = descriptor_pb2.FeatureSet.DELIMITED
+    for message in (one, two):
+        message.field.add(name="plain", number=1, label=1, type=5)
+        message.field.add(name="own", number=2, label=1, type=5).options.features.field_presence = 1
+        message.field.add(name="inner", number=3, label=1, type=11, type_name=".One")
+    return file
+
+
+def test_features_of_an_edition_are_those_that_the_protobuf_package_finds() -> None:
+    file = make_edition()
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = parse_descriptors(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    for message in found.top:
+        theirs = pool.FindMessageTypeByName(message.name).fields_by_name
+        for field in message.fields.values():
+            assert field.has_presence == theirs[field.name].has_presence, field
+            assert field.kind == theirs[field.name].type, field
+    assert found.top[1].fields["inner"].kind is Kind.GROUP
+    with pytest.raises(SchemaError, match="inner is a group One, which has no fields to name"):
+        find_field(found.top[1], ["inner", "plain"])
