@@ -82,7 +82,7 @@ class SchemaRegistry:
                     continue
                 schema = self._complete(known)
                 parse_schema(schema)
-            except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            except (AttributeError, KeyError, OSError, TypeError, ValueError, RecursionError) as error:
                 reason = str(error) if isinstance(error, SchemaError) else f"{type(error).__name__}: {error}"
                 raise RegistryError(f"version {version} of subject {subject} cannot be used: {reason}") from error
             _write(file, json.dumps(schema, indent=1))
