@@ -13,7 +13,8 @@ import pytest
 import overlay
 from tests.support.avro import Schema, encode
 from tests.support.kafka import NewTopicFixture, produce_values
-from tests.worker.scenes import Scene, await_caught_up, read_committed, serve
+from tests.support.waiting import wait_until
+from tests.worker.scenes import DEADLINE_S, Scene, Served, await_caught_up, read_committed, serve
 
 pytestmark = pytest.mark.kafka
 
@@ -103,6 +104,10 @@ def test_avro_goes_the_way_of_json(scene: Scene, bootstrap: str, new_topic: NewT
     assert {row["at"] for row in rows} == {EVENING}
 
 
+def list_names(served: Served) -> list[str]:
+    return [consumer["name"] for consumer in served.report()["consumers"]]
+
+
 def test_a_schema_is_taken_up_while_the_service_runs(scene: Scene, bootstrap: str, new_topic: NewTopicFixture) -> None:
     """With a consumer whose file comes together with the schema, so that the test knows when that is."""
     topic = new_topic()
@@ -117,6 +122,7 @@ def test_a_schema_is_taken_up_while_the_service_runs(scene: Scene, bootstrap: st
         await_caught_up(served, "first")
         add_schema(scene, 10, THIRD)
         second = scene.add_consumer("S", "second", "t.*")
+        wait_until(lambda: "second" in list_names(served), DEADLINE_S, "the service has taken up the consumer")
         await_caught_up(served, "second")
         new = [frame(10, encode(THIRD, flight)) for flight in flights]
         produce_values(bootstrap, topic, new)
