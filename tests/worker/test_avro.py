@@ -122,6 +122,7 @@ def test_a_schema_is_taken_up_while_the_service_runs(scene: Scene, bootstrap: st
         await_caught_up(served, "first")
         add_schema(scene, 10, THIRD)
         second = scene.add_consumer("S", "second", "t.*")
+        served.reload(scene)
         wait_until(lambda: "second" in list_names(served), DEADLINE_S, "the service has taken up the consumer")
         await_caught_up(served, "second")
         new = [frame(10, encode(THIRD, flight)) for flight in flights]
