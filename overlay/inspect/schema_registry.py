@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import ssl
 import urllib.error
 import urllib.request
@@ -33,6 +34,7 @@ _MOST_BYTES = 16 << 20
 """Most bytes of an answer."""
 _MOST_REFERENCES = 1_000
 """Most schemas that one schema may refer to, directly or through others."""
+_PRINTABLE = re.compile(r"[!-~]+", re.ASCII)
 _NAMED = ("record", "error", "enum", "fixed")
 USER, TOKEN = "basic.auth.user.info", "bearer.auth.token"
 CA, CERTIFICATE, KEY = "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"
@@ -61,6 +63,9 @@ class SchemaRegistry:
             coded = base64.b64encode(settings[USER].encode()).decode()
             self._headers["Authorization"] = f"Basic {coded}"
         elif TOKEN in settings:
+            if not _PRINTABLE.fullmatch(settings[TOKEN]):
+                # http.client would refuse it as well, with the secret in its message
+                raise RegistryError(f"-X {TOKEN}: a token has printable ASCII characters alone, no blanks, no line end")
             self._headers["Authorization"] = f"Bearer {settings[TOKEN]}"
         handlers = (_NoRedirect(), urllib.request.HTTPSHandler(context=_make_context(settings)))
         self._opener = urllib.request.build_opener(*handlers)

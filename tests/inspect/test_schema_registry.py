@@ -223,6 +223,7 @@ def test_a_subject_that_is_not_there(registry: Registry, tmp_path: Path) -> None
         ("http://localhost?x=1", {}, "Leave out what follows the path"),
         ("http://localhost", {"sasl.password": "x"}, "there is no such setting. There are basic.auth.user.info,"),
         ("http://localhost", {"basic.auth.user.info": "a:b", "bearer.auth.token": "c"}, "one way to authenticate"),
+        ("http://localhost", {"bearer.auth.token": "secret\n"}, "bearer.auth.token: a token has printable ASCII"),
         ("https://localhost", {"ssl.ca.location": "/none"}, "the certificates of -X ssl.* cannot be read"),
         ("https://localhost", {"ssl.key.location": "/none"}, "the certificates of -X ssl.* cannot be read"),
     ],
