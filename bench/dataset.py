@@ -35,20 +35,30 @@ class Dataset:
     def records(self) -> int:
         return flights.count_records(self.table, self.scale)
 
-    def publish(self, codec: str, progress: Callable[[int], None] | None = None) -> None:
-        """Fill the codec's two topics: the one to measure and a small one to warm up on."""
-        flights.publish(self.bootstrap, self._name(codec), self.scale, codec, progress, table=self.table)
-        scale = WARM_UP_RECORDS / self.table.num_rows
-        flights.publish(self.bootstrap, f"{self._name(codec)}-warm-up", scale, codec, table=self.table)
+    def publish(
+        self,
+        codec: str,
+        progress: Callable[[int], None] | None = None,
+        *,
+        form: str = "json",
+        encode: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        """Fill the codec's two topics: the one to measure and a small one to warm up on.
 
-    def plan(self, codec: str, pattern: str) -> Work:
-        return Work(self.bootstrap, self._name(codec), self.records, pattern)
+        `form`: the format of the values, for the topics' names; `encode` makes it of JSON.
+        """
+        name, scale = self._name(codec, form), WARM_UP_RECORDS / self.table.num_rows
+        flights.publish(self.bootstrap, name, self.scale, codec, progress, table=self.table, encode=encode)
+        flights.publish(self.bootstrap, f"{name}-warm-up", scale, codec, table=self.table, encode=encode)
 
-    def plan_warm_up(self, codec: str) -> Work:
-        return Work(self.bootstrap, f"{self._name(codec)}-warm-up", WARM_UP_RECORDS, SELECTIVITIES["33%"])
+    def plan(self, codec: str, pattern: str, form: str = "json") -> Work:
+        return Work(self.bootstrap, self._name(codec, form), self.records, pattern)
 
-    def _name(self, codec: str) -> str:
-        return f"{self.prefix}-{codec}"
+    def plan_warm_up(self, codec: str, form: str = "json") -> Work:
+        return Work(self.bootstrap, f"{self._name(codec, form)}-warm-up", WARM_UP_RECORDS, SELECTIVITIES["33%"])
+
+    def _name(self, codec: str, form: str) -> str:
+        return f"{self.prefix}-{codec}" + (f"-{form}" if form != "json" else "")
 
     def count(self, pattern: str, records: int) -> int:
         """How many of the first `records` records match: from the data set alone, without Kafka."""

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from bench.dataset import Dataset
 from bench.sides import Work
+from overlay.config.values import ValuesConfig
 
 HEADERS: Mapping[str, Mapping[str, str]] = {
     "origin": {"type": "string", "from": "{header:origin}"},
@@ -18,7 +19,7 @@ JSON: Mapping[str, Mapping[str, str]] = {
     "origin": {"type": "string", "from": "{value:origin}"},
     "dep_delay": {"type": "long", "from": "{value:dep_delay}"},
 }
-"""The same properties, read from headers or from the JSON of the value."""
+"""The same properties, read from headers or from the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,19 @@ class Late:
 class Sifting:
     """Read the records of `work` and count those that pass, for each of `filters`; one scan for all of them.
 
-    `work.pattern` is for systems that filter by subject instead.
+    `work.pattern` is for systems that filter by subject instead. `values`: their format. `as_json`: the same records with
+    JSON values, for a side that reads these.
     """
 
     work: Work
     filters: tuple[Late, ...]
     properties: Mapping[str, Mapping[str, str]]
+    values: ValuesConfig
+    as_json: Work
 
-    def shorten(self, work: Work) -> Sifting:
+    def shorten(self, work: Work, as_json: Work) -> Sifting:
         """The same of other records."""
-        return replace(self, work=work)
+        return replace(self, work=work, as_json=as_json)
 
 
 def count_late(dataset: Dataset, filters: Sequence[Late], records: int) -> int:

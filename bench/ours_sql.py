@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bench.lateness import Late, Sifting
 from bench.ours import Count, OverlayScan, explain, scan
 from bench.sides import STREAM_SUBJECTS, TEMPLATE, Tally
 from overlay.clock import now_ms
 from overlay.config.stream import Property
+from overlay.config.values import ValuesConfig
 from overlay.filter import compile_sql
 from overlay.kafka.fetcher import Fetched
 from overlay.match import Addressing, Audience, Masks
+from overlay.match.formats import make_format
 from overlay.scan import Malformed
 from overlay.subject import SubjectRule
 
@@ -40,6 +43,15 @@ class OneFilter(OverlaySql):
         return Tally(tally.records, None, tally.seconds)
 
 
+class JsonSql(OverlaySql):
+    """The same filter over the same records with JSON values."""
+
+    name = "json"
+
+    def run(self, sifting: Sifting) -> Tally:
+        return super().run(replace(sifting, work=sifting.as_json, values=ValuesConfig()))
+
+
 class SubjectScan:
     """The same scan with a filter by subject."""
 
@@ -59,7 +71,8 @@ class SubjectScan:
 
 def _make_row_filter(sifting: Sifting, filters: Sequence[Late]) -> Count:
     properties = {name: Property.model_validate(entry) for name, entry in sifting.properties.items()}
-    addressing = Addressing(SubjectRule.from_template(TEMPLATE), STREAM_SUBJECTS)
+    rule = SubjectRule.from_template(TEMPLATE)
+    addressing = Addressing(rule, STREAM_SUBJECTS, values=make_format(sifting.values))
     audience = Audience(addressing.dictionary(sifting.work.topic, 0), [STREAM_SUBJECTS] * len(filters))
     masks = Masks([compile_sql(late.sql, properties) for late in filters], properties)
 

@@ -5,9 +5,11 @@ their time or later (N = -2), 2.5 % more than an hour late (N = 60), 0.09 % more
 all records of one partition and counts those that pass; the counts must be those that the data set gives.
 
 - overlay: the scan of the scan bench, one consumer of all subjects with the filter as SQL, properties typed as `long` and
-  `string`, read from headers or from the JSON value.
+  `string`, read from headers or from the value, which is JSON or Avro.
 - confluent: confluent-kafka in batches, the same condition by hand in Python over the headers (peers/confluent_sql.py).
 - orjson: the same over values parsed by orjson.
+- fastavro: the same over values of Avro read by fastavro.
+- json: our own scan with the same filter over the same records with JSON values, beside values of Avro.
 - subject: our own scan with a subject filter, `flights.JFK.>`, instead of SQL; what SQL costs beside it.
 - one: our own scan with one filter, beside a hundred: `100 filters` are a hundred different conditions, `100 equal` a
   hundred consumers with the same.
@@ -21,16 +23,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from bench.avro import make_encoder, make_schema
 from bench.cases import measure_case, warm_up
 from bench.dataset import SELECTIVITIES, Dataset
 from bench.errors import WrongAnswer
 from bench.figures import Case
 from bench.lateness import HEADERS, JSON, Late, Sifting, count_late
-from bench.ours_sql import OneFilter, OverlaySql, SubjectScan
-from bench.peers.confluent_sql import ConfluentSql, OrjsonSql
+from bench.ours_sql import JsonSql, OneFilter, OverlaySql, SubjectScan
+from bench.peers.confluent_sql import ConfluentSql, FastavroSql, OrjsonSql
 from bench.progress import Progress
 from bench.settings import Settings
 from bench.sides import Contender, Tally
+from overlay.config.values import ValuesConfig
 
 CODEC = "lz4"
 FEW, SOME, MANY = Late("JFK", 260), Late("JFK", 60), Late("JFK", -2)
@@ -49,10 +53,12 @@ class _Plan:
     properties: Mapping[str, Mapping[str, str]]
     sides: tuple[type[Side], ...]
     goal: Mapping[str, float]
+    form: str = "json"
 
 
 _BY_HEADERS = (OverlaySql, ConfluentSql, SubjectScan)
 _BY_JSON = (OverlaySql, OrjsonSql, SubjectScan)
+_BY_AVRO = (OverlaySql, FastavroSql, JsonSql)
 _MANY = (OverlaySql, OneFilter)
 
 PLANS: Mapping[str, _Plan] = {
@@ -61,6 +67,8 @@ PLANS: Mapping[str, _Plan] = {
     "0.1%/headers": _Plan((FEW,), HEADERS, _BY_HEADERS, {"confluent": 8.0, "subject": 0.67}),
     "16%/json": _Plan((MANY,), JSON, _BY_JSON, {"orjson": 4.0}),
     "0.1%/json": _Plan((FEW,), JSON, _BY_JSON, {"orjson": 4.0}),
+    "16%/avro": _Plan((MANY,), JSON, _BY_AVRO, {"json": 0.25}, "avro"),
+    "0.1%/avro": _Plan((FEW,), JSON, _BY_AVRO, {"json": 0.25}, "avro"),
     "100 filters": _Plan(HUNDRED, HEADERS, _MANY, {"one": 0.2}),
     "100 equal": _Plan((MANY,) * 100, HEADERS, _MANY, {"one": 0.77}),
 }
@@ -74,12 +82,16 @@ def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterato
         _check(dataset, side.name, sifting, tally)
         return tally
 
+    schema = make_schema(dataset.table)
+    values = {"json": ValuesConfig(), "avro": ValuesConfig.model_validate({"format": "avro", "schema": schema})}
     dataset.publish(CODEC, progress.count(f"publishing {CODEC}"))
-    work, little = dataset.plan(CODEC, SELECTIVITIES["33%"]), dataset.plan_warm_up(CODEC)
+    dataset.publish(CODEC, progress.count(f"publishing {CODEC} avro"), form="avro", encode=make_encoder(schema))
+    as_json, little_json = dataset.plan(CODEC, SELECTIVITIES["33%"]), dataset.plan_warm_up(CODEC)
     for case, plan in PLANS.items():
         sides = [make() for make in plan.sides if settings.wants_side(make.name)]
-        sifting = Sifting(work, plan.filters, plan.properties)
-        warm_up(sides, run, sifting.shorten(little), progress)
+        work = dataset.plan(CODEC, SELECTIVITIES["33%"], plan.form)
+        sifting = Sifting(work, plan.filters, plan.properties, values[plan.form], as_json)
+        warm_up(sides, run, sifting.shorten(dataset.plan_warm_up(CODEC, plan.form), little_json), progress)
         yield measure_case("sql", case, sides, run, sifting, plan.goal, settings.rounds, progress)
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from overlay.errors import SourceUnavailable
 
-SECRETS = ("sasl.password", "ssl.key.password", "sasl.oauthbearer.client.secret")
-"""Settings that are never shown."""
+SECRETS = (
+    "sasl.password", "ssl.key.password", "sasl.oauthbearer.client.secret", "basic.auth.user.info", "bearer.auth.token",
+)  # fmt: skip
+"""Settings that are never shown; the last two are a schema registry's."""
 REFERABLE = (*SECRETS, "sasl.username", "sasl.oauthbearer.client.id")
 """Settings whose values may be references."""
 CERTIFICATES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")

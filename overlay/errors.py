@@ -81,6 +81,12 @@ class FilterSyntaxError(OverlayError, ValueError):
         return partial(FilterSyntaxError, self.message, **known), ()
 
 
+class SchemaError(OverlayError, ValueError):
+    """A schema of values is invalid, or does not have what is asked of it. The author of the
+    schema, or of what names its fields, has to act.
+    """
+
+
 class CorruptBatch(OverlayError):
     """A batch of the log cannot be read. The partition stops there unless the stream sets
     `on_corrupt: skip`. `offset`: where the batch begins, or the offset in it that was wanted.

@@ -30,7 +30,7 @@ from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
-from overlay.match import Addressing
+from overlay.match import Addressing, make_addressing
 from overlay.scan import crc
 from overlay.scan.commit import Sight, judge
 
@@ -159,7 +159,7 @@ def seal(kafka: Mapping[str, str], stream: StreamConfig, part: Range) -> list[tu
 
 
 async def _seal(kafka: Mapping[str, str], stream: StreamConfig, part: Range) -> list[tuple[bytes, bytes]]:
-    contents, addressing = Contents(stream), Addressing(stream.subject.rule, stream.patterns)
+    contents, addressing = Contents(stream), make_addressing(stream)
     sealer = Sealer(contents, *part.source, part.start)
     sealed: list[tuple[bytes, bytes]] = []
     async with _connect(kafka, part.source) as client:

@@ -5,7 +5,8 @@ valid for its type is null. Fields of JSON values are parsed by Spark, all of th
 the document, by Spark's rules. There a long is a number without a decimal point, and a string takes
 a value of another type as its text. Only times are parsed as in headers: ms since 1970, or RFC 3339
 with an offset. For Spark a number would be seconds, and a text needs no offset. Filters have been
-evaluated before, by the overlay's own rules; this is for users of the records that passed.
+evaluated before, by the overlay's own rules; this is for users of the records that passed. Fields of
+Avro and Protobuf values are read by the overlay itself, in Python workers (encoded.py).
 
 The source's topic and partition are not part of a delivery, so properties made of them are null.
 """
@@ -13,15 +14,19 @@ The source's topic and partition are not part of a delivery, so properties made 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from overlay.config.stream import PropertyType, StreamConfig, is_sectioned
+from overlay.config.values import ValueFormat, ValuesConfig
 from overlay.field import Field, FieldKind
 from overlay.filter.nodes import Section
 from overlay.units import INT64_MAX
+
+from .encoded import read_encoded
 
 TYPES: Mapping[PropertyType, T.DataType] = {
     PropertyType.STRING: T.StringType(),
@@ -57,19 +62,45 @@ def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
     if not declared:
         return deliveries
     sources = {name: entry.source or Field(FieldKind.HEADER, name) for name, entry in declared.items()}
-    paths = [(field.path, declared[name].type) for name, field in sources.items() if field.kind is FieldKind.VALUE]
-    trees = plant_trees(paths)
-    documents = {f"_document_{i}": _parse(tree) for i, tree in enumerate(trees)}
-    columns = []
-    for name, field in sources.items():
-        kind = declared[name].type
-        if field.kind is FieldKind.VALUE:
-            number = next(i for i, tree in enumerate(trees) if _has(tree, field.path, TYPES[kind]))
-            column = _reach(F.col(f"_document_{number}"), field.path)
-            columns.append((cast_text(column.cast("binary"), kind) if kind in _TEXTS else column).alias(name))
-        else:
-            columns.append(_read(field, kind).alias(name))
+    wanted = {name: (field, declared[name].type) for name, field in sources.items() if field.kind is FieldKind.VALUE}
+    find = _find_in_json if stream.values.format is ValueFormat.JSON else partial(_find_encoded, stream.values)
+    documents, found = find(wanted) if wanted else ({}, {})
+    columns = [
+        (found[name] if name in found else _read(field, declared[name].type)).alias(name)
+        for name, field in sources.items()
+    ]
     return deliveries.withColumns(documents).withColumn(PROPERTIES, F.struct(*columns)).drop(*documents)
+
+
+Wanted = Mapping[str, tuple[Field, PropertyType]]
+"""Fields of values with their types, by the names of their properties."""
+Found = tuple[dict[str, Column], dict[str, Column]]
+"""Columns to add to the deliveries, by name, and a column for each property that is read from these."""
+
+
+def _find_in_json(wanted: Wanted) -> Found:
+    trees = plant_trees((field.path, kind) for field, kind in wanted.values())
+    found = {}
+    for name, (field, kind) in wanted.items():
+        number = next(i for i, tree in enumerate(trees) if _has(tree, field.path, TYPES[kind]))
+        column = _reach(F.col(f"_document_{number}"), field.path)
+        found[name] = cast_text(column.cast("binary"), kind) if kind in _TEXTS else column
+    return {f"_document_{i}": _parse(tree) for i, tree in enumerate(trees)}, found
+
+
+def _find_encoded(values: ValuesConfig, wanted: Wanted) -> Found:
+    shape = T.StructType(
+        [
+            T.StructField(f"field_{i}", T.LongType() if kind is PropertyType.TIMESTAMP else TYPES[kind])
+            for i, (_, kind) in enumerate(wanted.values())
+        ]
+    )
+    found = {}
+    for i, (name, (_, kind)) in enumerate(wanted.items()):
+        column = F.col("_document").getField(f"field_{i}")
+        is_time = kind is PropertyType.TIMESTAMP
+        found[name] = F.when(column.between(*_YEARS), F.timestamp_millis(column)) if is_time else column
+    return {"_document": read_encoded(values, list(wanted.values()), shape)}, found
 
 
 def plant_trees(paths: Iterable[tuple[tuple[str, ...], PropertyType]]) -> list[Tree]:

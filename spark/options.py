@@ -21,8 +21,9 @@ from overlay.config import ConsumerConfig, Loaded, StreamConfig, TopicsConfig, l
 from overlay.config.document import parse_document
 from overlay.config.problems import validate
 from overlay.config.relations import check_stream, suggest
+from overlay.config.values import read_schemas
 from overlay.credentials import resolve
-from overlay.errors import ConfigError
+from overlay.errors import ConfigError, SchemaError
 from overlay.kafka.log_position import TopicPartition
 
 from .form import make_schema
@@ -244,6 +245,10 @@ def read_definition(text: str) -> StreamConfig:
     stream, problems = validate(StreamConfig, document)
     if stream is None:
         raise problems[0]
+    try:
+        stream = stream.model_copy(update={"values": read_schemas(stream.values, Path.cwd())})
+    except SchemaError as error:
+        raise ConfigError(document.place(("values",)), str(error)) from error
     for path, message in check_stream(stream):
         raise ConfigError(document.place(path), message)
     return stream

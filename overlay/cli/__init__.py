@@ -52,6 +52,9 @@ COMMANDS = {
     "index": CommandEntry("overlay.cli.index:index", "Show how far the chunk indexes are, and make one."),
     "stream": CommandEntry("overlay.cli.stream:stream", "List streams and show how they are."),
     "consumer": CommandEntry("overlay.cli.consumer:consumer", "List consumers and show how they are."),
+    "registry": CommandEntry(
+        "overlay.cli.registry:registry", "Fetch the schemas of Avro values from a schema registry."
+    ),
     "schema": CommandEntry("overlay.cli.schema:schema", "Print the JSON Schema of the config files, for editors."),
 }
 

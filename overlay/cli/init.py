@@ -85,18 +85,25 @@ def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
     from overlay.credentials import resolve
     from overlay.errors import SourceUnavailable
 
-    given = {"bootstrap.servers": bootstrap}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.strip():
-            raise click.UsageError(f"-X {name}: write NAME=VALUE, such as -X security.protocol=SASL_SSL")
-        given[name.strip()] = _read_value(name.strip(), value)
-    checked = check_settings(given)
+    given = parse_settings(settings, "security.protocol=SASL_SSL")
+    checked = check_settings({"bootstrap.servers": bootstrap, **given})
     try:
         resolve(checked)
     except SourceUnavailable as error:
         raise click.UsageError(f"-X {error}") from None
     return checked
+
+
+def parse_settings(settings: Iterable[str], example: str) -> dict[str, str]:
+    """Return the values of NAME=VALUE by name; references to secrets stay references. `example`: one for messages.
+    Raises click.UsageError."""
+    given: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"-X {name}: write NAME=VALUE, such as -X {example}")
+        given[name.strip()] = _read_value(name.strip(), value)
+    return given
 
 
 def _read_value(name: str, value: str) -> str:

@@ -28,7 +28,7 @@ from overlay.kafka.connection import open_client
 from overlay.kafka.fetch_response import hang_up
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.properties import Properties
-from overlay.match import Addressing
+from overlay.match import Addressing, make_addressing
 from overlay.state.partitions import Sources
 
 KEPT = 4
@@ -89,7 +89,7 @@ class Connection:
         same one, with its buffers and the subjects that it has seen.
         """
         if stream.name not in self._addressing:
-            self._addressing[stream.name] = Addressing(stream.subject.rule, stream.patterns)
+            self._addressing[stream.name] = make_addressing(stream)
         return self._addressing[stream.name]
 
     async def rest(self) -> None:

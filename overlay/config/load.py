@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 
-from overlay.errors import ConfigError, FilePosition
+from overlay.errors import ConfigError, FilePosition, SchemaError
 
 from .checks import Profile, Violation, check_consumer
 from .codes import ERRORS
@@ -35,6 +35,7 @@ from .problems import validate
 from .relations import check_stream, suggest
 from .service import ServiceConfig
 from .stream import StreamConfig
+from .values import read_schemas
 from .warnings import find_warnings
 
 SERVICE_FILE = "overlay.yaml"
@@ -90,27 +91,43 @@ def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> L
 
 
 def sign(folder: FilePath) -> Signature:
-    """Return the path, the modification time in ns and the size in bytes of each stream and consumer file of a folder.
+    """Return the path, the modification time in ns and the size in bytes of each stream and consumer file of a folder,
+    and of each file in its folder `schemas`.
 
     Two results differ if a file was added, removed or changed in between. A service asks every second, of thousands of files:
     so no Path is made of each.
     """
-    found = []
+    found: list[tuple[str, int, int]] = []
     for part in ("streams", "consumers"):
-        for entry in _scan(folder / part):
-            try:
-                facts = entry.stat()
-            except OSError:  # deleted meanwhile
-                continue
-            found.append((entry.path, facts.st_mtime_ns, facts.st_size))
+        entries = [entry for entry in _scan(folder / part) if entry.name.endswith(".yaml")]
+        found += [facts for entry in entries if (facts := _sign(entry)) is not None]
+    found += _sign_all(folder / "schemas")
     return tuple(sorted(found))
 
 
+def _sign(entry: os.DirEntry[str]) -> tuple[str, int, int] | None:
+    """Return what `sign` says of a file, None if it was deleted meanwhile."""
+    try:
+        facts = entry.stat()
+    except OSError:
+        return None
+    return entry.path, facts.st_mtime_ns, facts.st_size
+
+
+def _sign_all(folder: FilePath) -> Iterator[tuple[str, int, int]]:
+    """Yield what `sign` says of each file in a folder and its folders."""
+    for entry in _scan(folder):
+        if entry.is_dir():
+            yield from _sign_all(FilePath(entry.path))
+        elif (facts := _sign(entry)) is not None:
+            yield facts
+
+
 def _scan(folder: FilePath) -> list[os.DirEntry[str]]:
-    """Return the .yaml files of a folder in any order; none if there is no such folder."""
+    """Return what is in a folder, in any order; nothing if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
-            return [entry for entry in entries if entry.name.endswith(".yaml")]
+            return list(entries)
     except OSError:
         return []
 
@@ -182,7 +199,7 @@ class _Loading:
             first = self.files[stream.name].file
             self._refuse(document, ("name",), f"stream {stream.name!r} is already in {first}. Rename one of them")
             return
-        found = [*check_stream(stream)]
+        stream, found = self._check_stream(stream)
         if found:
             self.refused[stream.name] = str(file)
             for path, message in found:
@@ -191,6 +208,15 @@ class _Loading:
         self.warnings.extend(find_warnings(document))
         self.streams[stream.name] = stream
         self.files[stream.name] = FilePosition(str(file))
+
+    def _check_stream(self, stream: StreamConfig) -> tuple[StreamConfig, list[tuple[Path, str]]]:
+        """Return the stream with the schemas that its file names, and what is wrong with it."""
+        try:
+            values = read_schemas(stream.values, FilePath(self.files[""].file).parent)
+        except SchemaError as error:
+            return stream, [(("values", "schemas" if stream.values.is_framed else "schema"), str(error))]
+        stream = stream.model_copy(update={"values": values})
+        return stream, [*check_stream(stream)]
 
     def load_consumer(self, file: FilePath) -> None:
         """Load one consumer's file and check it. If it fails, add its problems."""

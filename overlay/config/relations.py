@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from overlay.field import FieldKind
 from overlay.filter.fields import FIELDS
 from overlay.filter.nodes import Section
-from overlay.subject import intersects
+from overlay.subject import SubjectRule, intersects
 
 from .document import Path
 from .stream import PropertyType, StreamConfig, place_property
+from .values import ValueFormat, check_field
 
 _RANGED = (PropertyType.STRING, PropertyType.LONG, PropertyType.DOUBLE, PropertyType.TIMESTAMP)
 
@@ -30,6 +32,7 @@ def check_stream(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
     """Yield the path and message of each conflict between fields of a well-formed stream."""
     yield from _check_topics(stream)
     yield from _check_properties(stream)
+    yield from _check_values(stream)
     yield from _check_reach(stream)
     yield from _check_index(stream)
 
@@ -58,6 +61,22 @@ def _check_properties(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
                 f"the section {section.value} has no field {field!r}.{suggest(field, known)} Fields are {', '.join(known)}",
             )
         seen[place] = name
+
+
+def _check_values(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
+    """Check that the schemas have the fields of values that are named. Any name may be one of JSON's."""
+    if stream.values.format is ValueFormat.JSON:
+        return
+    finders = stream.values.make_finders()
+    for name, entry in stream.properties.items():
+        source = entry.source
+        if source is not None and source.kind is FieldKind.VALUE:
+            for path, message in check_field(finders, source, entry.type):
+                yield ("properties", name, *(path or ("from",))), message
+    for place, template in (("subject", stream.subject.template), ("filter_value", stream.filter_value.template)):
+        for field in SubjectRule.from_template(template).fields if template else ():
+            if field.kind is FieldKind.VALUE:
+                yield from (((place, "template"), message) for _, message in check_field(finders, field))
 
 
 def _check_reach(stream: StreamConfig) -> Iterator[tuple[Path, str]]:

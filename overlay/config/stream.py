@@ -16,6 +16,7 @@ from overlay.subject import Pattern, SubjectRule, check_stream_subject
 from overlay.units import Duration, Size, parse_size
 
 from .model import Model, TopicName
+from .values import ValuesConfig
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}", re.ASCII)
 _BLOOM_MIN, _BLOOM_MAX = 16, 64 * 1024
@@ -45,6 +46,10 @@ def _name_type(value: object) -> object:
 
 def _name_source(value: object) -> object:
     return {"subject": True} if value == "subject" else value
+
+
+def _name_format(value: object) -> object:
+    return {"format": value} if isinstance(value, str) else value
 
 
 def _parse_bloom(value: object) -> object:
@@ -202,6 +207,9 @@ class IndexConfig(Model):
 
 PropertyEntry = Annotated[Property, BeforeValidator(_name_type, json_schema_input_type=Property | PropertyType)]
 TopicEntry = Annotated[TopicSource, BeforeValidator(_name_topic, json_schema_input_type=TopicSource | TopicName)]
+ValuesEntry = Annotated[
+    ValuesConfig, BeforeValidator(_name_format, json_schema_input_type=ValuesConfig | Literal["json"])
+]
 FilterValueEntry = Annotated[
     FilterValue, BeforeValidator(_name_source, json_schema_input_type=FilterValue | Literal["subject"])
 ]
@@ -218,6 +226,8 @@ class StreamConfig(Model):
     """Subjects of the stream; messages with other subjects are counted and left out."""
     subject: SubjectSource = SubjectSource(topic=True)
     """Where a message's subject comes from; the topic's name when left out."""
+    values: ValuesEntry = ValuesConfig()
+    """The format of the values, from which {value:path} reads: `json`, or {format: avro, schema: FILE}."""
     properties: dict[str, PropertyEntry] = Field(default_factory=dict)
     """Typed fields by name: a type (header of the same name), or {type: TYPE, from: FIELD}."""
     filter_value: FilterValueEntry = FilterValue(subject=True)

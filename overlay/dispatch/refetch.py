@@ -26,7 +26,7 @@ from overlay.kafka.admin import Admin
 from overlay.kafka.fetcher import Fetched, Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
-from overlay.match import Addressed, Addressing
+from overlay.match import Addressed, Addressing, make_addressing
 from overlay.match.record_slice import RecordSlice, keep
 from overlay.waits import run_all
 
@@ -105,7 +105,7 @@ class Refetch:
         cuts = np.flatnonzero(np.diff(offsets) > NEAR) + 1
         stretches = [part for part in np.split(np.arange(offsets.size), cuts) if part.size]
         config, gate = self.streams[stream], asyncio.Semaphore(AT_ONCE)
-        decoding = _Decoding(Addressing(config.subject.rule, config.patterns), source, jobs)
+        decoding = _Decoding(make_addressing(config), source, jobs)
 
         async def read(part: Ints) -> list[RecordSlice]:
             async with gate:

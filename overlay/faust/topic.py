@@ -145,10 +145,11 @@ def agent_topic(
     take_safely(app, lambda channel: isinstance(channel, AgentTopic))
     acks = Acknowledger(app, client.kafka, client.prefix, target)
     app.add_dependency(acks)
-    declared = client.streams[found.stream].properties if found.stream in client.streams else {}
+    source = client.streams.get(found.stream)
+    reader = PropertyReader({}) if source is None else PropertyReader(source.properties, source.values)
     return AgentTopic(
         app,
-        link=Link(target, acks, PropertyReader(declared)),
+        link=Link(target, acks, reader),
         topics=[target.topic],
         key_type=bytes,
         key_serializer="raw",

@@ -42,7 +42,7 @@ from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
-from overlay.match import Addressed, Addressing, Audience
+from overlay.match import Addressed, Audience, make_addressing
 from overlay.subject import Pattern
 
 from .ledger.ledger import Ledger
@@ -205,7 +205,7 @@ async def _find_first(
 
     Corrupt batches are skipped, as in `_scan`.
     """
-    addressing = Addressing(stream.subject.rule, stream.patterns)
+    addressing = make_addressing(stream)
     async with aclosing(read_span(client, *source, *span)) as fetches:
         async for fetched in fetches:
             position = max(fetched.position, span[0])
@@ -362,7 +362,7 @@ async def _scan(
     Corrupt batches are skipped here: the delivery that follows meets them again and applies the
     stream's `on_corrupt`.
     """
-    addressing = Addressing(stream.subject.rule, stream.patterns)
+    addressing = make_addressing(stream)
     audience = Audience(addressing.dictionary(*source), [wanted])
     first, end, size = part
     reading = read_span(client, *source, first, end, size=size if size > 0 else None, fetcher=fetcher)

@@ -45,7 +45,7 @@ class ValueFormat(Enum):
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the value has fields that the overlay cannot read yet."""
+        """Whether the value has fields that cannot be looked into without a schema."""
         return self in _ENCODED
 
 

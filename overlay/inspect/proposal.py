@@ -38,6 +38,8 @@ MIN_OBJECTS = 0.5
 """The share of records with JSON objects from which on a field of theirs can make the subject."""
 RARE = 0.01
 _SHOWN = 3
+_DECLARED = (ValueFormat.AVRO_REGISTRY, ValueFormat.PROTOBUF_REGISTRY, ValueFormat.PROTOBUF)
+_SCHEMAS = "fields can be named once the stream's file has the schemas, under `values`"
 _BEYOND = {
     ValueFormat.JSON_BROKEN: ("broken JSON", "what a value holds behind its fault cannot be read"),
     ValueFormat.JSON_ARRAY: ("JSON arrays", "no path can name their fields"),
@@ -250,7 +252,8 @@ def _note(sample: TopicSample, columns: Sequence[SampledField], formats: Counter
     for form, count in formats.most_common():
         if form.is_encoded:
             share = f"{count} of {len(sample.records)} values"
-            notes.append(f"{share} are {form.value}: not decoded yet; subjects come from headers, key and topic only")
+            hint = _SCHEMAS if form in _DECLARED else "not decoded yet"
+            notes.append(f"{share} are {form.value}: {hint}; subjects come from headers, key and topic only")
     notes += _note_json(sample, formats)
     if unnamed := count_unnamed(sample.records):
         notes.append(f"{unnamed} records have JSON fields with a dot in their name or none: no path can name them")

@@ -92,12 +92,14 @@ def publish(
     progress: Callable[[int], None] | None = None,
     *,
     table: pa.Table | None = None,
+    encode: Callable[[bytes], bytes] | None = None,
 ) -> int:
     """Publish the flights to partition 0 of a topic and return their number.
 
     The topic is created if it is missing. codec: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
     progress: called with the number of records passed to the producer so far. table: the data set,
-    if the caller has it already. Raises FlightsError, KafkaException.
+    if the caller has it already. encode: returns what is published in place of a value, which is
+    a JSON object. Raises FlightsError, KafkaException.
     """
     table = read_flights() if table is None else table
     _make_topic(bootstrap, topic)
@@ -112,7 +114,7 @@ def publish(
     producer = Producer({"bootstrap.servers": bootstrap, **batching, **reports})
     count = 0
     for count, (_, value, headers) in enumerate(records(table, scale), start=1):
-        _hand_over(producer, topic, value, headers)
+        _hand_over(producer, topic, encode(value) if encode else value, headers)
         if count % 4096 == 0 and progress is not None:
             progress(count)
     left = producer.flush(_DEADLINE_S)

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from overlay.arrays import Bytes
+from overlay.config.stream import StreamConfig
 from overlay.field import Field, FieldKind
 from overlay.scan import Decoder, Malformed, Records, make_plan
 from overlay.scan.codec import Arena
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.decode import NO_STOP
-from overlay.scan.values import NO_DECODERS, Decoders
+from overlay.scan.values import DeclaredFormat
 from overlay.subject import Matcher, Pattern, SubjectRule
 from overlay.subject.dictionary import REASONS, Codes, Dictionary, Texts
+
+from .formats import make_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +45,21 @@ class Addressed:
         return {reason.value: int(n) for reason, n in zip(REASONS, counts, strict=False) if n}
 
 
+def make_addressing(stream: StreamConfig) -> Addressing:
+    """Return the decoder of a stream's records."""
+    return Addressing(stream.subject.rule, stream.patterns, values=make_format(stream.values))
+
+
 class Addressing:
     """A decoder that gives the records of one stream their subjects. Not for two threads at once.
 
-    `subjects`: the patterns of the stream's subjects. `decoders`: for values that are not JSON.
+    `subjects`: the patterns of the stream's subjects. `values`: the format of values that are not JSON.
     """
 
-    def __init__(self, rule: SubjectRule, subjects: Sequence[Pattern], *, decoders: Decoders = NO_DECODERS) -> None:
+    def __init__(self, rule: SubjectRule, subjects: Sequence[Pattern], *, values: DeclaredFormat | None = None) -> None:
         self._rule = rule
         self._width = len(rule.fields)
-        self._value_decoders = decoders
+        self._values = values
         self._arena = Arena()
         self._decoders: dict[tuple[Field, ...], Decoder] = {}
         self._stream = Matcher([(pattern, 0) for pattern in subjects])
@@ -103,5 +111,5 @@ class Addressing:
             if len(self._decoders) > 16:  # consumers come and go, so sets of fields do too
                 self._decoders.clear()
             plan = make_plan((*self._rule.fields, *more))
-            self._decoders[more] = Decoder(plan, arena=self._arena, decoders=self._value_decoders)
+            self._decoders[more] = Decoder(plan, arena=self._arena, values=self._values)
         return self._decoders[more]

@@ -14,18 +14,18 @@ from .decode import Decoder, Malformed, Records
 from .header import Fault
 from .plan import Plan, make_plan
 from .states import MALFORMED, MISSING, UNDECODED
-from .values import Encoding, ValueDecoder
+from .values import DeclaredFormat, Encoding
 
 __all__ = [
     "MALFORMED",
     "MISSING",
     "UNDECODED",
+    "DeclaredFormat",
     "Decoder",
     "Encoding",
     "Fault",
     "Malformed",
     "Plan",
     "Records",
-    "ValueDecoder",
     "make_plan",
 ]

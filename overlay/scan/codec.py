@@ -63,6 +63,16 @@ class Arena:
                 if not self._grow(at):
                     return Fault.TOO_LARGE
 
+    def reserve(self, at: int, room: int) -> Bytes:
+        """Return the buffer, with `room` bytes from `at` on, even if that is beyond the limit. The
+        bytes below `at` are kept.
+        """
+        if at + room > self.buf.size:
+            larger = np.empty(max(at + room, self.buf.size * 2), np.uint8)
+            larger[:at] = self.buf[:at]
+            self.buf = larger
+        return self.buf
+
     def _copy(self, at: int, data: Bytes) -> int | Fault:
         while at + data.size > self.buf.size:
             if not self._grow(at):

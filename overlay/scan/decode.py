@@ -23,9 +23,13 @@ from .header import CODEC_MASK, HEADER_SIZE, Batches, Fault, split
 from .json.search import extract
 from .kernel import walk
 from .plan import Plan
-from .values import NO_DECODERS, Decoders, decode
+from .values import DeclaredFormat
 
 SLICE_BYTES = 2 << 20
+TEXT_BYTES = 32 << 20
+"""Most bytes that are kept for the texts of a slice whose values are not JSON, if it has more than
+one record.
+"""
 SMALLEST_RECORD = 7  # a byte each: length, attributes, two deltas, two sizes, header count
 NO_STOP = 1 << 62
 
@@ -73,7 +77,7 @@ class Decoder:
     once.
 
     `slice_bytes`: how many bytes of records make a slice, about. `arena`: may be shared by decoders
-    of which only one works at a time. `decoders`: for values that are not JSON.
+    of which only one works at a time. `values`: the format of values that are not JSON.
     """
 
     def __init__(
@@ -82,10 +86,10 @@ class Decoder:
         *,
         slice_bytes: int = SLICE_BYTES,
         arena: Arena | None = None,
-        decoders: Decoders = NO_DECODERS,
+        values: DeclaredFormat | None = None,
     ) -> None:
         self.plan = plan
-        self._decoders = decoders
+        self._extractor = values.prepare(plan.paths) if values and plan.paths.count else None
         self._slice_bytes = slice_bytes
         self._arena = arena or Arena()
         self._rows = 0
@@ -134,7 +138,8 @@ class Decoder:
         """
         at = 0
         while at < batches.size:
-            if batches[at]["attributes"] & CODEC_MASK:
+            # fields of values that are not JSON are written behind the records, in the arena
+            if self._extractor or batches[at]["attributes"] & CODEC_MASK:
                 source, count, fault = self._decompress(buf, batches[at:])
             else:
                 source, count, fault = buf, self._gather_plain(batches[at:]), Fault.NONE
@@ -200,19 +205,37 @@ class Decoder:
         if done:
             offsets = self._offset[:rows]
             low, high = int(offsets.searchsorted(position)), int(offsets.searchsorted(stop))
-            yield self._records(buf, low, high, min(int(batches["last_offset"][done - 1]) + 1, stop))
+            next_offset = min(int(batches["last_offset"][done - 1]) + 1, stop)
+            end = int(batches["data_end"][-1])
+            for first, last in self._cut(low, high):
+                yield self._records(buf, first, last, next_offset if last == high else int(offsets[last]), end)
         if bad >= 0:
             yield _malformed(batches[bad], fault)
             done += 1
         return done
 
-    def _records(self, buf: Bytes, low: int, high: int, next_offset: int) -> Records:
+    def _cut(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of the records low:high that make one slice each: all of them, or as many
+        as have room for their texts.
+        """
+        first, filled = low, 0
+        if self._extractor and high > low:
+            rooms = self._extractor.find_room(self._size[self.plan.value_slot, low:high]).cumsum()
+            while rooms[-1] - filled > TEXT_BYTES and high - first > 1:
+                last = max(first + 1, low + int(rooms.searchsorted(filled + TEXT_BYTES, side="right")))
+                yield first, last
+                first, filled = last, int(rooms[last - low - 1])
+        yield first, high
+
+    def _records(self, buf: Bytes, low: int, high: int, next_offset: int, end: int = 0) -> Records:
+        """Return the records low:high of the slice in `buf`, whose bytes end at `end`."""
         rows = slice(low, high)
-        if self.plan.paths.count and high > low:
-            if self._decoders:
-                values = self._at[self.plan.value_slot, rows], self._size[self.plan.value_slot, rows]
-                buf = decode(buf, *values, self._decoders)
-            extract(buf, self._at, self._size, self.plan.value_slot, self.plan.paths, low, high)
+        slot = self.plan.value_slot
+        if self._extractor and high > low:
+            buf = self._arena.reserve(end, int(self._extractor.find_room(self._size[slot, rows]).sum()))
+            self._extractor.extract(buf, self._at, self._size, slot, low, high, end)
+        elif self.plan.paths.count and high > low:
+            extract(buf, self._at, self._size, slot, self.plan.paths, low, high)
         return Records(
             buf,
             self._offset[rows],

@@ -1,16 +1,15 @@
-"""Values that are not JSON: recognised by their first bytes, and turned into JSON by a decoder if
-there is one.
+"""Values that are not JSON: recognised by their first bytes, or declared by a stream's file.
 
 What. Fields of values are searched in JSON documents. A value of Avro or Protobuf has fields too,
 but not in a form that the JSON pass could find, and it would be wrong to call it broken JSON: its
-fields are UNDECODED. A decoder turns the values of one format into JSON documents. These are put
-after the slice's own bytes and searched like any other, so that subjects, types and filters need
-not know of formats.
+fields are UNDECODED. If the stream's file declares another format, its DeclaredFormat takes the place
+of the JSON pass for all values. It writes the wanted fields as JSON texts behind the slice's own
+bytes, so that subjects, types and filters need not know of formats.
 
 How a format is recognised. A container file of Avro names itself. Serialisers with a schema
 registry write a zero byte and a four-byte schema id first; no JSON begins so. Only the registry can
-say whether Avro, Protobuf or JSON follows; the decoder has to ask it. Bare Protobuf and bare Avro
-have no marks and cannot be told from damage: they count as malformed.
+say whether Avro, Protobuf or JSON follows. Bare Protobuf and bare Avro have no marks and cannot be
+told from damage: they count as malformed.
 
 Source of the frame: Confluent's page on the wire format of its serialisers.
 """
@@ -18,14 +17,15 @@ Source of the frame: Confluent's page on the wire format of its serialisers.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from overlay.arrays import Bytes, Int, Int8s, Ints
+from overlay.arrays import Bytes, Int, Ints
 from overlay.kernels import kernel
+
+from .json.paths import Paths
+from .states import MALFORMED, UNDECODED
 
 FRAME = 5
 """Bytes before the payload of a serialiser with a schema registry: a zero and the schema id."""
@@ -43,29 +43,24 @@ class Encoding(enum.IntEnum):
     AVRO_FILE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """JSON documents: number i is buf[at[i]:at[i]+size[i]]. A size of MALFORMED or UNDECODED says
-    why there is none.
-    """
+class Extractor(Protocol):
+    """Finds the fields of one plan in values of one format."""
 
-    buf: Bytes
-    at: Ints
-    size: Ints
+    def find_room(self, sizes: Ints) -> Ints:
+        """Return how many bytes `extract` writes at most for each of these sizes of values."""
 
-
-class ValueDecoder(Protocol):
-    """A decoder for the values of one Encoding. Pure: the caller fetches and supplies schemas."""
-
-    def decode(self, buf: Bytes, at: Ints, size: Ints) -> Documents:
-        """Return a document for each value buf[at[i]:at[i]+size[i]]. Raises nothing, whatever the
-        bytes are.
+    def extract(self, buf: Bytes, at: Ints, size: Ints, value_slot: int, low: int, high: int, end: int) -> None:
+        """Write place and size of each path's JSON text as scan/json/search.py does, for the records
+        low:high. The texts are written to `buf` from `end` on. Raises nothing, whatever the bytes
+        are.
         """
 
 
-Decoders = Mapping[Encoding, ValueDecoder]
+class DeclaredFormat(Protocol):
+    """A format that a stream's file declares for its values, with all that is needed to read it."""
 
-NO_DECODERS: Decoders = {}
+    def prepare(self, paths: Paths) -> Extractor:
+        """Return what finds these paths in values of the format. Raises SchemaError if it cannot."""
 
 
 @kernel
@@ -83,28 +78,14 @@ def recognise(buf: Bytes, pos: Int, end: Int) -> Encoding:
     return Encoding.AVRO_FILE
 
 
-def decode(buf: Bytes, at: Ints, size: Ints, decoders: Decoders) -> Bytes:
-    """Decode those of the values buf[at[i]:at[i]+size[i]] that are in a format of `decoders`.
-
-    Returns `buf` with their JSON documents appended (the same array if there are none). `at` and
-    `size` of these values are changed in place to those of the documents.
-    """
-    encodings = _recognise_all(buf, at, size)
-    parts, end = [buf], buf.size
-    for encoding, decoder in decoders.items():
-        rows = np.flatnonzero(encodings == encoding)
-        if rows.size:
-            made = decoder.decode(buf, at[rows], size[rows])
-            at[rows], size[rows] = made.at + end, made.size
-            parts.append(made.buf)
-            end += made.buf.size
-    return np.concatenate(parts) if len(parts) > 1 else buf
-
-
 @kernel
-def _recognise_all(buf: Bytes, at: Ints, size: Ints) -> Int8s:
-    encodings = np.zeros(at.size, np.int8)
-    for i in range(at.size):
-        if size[i] > 0:
-            encodings[i] = recognise(buf, at[i], at[i] + size[i])
-    return encodings
+def read_schema_id(buf: Bytes, pos: Int, end: Int) -> Int:
+    """Return the id of the schema in front of the value buf[pos:end], as serialisers with a schema
+    registry write it. MALFORMED if the value has none, UNDECODED if it is in another known format.
+    """
+    if end - pos < FRAME or buf[np.uintp(pos)] != 0:
+        return np.int64(UNDECODED) if recognise(buf, pos, end) != Encoding.JSON else np.int64(MALFORMED)
+    id = np.int64(0)
+    for i in range(1, FRAME):
+        id = id << 8 | np.int64(buf[np.uintp(pos + i)])
+    return id

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
+from overlay.config.values import ValueFormat
 from overlay.field import Field, FieldKind
 from overlay.filter import Filter
 from overlay.filter.nodes import Column, Literal, Section
@@ -71,6 +72,8 @@ def list_missing(
         if column.section is Section.HEADER or not all(field.kind in _NAMED for field in source.fields):
             continue
         wanted = source.fields[0]
+        if wanted.kind is FieldKind.VALUE and stream.values.format is not ValueFormat.JSON:
+            continue  # the sample is of JSON; what other values have, their schemas say
         line = (
             f"none of {len(records)} sampled records has {_NAMED[wanted.kind]} {wanted.name!r}, which the filter names."
         )

@@ -25,7 +25,7 @@ from overlay.filter.message import Message
 from overlay.kafka.admin import connect
 from overlay.kafka.properties import Properties
 from overlay.kafka.range_reader import read_span
-from overlay.match.addressing import Addressed, Addressing
+from overlay.match.addressing import Addressed, make_addressing
 from overlay.match.properties import find_sources
 from overlay.match.reading import Reading
 from overlay.output.encoded_batch import encode_records
@@ -152,7 +152,7 @@ def _view(
     bound = bind_names(compiled, stream.properties)
     sources = find_sources(bound.values(), stream.properties)
     fields = tuple(dict.fromkeys(field for source in sources.values() for field in source.fields))
-    addressing = Addressing(stream.subject.rule, stream.patterns)
+    addressing = make_addressing(stream)
     pieces = addressing.read(place.topic, place.partition, data, offset, more=fields, stop=offset + 1, aborted=aborted)
     for piece in pieces:
         if isinstance(piece, Malformed):

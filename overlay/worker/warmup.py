@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from overlay.avro import parse_schema
 from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, StreamConfig, fill_defaults
 from overlay.config.consumer import PartitionBy
@@ -22,6 +23,7 @@ from overlay.dispatch.dispatcher import Dispatcher, Offer
 from overlay.dispatch.effect_encoder import EffectEncoder
 from overlay.dispatch.reply_address import ReplyRule
 from overlay.dispatch.served_consumer import Beginning, slot
+from overlay.field import Field, FieldKind
 from overlay.index.ledger.allocate import restart
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.start_positions import patterns
@@ -33,10 +35,15 @@ from overlay.output.assemble import Body, make_envelope
 from overlay.output.batch_builder import OutputTopic
 from overlay.output.encoded_batch import EncodedBatch, encode_records
 from overlay.output.record import Record
+from overlay.protobuf import Field as MessageField
+from overlay.protobuf import Kind, Message
+from overlay.scan import make_plan
+from overlay.scan.avro.reader import AvroFormat
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
+from overlay.scan.protobuf.reader import ProtobufFormat
 
 from .round.pipeline import Pipeline
 from .round.task import Reader, Task
@@ -80,11 +87,32 @@ def load_kernels() -> None:
             restart(ledger.standing, {task.source: LogPosition(0)})
         )  # as after an unclean election
         _load_dispatcher(plain[0].output_topic, [offer for _, offer in outcome.offers])
+    _load_formats()
     # numba leaves a million objects behind that live as long as the process; unfrozen, each full
     # garbage collection would look at all of them and delay deliveries by 100 ms
     gc.collect()
     gc.freeze()
     log.info("kernels loaded", seconds=round(monotonic() - began, 1))
+
+
+def _load_formats() -> None:
+    """Read a field of an Avro value and of a Protobuf message. Only the kernels that this loads are
+    wanted.
+    """
+    plan = make_plan([Field(FieldKind.VALUE, "v")])
+    schema = parse_schema({"type": "record", "name": "W", "fields": [{"name": "v", "type": "long"}]})
+    message = Message("W", {"v": MessageField("v", 1, Kind.INT64, is_repeated=False, has_presence=False)})
+    formats = (
+        (AvroFormat({0: schema}, is_framed=False), b"\x02"),
+        (ProtobufFormat({0: [((0,), message)]}, is_framed=False), b"\x08\x01"),
+    )
+    for declared, value in formats:
+        extractor = declared.prepare(plan.paths)
+        at, size = np.zeros((plan.width, 1), np.int64), np.full((plan.width, 1), len(value), np.int64)
+        buf = np.zeros(len(value) + int(extractor.find_room(size[0])[0]), np.uint8)
+        buf[: len(value)] = np.frombuffer(value, np.uint8)
+        extractor.extract(buf, at, size, plan.value_slot, 0, 1, len(value))
+        assert buf[at[0, 0] :][: size[0, 0]].tobytes() == b"1"
 
 
 def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | None) -> Reader:

@@ -39,13 +39,15 @@ def test_scan_measures_every_peer(bootstrap: str, capsys: pytest.CaptureFixture[
 def test_sql_measures_every_case(bootstrap: str) -> None:
     cases = {case.name: case for case in sql.measure(load(bootstrap, SMALL.scale), SMALL, Progress(io.StringIO()))}
     peers = {name: set(case.peers) for name, case in cases.items()}
-    by_headers, by_json = {"confluent", "subject"}, {"orjson", "subject"}
+    by_headers, by_json, by_avro = {"confluent", "subject"}, {"orjson", "subject"}, {"fastavro", "json"}
     assert peers == {
         "16%/headers": by_headers,
         "2.5%/headers": by_headers,
         "0.1%/headers": by_headers,
         "16%/json": by_json,
         "0.1%/json": by_json,
+        "16%/avro": by_avro,
+        "0.1%/avro": by_avro,
         "100 filters": {"one"},
         "100 equal": {"one"},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from overlay.avro import parse_schema
 from overlay.config import ConsumerConfig, StreamConfig, TopicsConfig, fill_defaults
 from overlay.config.consumer import AckPolicy
 from overlay.config.document import parse_document
@@ -32,8 +34,12 @@ from overlay.index.skip import encode as chunks
 from overlay.kafka import header_names
 from overlay.kafka.log_position import LogPosition
 from overlay.kafka.records import StoredRecord
+from overlay.protobuf import Field as MessageField
+from overlay.protobuf import Kind, Message
 from overlay.scan import Decoder, Malformed, make_plan
+from overlay.scan.avro.reader import AvroFormat
 from overlay.scan.codec import Arena
+from overlay.scan.protobuf.reader import ProtobufFormat
 from overlay.state import job_plan
 from overlay.state.shard_state import ConsumerState, Delta, StateReplay, StateUnreadable, encode
 from tests.oracle.batches import Record
@@ -280,6 +286,47 @@ def read_batches(data: bytes) -> None:
         assert isinstance(piece, Malformed) or len(piece) <= 2 * ARENA_BYTES
 
 
+ENCODED = (
+    # in each: a text, a map, a list of itself, a double that Python has to spell
+    b"\x06abc\x02\x02k\x04\x00\x02\x00\x00" + struct.pack("<d", 5e-324),
+    b'\x01\x02\x06a"b\x02\x06xyz\x00\x00\x00' + bytes(16),
+    b'\x0a\x03abc\x12\x05\x0a\x03a"b\x21' + struct.pack("<d", 5e-324) + b"\x1b\x08\x01\x1c",
+)
+RECORD = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": "a", "type": "string"},
+        {"name": "m", "type": {"type": "map", "values": "long"}},
+        {"name": "e", "type": {"type": "array", "items": ["null", "R"]}},
+        {"name": "x", "type": "double"},
+    ],
+}
+
+
+@cache
+def list_decoders() -> list[Decoder]:
+    """Return decoders of values of Avro and of Protobuf, with the fields of a record that contains itself."""
+    message = Message(
+        "M",
+        {"a": MessageField("a", 1, Kind.STRING, False, False), "x": MessageField("x", 4, Kind.DOUBLE, False, False)},
+    )
+    message.fields["b"] = MessageField("b", 2, Kind.MESSAGE, False, True, 0, message)
+    formats = (
+        AvroFormat({0: parse_schema(RECORD)}, is_framed=False),
+        ProtobufFormat({0: [((0,), message)]}, is_framed=False),
+    )
+    plan = make_plan(Field(FieldKind.VALUE, path) for path in ("a", "b.a", "b.b.x", "x"))
+    return [Decoder(plan, values=each, arena=Arena(1 << 16, ARENA_BYTES)) for each in formats]
+
+
+def read_encoded(data: bytes) -> None:
+    batch = np.frombuffer(batches.build([Record(0, 1_700_000_000_000, b"k", data, [])]), np.uint8)
+    for decoder in list_decoders():
+        for piece in decoder.decode(batch):
+            assert isinstance(piece, Malformed) or len(piece) <= 1
+
+
 def list_batches() -> list[bytes]:
     rows = [Record(i, 1_700_000_000_000 + i, b"k", value, [(b"to", b"a")]) for i, value in enumerate(VALUES)]
     return [batches.build(rows, codec=codec, xerial=True) for codec in range(5)]
@@ -341,6 +388,7 @@ def list_surfaces() -> list[Surface]:
         Surface("fleet", read_status, list_statuses()),
         Surface("batches", read_batches, list_batches(), (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
         Surface("values", read_value, VALUES, (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
+        Surface("encoded values", read_encoded, ENCODED, (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
         Surface("filters", read_filter, SQL, (FilterSyntaxError,), FILTERS),
         Surface("files", read_file, [STREAM], (ConfigError,), FILES, 3_000),
     ]

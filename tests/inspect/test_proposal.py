@@ -100,8 +100,8 @@ def test_values_that_are_not_decoded_are_named() -> None:
     found = propose(make_sample(make_record(at, raw=framed, headers={"kind": "ab"[at % 2]}) for at in range(40)))
     assert found.subject.template == "orders.{header:kind}"
     assert found.notes == (
-        "40 of 40 values are Avro with a schema registry: not decoded yet; "
-        "subjects come from headers, key and topic only",
+        "40 of 40 values are Avro with a schema registry: fields can be named once the stream's file has the schemas, "
+        "under `values`; subjects come from headers, key and topic only",
     )
 
 

@@ -1,8 +1,7 @@
-"""Values that are no JSON: named as what they are, and read through a decoder where there is one."""
+"""Values that are no JSON: named as what they are, and read where their format is declared."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,13 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlay.arrays import Bytes, Ints
+from overlay.avro import parse_schema
 from overlay.field import Field, FieldKind
 from overlay.inspect.formats import ValueFormat
 from overlay.inspect.formats import recognise as inspect
-from overlay.scan import MALFORMED, MISSING, UNDECODED, Decoder, Encoding, Records, make_plan
-from overlay.scan.values import FRAME, Documents, recognise
+from overlay.scan import MALFORMED, MISSING, UNDECODED, Decoder, Encoding, Records, decode, make_plan
+from overlay.scan.avro.reader import AvroFormat
+from overlay.scan.codec import Arena
+from overlay.scan.values import recognise
 from tests.oracle.batches import Record
+from tests.support.avro import encode
 from tests.support.batches import build
 
 PLAN = make_plan([Field(FieldKind.VALUE, "a"), Field(FieldKind.VALUE, "b.c")])
@@ -81,37 +83,102 @@ def test_the_scan_and_init_name_the_same_formats(value: bytes) -> None:
     assert (found == Encoding.AVRO_FILE) == (form is ValueFormat.AVRO_FILE)
 
 
-class Framed:
-    """Reads JSON of a schema registry: its documents are the values without their frames."""
-
-    def decode(self, buf: Bytes, at: Ints, size: Ints) -> Documents:
-        texts = [buf[a + FRAME : a + n].tobytes() for a, n in zip(at.tolist(), size.tolist(), strict=True)]
-        sizes = np.array([len(text) if text.startswith(b"{") else UNDECODED for text in texts], np.int64)
-        ends = np.cumsum([len(text) for text in texts])
-        return Documents(np.frombuffer(b"".join(texts), np.uint8), ends - [len(text) for text in texts], sizes)
-
-
-documents = st.fixed_dictionaries(
-    {}, optional={"a": st.integers(), "b": st.fixed_dictionaries({"c": st.text(max_size=5)})}
-)
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "a", "type": "long"},
+        {"name": "b", "type": {"type": "record", "name": "Inner", "fields": [{"name": "c", "type": "string"}]}},
+    ],
+}
+AVRO = b"\x0a\x06xyz"  # a = 5, b.c = "xyz"
+FIVE, TEXT = b"5", b'"xyz"'
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(documents, st.sampled_from([b"", b"\0\0\0\0\x09"])), min_size=1, max_size=8))
-def test_a_decoder_makes_fields_of_its_format_readable(values: list[tuple[dict[str, object], bytes]]) -> None:
-    raw = [frame + json.dumps(document).encode() for document, frame in values]
-    plain = [json.dumps(document).encode() for document, _ in values]
-    decoder = Decoder(PLAN, decoders={Encoding.REGISTRY: Framed()})
-    assert find(raw, decoder) == find(plain, Decoder(PLAN))
-
-
-def test_a_decoder_leaves_what_it_cannot_read() -> None:
-    decoder = Decoder(PLAN, decoders={Encoding.REGISTRY: Framed()})
-    values = [b"\0\0\0\0\x09\x02\x06abc", b'\0\0\0\0\x09{"a":5}', b"Obj\x01", b'{"a":6}', b'\0\0\0\0\x09{"a']
-    assert find(values, decoder) == [
-        [UNDECODED, UNDECODED],
-        [b"5", MISSING],
-        [UNDECODED, UNDECODED],
-        [b"6", MISSING],
+def test_a_declared_format_takes_the_place_of_json() -> None:
+    decoder = Decoder(PLAN, values=AvroFormat({0: parse_schema(ORDER)}, is_framed=False))
+    assert find([AVRO, None, AVRO[:3], b"", b'{"a":1}', AVRO + b"more"], decoder) == [
+        [FIVE, TEXT],
+        [MISSING, MISSING],
+        [FIVE, MALFORMED],
         [MALFORMED, MALFORMED],
+        [b"-62", MALFORMED],
+        [FIVE, TEXT],
     ]
+
+
+def test_a_schema_is_found_by_the_id_in_front_of_the_value() -> None:
+    other = {**ORDER, "fields": ORDER["fields"][1:]}
+    schemas = {7: parse_schema(ORDER), 70_000: parse_schema(other)}
+    decoder = Decoder(PLAN, values=AvroFormat(schemas, is_framed=True))
+    values = [
+        b"\0\0\0\0\7" + AVRO,
+        b"\0\0\1\x11\x70" + AVRO[1:],
+        b"\0\0\0\0\x08" + AVRO,
+        b"\0\0\0\0\7",
+        b"\0\0\0\0",
+        AVRO,
+        b"",
+        b"Obj\x01",
+        b"\0\0\0\0\7" + AVRO,
+    ]
+    assert find(values, decoder) == [
+        [FIVE, TEXT],
+        [MISSING, TEXT],
+        [UNDECODED, UNDECODED],
+        *([[MALFORMED, MALFORMED]] * 4),
+        [UNDECODED, UNDECODED],
+        [FIVE, TEXT],
+    ]
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+def test_texts_of_a_slice_do_not_overwrite_its_records(codec: int) -> None:
+    """Longer texts than the arena has room for, in batches of one fetch and of several slices."""
+    values = [AVRO[:1] + b"\xfe\x07" + b'"' * 511] * 40
+    batches = [
+        build([Record(at + i, 0, b"key", value, []) for i, value in enumerate(values)], base_offset=at, codec=codec)
+        for at in range(0, 400, 40)
+    ]
+    arena = Arena(256, 1 << 22)
+    decoder = Decoder(
+        PLAN, slice_bytes=50_000, arena=arena, values=AvroFormat({0: parse_schema(ORDER)}, is_framed=False)
+    )
+    seen = 0
+    for piece in decoder.decode(np.frombuffer(b"".join(batches), np.uint8)):
+        assert isinstance(piece, Records)
+        for row in range(len(piece)):
+            at, size = piece.at[:, row].tolist(), piece.size[:, row].tolist()
+            texts = [piece.buf[a : a + n].tobytes() for a, n in zip(at, size, strict=True)]
+            assert texts == [FIVE, b'"' + b'\\"' * 511 + b'"', values[0]]
+            seen += 1
+    assert seen == 400
+
+
+def test_records_whose_texts_need_much_room_come_in_several_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record's texts may need more than the room; the others go with their neighbours."""
+    monkeypatch.setattr(decode, "TEXT_BYTES", 1_000)
+    lengths = [1, 1, 400, 2_000, 1, 300, 0, 1]
+    values = [encode_order("x" * length) for length in lengths]
+    batches = [
+        build([Record(at + i, 0, b"key", value, []) for i, value in enumerate(values)], base_offset=at)
+        for at in (0, len(values))
+    ]
+    buf = np.frombuffer(b"".join(batches), np.uint8)
+    for start in range(2 * len(values)):
+        decoder = Decoder(PLAN, values=AvroFormat({0: parse_schema(ORDER)}, is_framed=False))
+        seen, position, slices = [], start, 0
+        for piece in decoder.decode(buf, start):
+            assert isinstance(piece, Records)
+            rooms = decoder._extractor.find_room(piece.size[PLAN.value_slot]) if decoder._extractor else np.zeros(1)
+            assert len(piece) <= 1 or rooms.sum() <= 1_000
+            assert piece.offset.tolist() == list(range(position, piece.next_offset))
+            seen += [int(size) - 2 for size in piece.size[1]]
+            position, slices = piece.next_offset, slices + 1
+        assert seen == (lengths * 2)[start:]
+        assert position == 2 * len(values)
+        assert start or slices > 4
+
+
+def encode_order(text: str) -> bytes:
+    return AVRO[:1] + encode("string", text)

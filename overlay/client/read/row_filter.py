@@ -22,7 +22,7 @@ from overlay.index.ledger.ledger import Ledger
 from overlay.index.skip.probes import NO_PART
 from overlay.index.skip.probes import Part as Test
 from overlay.kafka.fetcher import Fetched
-from overlay.match import Addressed, Addressing, Audience, Masks
+from overlay.match import Addressed, Addressing, Audience, Masks, make_addressing
 from overlay.match.values import ValueMasks
 from overlay.scan import Malformed
 from overlay.scan.columns import NO_TIMESTAMP
@@ -110,7 +110,7 @@ class RowFilter:
         stream = request.stream
         self._form = form or request.make_form()
         self.schema = self._form.schema
-        self._addressing = addressing or Addressing(stream.subject.rule, stream.patterns)
+        self._addressing = addressing or make_addressing(stream)
         self._masks, self._values = Masks([request.filter], stream.properties), ValueMasks([request.values])
         self._fields = tuple(dict.fromkeys((*self._masks.fields, *self._values.fields, *self._form.fields)))
         self._by_subject = Test.SUBJECT

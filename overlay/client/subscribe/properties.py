@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from overlay.config.stream import Property, PropertyType, is_sectioned
+from overlay.config.values import ValuesConfig
 from overlay.field import Field, FieldKind
+from overlay.match.formats import make_format
 from overlay.scan.columns import Origin, gather
 from overlay.scan.json.search import extract
 from overlay.scan.plan import make_plan
@@ -30,15 +32,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 class PropertyReader:
     """A reader of the properties that a stream declares. Fields of filters' fixed sections, such as `p.message_id`, are
-    left out.
+    left out. `values`: the format of the messages' values.
     """
 
-    def __init__(self, declared: Mapping[str, Property]) -> None:
+    def __init__(self, declared: Mapping[str, Property], values: ValuesConfig | None = None) -> None:
         own = {name: entry for name, entry in declared.items() if not is_sectioned(name)}
         self._fields = {
             name: (entry.source or Field(FieldKind.HEADER, name), entry.type) for name, entry in own.items()
         }
         self._plan = make_plan(field for field, _ in self._fields.values() if field.kind is FieldKind.VALUE)
+        form = make_format(values) if values is not None and self._plan.paths.count else None
+        self._extractor = None if form is None else form.prepare(self._plan.paths)
 
     def read(self, message: Delivered) -> dict[str, Value]:
         """Return the value of each property of a message, by name."""
@@ -46,9 +50,15 @@ class PropertyReader:
         document = np.frombuffer(value or b"", np.uint8)
         places = np.zeros((self._plan.width, 1), np.int64)
         sizes = np.full((self._plan.width, 1), MISSING, np.int64)
-        if self._plan.value_slot >= 0 and value is not None:
-            sizes[self._plan.value_slot] = len(value)
-            extract(document, places, sizes, self._plan.value_slot, self._plan.paths, 0, 1)
+        slot = self._plan.value_slot
+        if slot >= 0 and value is not None:
+            sizes[slot] = len(value)
+            if self._extractor is None:
+                extract(document, places, sizes, slot, self._plan.paths, 0, 1)
+            else:
+                room = int(self._extractor.find_room(sizes[slot])[0])
+                document = np.concatenate((document, np.empty(room, np.uint8)))
+                self._extractor.extract(document, places, sizes, slot, 0, 1, len(value))
         found: dict[str, Value] = {}
         for name, (field, kind) in self._fields.items():
             if field.kind is FieldKind.VALUE:

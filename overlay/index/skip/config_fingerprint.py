@@ -4,7 +4,8 @@ meaning.
 The config may change while the index stays. A header that was sealed before `carrier` was listed
 under `index.terms` has no term of any carrier; this must not be taken for "no such record". So a
 header says what it was made from: one fingerprint of the subject rule, the stream's subjects and
-the filter value, and one of each property with terms or a zone, of its name, type and source. A
+the filter value, and one of each property with terms or a zone, of its name, type and source. Where
+one of these is read from values that are not JSON, the schemas of the values count as well. A
 reader of the header compares these with the current ones. If the first differs, other records
 belonged to the stream, and only what is said of the whole log holds: offsets, times, sizes, the
 number of records.
@@ -12,12 +13,15 @@ number of records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import mmh3
 
 from overlay.config.stream import FilterValue, StreamConfig, SubjectSource
+from overlay.config.values import ValueFormat
+from overlay.field import FieldKind, parse_template
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,10 @@ def find_config_fingerprint(stream: StreamConfig) -> ConfigFingerprint:
     """Return the fingerprints that headers get if they are sealed under this config. Equal
     fingerprints mean that a header's contents still have the same meaning.
     """
-    about = ("subject", _write(stream.subject), *sorted(stream.subjects), _write(stream.filter_value))
+    about = (
+        *("subject", _write(stream.subject), *sorted(stream.subjects), _write(stream.filter_value)),
+        *_describe_values(stream, (stream.subject.template, stream.filter_value.template)),
+    )
     index = stream.index
     return ConfigFingerprint(
         _fingerprint(about),
@@ -49,7 +56,17 @@ def find_config_fingerprint(stream: StreamConfig) -> ConfigFingerprint:
 
 def _describe(stream: StreamConfig, name: str) -> tuple[str, ...]:
     declared = stream.properties[name]
-    return name, declared.type.value, declared.from_
+    return name, declared.type.value, declared.from_, *_describe_values(stream, (declared.from_,))
+
+
+def _describe_values(stream: StreamConfig, templates: Iterable[str | None]) -> Iterator[str]:
+    """Yield the format of the values with its schemas, if a template reads fields of values of
+    another format than JSON: they decide what such a field is.
+    """
+    fields = (part for text in templates for part in parse_template(text or ""))
+    is_read = any(not isinstance(part, str) and part.kind is FieldKind.VALUE for part in fields)
+    if is_read and stream.values.format is not ValueFormat.JSON:
+        yield json.dumps(stream.values.model_dump(mode="json"), sort_keys=True)
 
 
 def _write(source: SubjectSource | FilterValue) -> str:

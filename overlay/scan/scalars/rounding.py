@@ -35,8 +35,8 @@ def _tabulate() -> Words:
     return np.array(words, np.uint64)
 
 
-_FIVES = _tabulate()
-_FIVES.setflags(write=False)
+FIVES = _tabulate()
+FIVES.setflags(write=False)
 
 
 @kernel
@@ -52,9 +52,9 @@ def round_decimal(digits: np.uint64, power: Int) -> np.uint64:
     # enough.
     shift = _count_leading(digits)
     digits <<= np.uint64(shift)
-    high, low = _multiply(digits, _FIVES[power - LEAST, 0])
+    high, low = multiply(digits, FIVES[power - LEAST, 0])
     if high & np.uint64(0x1FF) == np.uint64(0x1FF):
-        more = _multiply(digits, _FIVES[power - LEAST, 1])[0]
+        more = multiply(digits, FIVES[power - LEAST, 1])[0]
         low += more
         if low < more:
             high += np.uint64(1)
@@ -91,7 +91,7 @@ def _count_leading(word: np.uint64) -> Int:
 
 
 @kernel
-def _multiply(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
+def multiply(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Return the 128-bit product of two words: (high, low)."""
     half = np.uint64(32)
     a_high, a_low, b_high, b_low = a >> half, a & _LOW, b >> half, b & _LOW

@@ -21,7 +21,7 @@ from overlay.dispatch.dispatcher import Offer
 from overlay.field import Field
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.log_position import LogPosition
-from overlay.match import Addressed, Addressing, Audience, Masks, Selection
+from overlay.match import Addressed, Audience, Masks, Selection, make_addressing
 from overlay.match.record_slice import keep
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId
@@ -66,7 +66,7 @@ class Pipeline:
         streams that have one. `pending_estimate`: None leaves num_pending unknown.
         """
         self._streams = streams
-        self._addressing = {name: Addressing(s.subject.rule, s.patterns) for name, s in streams.items()}
+        self._addressing = {name: make_addressing(s) for name, s in streams.items()}
         self._screens: dict[tuple[object, ...], _Screen] = {}
         self._by_readers: dict[tuple[Dictionary, int], tuple[tuple[Reader, ...], _Screen]] = {}
         """By dictionary and the id of a task's readers, which are mostly those of the last round."""

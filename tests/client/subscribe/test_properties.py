@@ -10,6 +10,7 @@ import pytest
 from overlay.client.subscribe.message import Delivered
 from overlay.client.subscribe.properties import PropertyReader
 from overlay.config.stream import Property
+from overlay.config.values import ValuesConfig
 
 TOKEN = b"$JS.ACK._.4x1.S.c.1.7.7.1700000000123000000.0"
 
@@ -30,8 +31,8 @@ class Record:
         return [*self._headers, ("Nats-Subject", b"t"), ("Nats-Reply-To", TOKEN)]
 
 
-def read(declared: dict[str, dict[str, str]], **record: Any) -> dict[str, object]:
-    reader = PropertyReader({name: Property.model_validate(entry) for name, entry in declared.items()})
+def read(declared: dict[str, dict[str, str]], values: ValuesConfig | None = None, **record: Any) -> dict[str, object]:
+    reader = PropertyReader({name: Property.model_validate(entry) for name, entry in declared.items()}, values)
     fields = {"key": None, "value": None, "headers": [], **record}
     return dict(reader.read(Delivered(cast(Any, Record(**fields)), TOKEN, cast(Any, None))))
 
@@ -70,6 +71,24 @@ def test_fields_of_the_value() -> None:
     assert read(declared, value=None) == dict.fromkeys(declared)
     assert read(declared, value=b"") == dict.fromkeys(declared)
     assert read(declared, value=b"\x00Avro")["delay"] is None
+
+
+def test_fields_of_avro_values() -> None:
+    fields = [{"name": "at", "type": "long"}, {"name": "tail", "type": ["null", "string"]}]
+    values = ValuesConfig.model_validate(
+        {"format": "avro", "schema": {"type": "record", "name": "R", "fields": fields}}
+    )
+    declared = {
+        "at": {"type": "timestamp", "from": "{value:at}"},
+        "tail": {"type": "string", "from": "{value:tail}"},
+        "late": {"type": "boolean"},
+    }
+    some = b"\xd0\x0f\x02\x06N\xc3\xa6"
+    moment = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    headers = [("late", b"true")]
+    assert read(declared, values, value=some, headers=headers) == {"at": moment, "tail": "Næ", "late": True}
+    assert read(declared, values, value=some[:3] + b"\x08N") == {"at": moment, "tail": None, "late": None}
+    assert read(declared, values, value=None) == read(declared, values, value=b"") == dict.fromkeys(declared)
 
 
 def test_the_key_and_what_the_source_record_had() -> None:

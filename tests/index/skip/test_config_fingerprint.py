@@ -48,3 +48,17 @@ def test_a_property_is_its_name_type_and_source() -> None:
     assert same.terms == config_fingerprint.terms
     for declared in ("double", {"type": "long", "from": "{value:x}"}):
         assert find_config_fingerprint(make(properties={"x": declared})).terms != config_fingerprint.terms
+
+
+def test_schemas_count_where_values_are_read_by_them() -> None:
+    schemas = [
+        {"type": "record", "name": "R", "fields": [{"name": name, "type": "long"} for name in names]}
+        for names in ("x", "xy")
+    ]
+    values = [{"format": "avro", "schema": schema} for schema in schemas]
+    of_header = [find_config_fingerprint(make(values=each)) for each in ("json", *values)]
+    assert of_header[0] == of_header[1] == of_header[2]
+    read = {"properties": {"x": {"type": "long", "from": "{value:x}"}}, "subject": {"template": "s.{value:x}"}}
+    found = [find_config_fingerprint(make(values=each, **read)) for each in ("json", *values)]
+    assert len({each.subject for each in found}) == len({each.terms["x"] for each in found}) == len(values) + 1
+    assert find_config_fingerprint(make(**read)) == found[0]

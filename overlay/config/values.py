@@ -1,0 +1,233 @@
+"""The format of a stream's values, as its file declares it, with the schemas that it names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from overlay import avro, protobuf
+from overlay.avro import Type, find_types, parse_schema
+from overlay.errors import SchemaError
+from overlay.field import Field as RecordField
+from overlay.protobuf import Message, find_field, parse_descriptors
+
+from .document import Path
+from .model import Model
+
+SCHEMA_SUFFIX = ".avsc"
+
+
+class ValueFormat(StrEnum):
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+_SUFFIXES = {ValueFormat.AVRO: SCHEMA_SUFFIX, ValueFormat.PROTOBUF: ".desc"}
+_COMPILED = "file_descriptor_set"
+"""The member of a schema of Protobuf that has the contents of its file, as Base64."""
+
+Schema = dict[str, Any] | tuple[Any, ...]
+"""A schema: of Avro as the data of its JSON text, of Protobuf as a mapping with _COMPILED."""
+Find = Callable[[Sequence[str]], Iterable[tuple[str, tuple[str, ...]]]]
+"""Returns the types that a path leads to in one type of values: what messages call each, and what it can be read
+as. Raises SchemaError if there is none."""
+
+
+_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+
+
+def _is_id(text: str) -> bool:
+    """Return whether a text is the id of a schema: a whole number of 32 bits, spelled in one way only."""
+    return _ID.fullmatch(text) is not None and int(text) < 1 << 32
+
+
+def _check_schema(value: object) -> object:
+    if value is not None and not isinstance(value, str | dict | tuple):
+        raise ValueError("a schema is the name of a file, or a mapping or a list as in such a file")
+    return value
+
+
+def _check_schemas(value: object) -> object:
+    if isinstance(value, dict):
+        if odd := [key for key in value if not _is_id(str(key))]:
+            raise ValueError(f"{odd[0]!r} is no id of a schema. Ids are whole numbers, in quotes")
+        if odd := [key for key, schema in value.items() if not isinstance(schema, dict | tuple)]:
+            raise ValueError(f"the schema of {odd[0]} is no mapping and no list")
+    elif value is not None and not isinstance(value, str):
+        raise ValueError("schemas are the name of a folder, or a mapping of ids to schemas")
+    return value
+
+
+class ValuesConfig(Model):
+    """How the values of a stream's messages are written."""
+
+    format: Annotated[ValueFormat, Field(strict=False)] = ValueFormat.JSON
+    """`json`; or `avro` or `protobuf`, which need one of schema and schemas."""
+    schema_: Annotated[str | Schema | None, BeforeValidator(_check_schema), Field(alias="schema")] = None
+    """The schema of all values: the name of its file in the config folder, or the schema itself."""
+    message: str = ""
+    """With a schema of Protobuf: the full name of the message that the values are; may be left out if it has one."""
+    schemas: Annotated[str | dict[str, Schema] | None, BeforeValidator(_check_schemas)] = None
+    """The schemas of values that begin with their schema's id, as serialisers with a schema registry
+    write them: the name of a folder in the config folder with a file for each (ID.avsc or ID.desc), or
+    the schemas themselves by id."""
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        given = [name for name, value in (("schema", self.schema_), ("schemas", self.schemas)) if value is not None]
+        if self.format is ValueFormat.JSON and given:
+            raise ValueError(f"{given[0]} is for values of another format. Write format: avro, or format: protobuf")
+        if self.format is not ValueFormat.JSON and len(given) != 1:
+            raise ValueError(f"format {self.format} needs exactly one of schema and schemas")
+        if self.message and (self.format is not ValueFormat.PROTOBUF or self.is_framed):
+            raise ValueError("message goes with format: protobuf and a schema. Leave it out")
+        return self
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether each value begins with the id of its schema."""
+        return self.schemas is not None
+
+    @property
+    def types(self) -> dict[int, Type]:
+        """The schemas of Avro by id, parsed; a schema for all values has the id 0.
+
+        Raises SchemaError. Schemas that files name are read by `read_schemas` first.
+        """
+        return {id: parse_schema(schema) for id, schema in self._list_schemas()}
+
+    @property
+    def messages(self) -> dict[int, list[tuple[tuple[int, ...], Message]]]:
+        """The message types of Protobuf by the id of their schema, with the indexes by which
+        serialisers name them. A schema for all values has the id 0 and one type.
+
+        Raises SchemaError.
+        """
+        found = {id: parse_descriptors(_decompose(schema)) for id, schema in self._list_schemas()}
+        if self.is_framed:
+            return {id: each.list_places() for id, each in found.items()}
+        return {id: [((0,), each.find_message(self.message))] for id, each in found.items()}
+
+    def _list_schemas(self) -> Iterator[tuple[int, object]]:
+        if isinstance(self.schemas, dict):
+            yield from ((int(id), schema) for id, schema in self.schemas.items())
+        elif self.schema_ is not None:
+            yield 0, self.schema_
+
+    def make_finders(self) -> list[Find]:
+        """Return a finder for each type of values, that of the latest schema last; none for JSON.
+
+        Raises SchemaError.
+        """
+        match self.format:
+            case ValueFormat.AVRO:
+                return [partial(_find_avro, type) for _, type in sorted(self.types.items())]
+            case ValueFormat.PROTOBUF:
+                found = [message for _, places in sorted(self.messages.items()) for _, message in reversed(places)]
+                return [partial(_find_protobuf, message) for message in found]
+            case _:
+                return []
+
+
+def _find_avro(root: Type, path: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(type.title, avro.find_readings(type)) for type in find_types(root, path)]
+
+
+def _find_protobuf(root: Message, path: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    found = find_field(root, path)
+    return [(found.title, protobuf.find_readings(found))]
+
+
+def _decompose(schema: object) -> bytes:
+    """Return the contents of the file of a schema of Protobuf. Raises SchemaError."""
+    coded = schema.get(_COMPILED) if isinstance(schema, Mapping) else None
+    if not isinstance(coded, str):
+        raise SchemaError(
+            f"a schema of Protobuf is the name of a file, or {{{_COMPILED}: TEXT}} with the file in Base64"
+        )
+    try:
+        return base64.b64decode(coded, validate=True)
+    except ValueError as error:
+        raise SchemaError(f"{_COMPILED} is not Base64: {error}") from error
+
+
+def read_schemas(values: ValuesConfig, folder: FilePath) -> ValuesConfig:
+    """Return the format with the contents of the files that it names in place of their names, all
+    of them parsed once. `folder`: from which on the names count.
+
+    Raises SchemaError with the name of the file.
+    """
+    if isinstance(values.schema_, str):
+        values = values.model_copy(update={"schema_": _read_file(values.format, folder / values.schema_)})
+    elif isinstance(values.schemas, str):
+        values = values.model_copy(update={"schemas": _read_folder(values.format, folder / values.schemas)})
+    values.make_finders()
+    return values
+
+
+def _read_folder(format: ValueFormat, folder: FilePath) -> dict[str, Schema]:
+    suffix = _SUFFIXES[format]
+    if not folder.is_dir():
+        raise SchemaError(f"there is no folder {folder}")
+    found = {}
+    for file in sorted(folder.glob(f"*{suffix}")):
+        if not _is_id(file.stem):
+            raise SchemaError(f"{file} is not named by the id of a schema. Rename it, such as 7{suffix}")
+        found[file.stem] = _read_file(format, file)
+    if not found:
+        raise SchemaError(f"{folder} has no file ID{suffix}, such as 7{suffix}")
+    return found
+
+
+def _read_file(format: ValueFormat, file: FilePath) -> Schema:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise SchemaError(f"{file} cannot be read: {error.strerror}") from error
+    try:
+        return _read_avro(data) if format is ValueFormat.AVRO else _read_protobuf(data)
+    except json.JSONDecodeError as error:
+        raise SchemaError(f"{file}:{error.lineno}:{error.colno} is not JSON: {error.msg}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise SchemaError(f"{file} is not JSON: {error}") from error
+    except SchemaError as error:
+        raise SchemaError(f"{file}: {error}") from error
+
+
+def _read_avro(data: bytes) -> Schema:
+    schema: Any = json.loads(data)
+    parse_schema(schema)
+    # a schema that is the name of a type would be taken for the name of a file
+    return schema if isinstance(schema, dict) else tuple(schema) if isinstance(schema, list) else {"type": schema}
+
+
+def _read_protobuf(data: bytes) -> Schema:
+    parse_descriptors(data)
+    return {_COMPILED: base64.b64encode(data).decode()}
+
+
+def check_field(finders: Iterable[Find], field: RecordField, kind: str = "") -> Iterator[tuple[Path, str]]:
+    """Yield what is wrong with a field of the values, if there is something: at () if no type has
+    it, at ("type",) if it is never of the property type `kind`.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    reasons: list[str] = []
+    for find in finders:
+        try:
+            found |= dict(find(field.path))
+        except SchemaError as error:
+            reasons.append(str(error))
+    readings = list(dict.fromkeys(reading for each in found.values() for reading in each))
+    if not found:
+        yield (), f"found {str(field)!r}, but {reasons[-1]}" + (" (of the latest schema)" if len(reasons) > 1 else "")
+    elif kind and kind not in readings:
+        yield ("type",), f"is {kind}, but {field.name} is {' or '.join(found)}. It can be read as {', '.join(readings)}"

@@ -1,0 +1,253 @@
+"""Schemas of a schema registry, asked for over HTTP and kept as files by id.
+
+The service never asks a registry: it reads the files. A registry's schema of an id never changes, so
+a file that is there is not asked for again.
+
+An Avro schema may refer to schemas of other subjects by name. A file has to be complete, so these
+are put in place of the first mention of their names.
+
+Source: Confluent's page "Schema Registry API Reference", subjects and versions.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPException, HTTPMessage
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, urlsplit
+
+from overlay.avro import parse_schema
+from overlay.config.values import SCHEMA_SUFFIX
+from overlay.errors import OverlayError, SchemaError
+
+TIMEOUT_S = 10.0
+"""Seconds that a registry may take for an answer."""
+_MOST_BYTES = 16 << 20
+"""Most bytes of an answer."""
+_MOST_REFERENCES = 1_000
+"""Most schemas that one schema may refer to, directly or through others."""
+_PRINTABLE = re.compile(r"[!-~]+", re.ASCII)
+_NAMED = ("record", "error", "enum", "fixed")
+USER, TOKEN = "basic.auth.user.info", "bearer.auth.token"
+CA, CERTIFICATE, KEY = "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"
+SETTINGS = (USER, TOKEN, CA, CERTIFICATE, KEY)
+"""Names of settings, as the clients of Confluent's registry have them."""
+
+
+class RegistryError(OverlayError):
+    """A schema registry gives no answer, or none that can be used. The operator acts; schemas that
+    are files already stay in use.
+    """
+
+
+class SchemaRegistry:
+    """A schema registry. `settings`: by the names of SETTINGS. Raises RegistryError if they conflict."""
+
+    def __init__(self, url: str, settings: Mapping[str, str]) -> None:
+        self._url = url.rstrip("/")
+        _check_url(url)
+        if unknown := [name for name in settings if name not in SETTINGS]:
+            raise RegistryError(f"-X {unknown[0]}: there is no such setting. There are {', '.join(SETTINGS)}")
+        if USER in settings and TOKEN in settings:
+            raise RegistryError(f"-X {TOKEN}: leave it out, or {USER}: there is one way to authenticate")
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if USER in settings:
+            coded = base64.b64encode(settings[USER].encode()).decode()
+            self._headers["Authorization"] = f"Basic {coded}"
+        elif TOKEN in settings:
+            if not _PRINTABLE.fullmatch(settings[TOKEN]):
+                # http.client would refuse it as well, with the secret in its message
+                raise RegistryError(f"-X {TOKEN}: a token has printable ASCII characters alone, no blanks, no line end")
+            self._headers["Authorization"] = f"Bearer {settings[TOKEN]}"
+        handlers = (_NoRedirect(), urllib.request.HTTPSHandler(context=_make_context(settings)))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def pull(self, subject: str, folder: Path) -> Iterator[tuple[Path, bool]]:
+        """Write a file for each version of a subject that has none yet. Yield the file of each
+        version, and whether it was written.
+
+        Raises RegistryError; what was written before stays.
+        """
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        # deleted versions as well: a topic keeps values longer than a registry its lists
+        for version in self._list_versions(f"{path}?deleted=true"):
+            known = self._ask(f"{path}/{version}?deleted=true")
+            try:
+                file = folder / f"{int(known['id'])}{SCHEMA_SUFFIX}"
+                if file.exists():
+                    yield file, False
+                    continue
+                schema = self._complete(known)
+                parse_schema(schema)
+            except (AttributeError, KeyError, OSError, TypeError, ValueError, RecursionError) as error:
+                reason = str(error) if isinstance(error, SchemaError) else f"{type(error).__name__}: {error}"
+                raise RegistryError(f"version {version} of subject {subject} cannot be used: {reason}") from error
+            _write(file, json.dumps(schema, indent=1))
+            yield file, True
+
+    def _list_versions(self, path: str) -> list[int]:
+        versions = self._ask(path)
+        if not isinstance(versions, list) or not all(isinstance(each, int) for each in versions):
+            raise RegistryError(f"{self._url}{path}: the answer is none of a schema registry: {versions!r:.100}")
+        return versions
+
+    def _complete(self, known: Any) -> object:
+        """Return the schema of a version with the schemas that it refers to in it."""
+        referred: dict[str, object] = {}
+        self._collect(known, referred)
+        return _Inlining(referred).put(_parse(known), "")
+
+    def _collect(self, known: Any, found: dict[str, object]) -> None:
+        for each in known.get("references") or ():
+            if each["name"] in found:
+                continue
+            if len(found) >= _MOST_REFERENCES:
+                raise SchemaError(f"it refers to more than {_MOST_REFERENCES} other schemas")
+            other = self._ask(
+                f"/subjects/{quote(each['subject'], safe='')}/versions/{int(each['version'])}?deleted=true"
+            )
+            found[each["name"]] = _parse(other)
+            self._collect(other, found)
+
+    def _ask(self, path: str) -> Any:
+        """Return the data of an answer. Raises RegistryError."""
+        # the URL comes from the operator's command line, and is one of HTTP
+        request = urllib.request.Request(self._url + path, headers=self._headers)
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                body = answer.read(_MOST_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            with error:  # it has the connection
+                raise RegistryError(f"{self._url}{path}: {_explain(error)}") from error
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise RegistryError(f"{self._url} gives no answer: {reason}. {_AGAIN}") from error
+        try:
+            if len(body) > _MOST_BYTES:
+                raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise RegistryError(f"{self._url}{path}: the answer is none of a schema registry: {error}") from error
+
+
+_AGAIN = "Schemas that are files already stay in use; run the command again when the registry answers"
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise RegistryError(f"{url!r} is no URL of a schema registry, such as http://localhost:8081")
+    if parts.username is not None or parts.password is not None:
+        # not repeated in the message: it has a password
+        raise RegistryError(f"the URL has a user in it, which the list of processes shows. Write -X {USER}=env:NAME")
+    if parts.query or parts.fragment:
+        raise RegistryError(f"{url!r} has more than the address of a schema registry. Leave out what follows the path")
+
+
+def _make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.get(CA))
+        if CERTIFICATE in settings or KEY in settings:
+            context.load_cert_chain(settings.get(CERTIFICATE, ""), settings.get(KEY))
+    except (OSError, ssl.SSLError) as error:
+        raise RegistryError(f"the certificates of -X ssl.* cannot be read: {error}") from error
+    return context
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the request, with its credentials, is for the registry's address alone."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        return None
+
+
+def _explain(error: urllib.error.HTTPError) -> str:
+    """Return what a registry's refusal means, and what to do."""
+    match error.code:
+        case 401 | 403:
+            return f"the registry refuses the credentials ({error.code}). Check -X {USER} or -X {TOKEN}"
+        case 404:
+            return "the registry has no such subject or version (404). Most are named TOPIC-value"
+        case code if 300 <= code < 400:
+            return f"the registry is at another address ({code}): {error.headers.get('Location', 'not said')}"
+        case code:
+            return f"the registry answers with status {code}. {_AGAIN}"
+
+
+def _parse(known: Any) -> object:
+    """Return the data of a version's schema. Raises SchemaError if it is not of Avro."""
+    kind = known.get("schemaType") or "AVRO"
+    if kind != "AVRO":
+        hint = ": compile its .proto file with protoc" if kind == "PROTOBUF" else ""
+        raise SchemaError(f"it is a schema of {kind}, and only those of AVRO can be fetched{hint}")
+    try:
+        return json.loads(known["schema"])
+    except json.JSONDecodeError:
+        return known["schema"]  # a type by its name alone, as old registries write it
+
+
+class _Inlining:
+    """Puts schemas in place of the first mention of their names. `referred`: by full name."""
+
+    def __init__(self, referred: Mapping[str, object]) -> None:
+        self._left = dict(referred)
+
+    def put(self, schema: object, namespace: str) -> object:
+        """Return a schema with the schemas that it mentions in it."""
+        if isinstance(schema, str):
+            for name in (f"{namespace}.{schema}", schema) if namespace and "." not in schema else (schema,):
+                if name in self._left:
+                    return self.put(_set_namespace(self._left.pop(name)), "")
+            return schema
+        if isinstance(schema, list):
+            return [self.put(part, namespace) for part in schema]
+        if not isinstance(schema, dict):
+            return schema
+        kind = schema.get("type")
+        if kind in _NAMED:
+            namespace = _find_namespace(schema, namespace)
+            fields = schema.get("fields")
+            return {**schema, "fields": self._put_fields(fields, namespace)} if isinstance(fields, list) else schema
+        parts = {key: self.put(schema[key], namespace) for key in ("items", "values") if key in schema}
+        return {**schema, **parts, "type": self.put(kind, namespace)}
+
+    def _put_fields(self, fields: Sequence[object], namespace: str) -> list[object]:
+        return [
+            {**field, "type": self.put(field.get("type"), namespace)} if isinstance(field, dict) else field
+            for field in fields
+        ]
+
+
+def _set_namespace(schema: object) -> object:
+    """Return a schema that has the same names wherever it is put."""
+    if isinstance(schema, dict) and schema.get("type") in _NAMED and "." not in str(schema.get("name")):
+        return {**schema, "namespace": schema.get("namespace", "")}
+    return schema
+
+
+def _find_namespace(schema: Mapping[str, object], namespace: str) -> str:
+    """Return the namespace of names within a named type."""
+    name, own = str(schema.get("name")), schema.get("namespace")
+    return name.rpartition(".")[0] if "." in name else own if isinstance(own, str) else namespace
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file as a whole: a service may read the folder at any time. Raises RegistryError."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise RegistryError(f"{file} cannot be written: {error.strerror}") from error

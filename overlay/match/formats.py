@@ -1,0 +1,19 @@
+"""The format of a stream's values, for the scan, from what the stream's file declares."""
+
+from __future__ import annotations
+
+from overlay.config.values import ValueFormat, ValuesConfig
+from overlay.scan.avro.reader import AvroFormat
+from overlay.scan.protobuf.reader import ProtobufFormat
+from overlay.scan.values import DeclaredFormat
+
+
+def make_format(values: ValuesConfig) -> DeclaredFormat | None:
+    """Return the format of values, None for JSON. The schemas in `values` have been checked."""
+    match values.format:
+        case ValueFormat.JSON:
+            return None
+        case ValueFormat.AVRO:
+            return AvroFormat(values.types, is_framed=values.is_framed)
+        case ValueFormat.PROTOBUF:
+            return ProtobufFormat(values.messages, is_framed=values.is_framed)

@@ -1,0 +1,1 @@
+"""Fields of Avro values, found in the bytes without decoding a value into objects."""

@@ -1,0 +1,198 @@
+"""The format of a stream's values: what a file may say, what its schemas must have, and the place of each problem."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pb2
+
+from overlay.config import Loaded
+from overlay.config.identity import identify
+from overlay.config.load import sign
+from overlay.config.values import ValueFormat, ValuesConfig
+from tests.config.folders import load_files, write_folder
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {
+            "name": "customer",
+            "type": [
+                "null",
+                {"type": "record", "name": "Customer", "fields": [{"name": "country", "type": "string"}]},
+            ],
+        },
+        {"name": "lines", "type": {"type": "array", "items": "string"}},
+    ],
+}
+SCHEMA = json.dumps(ORDER)
+FILE = "values: {format: avro, schema: schemas/order.avsc}\n"
+IDS = "values: {format: avro, schemas: schemas/orders}\n"
+FILES = {"schemas/order.avsc": SCHEMA, "schemas/orders/7.avsc": SCHEMA}
+
+
+def read(folder: Path, text: str, files: dict[str, str] | None = None) -> Loaded:
+    return load_files(folder, {"streams/s.yaml": f"name: S\ntopics: [t]\n{text}", **FILES, **(files or {})})
+
+
+def declare(of: str, type: str = "string") -> str:
+    return f"properties: {{x: {{type: {type}, from: '{{value:{of}}}'}}}}\n"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        FILE,
+        IDS,
+        f"values: {{format: avro, schema: {SCHEMA}}}\n",
+        f"values: {{format: avro, schemas: {{'7': {SCHEMA}}}}}\n",
+    ],
+)
+def test_schemas_of_files_and_in_place(values: str, tmp_path: Path) -> None:
+    loaded = read(tmp_path, values + declare("customer.country"))
+    assert loaded.problems == ()
+    config = loaded.streams["S"].values
+    assert config.format is ValueFormat.AVRO
+    assert config.is_framed == ("schemas" in values.replace("schemas/", ""))
+    assert [type.name for type in config.types.values()] == ["Order"]
+    assert list(config.types) == ([7] if config.is_framed else [0])
+
+
+def test_json_has_no_schemas(tmp_path: Path) -> None:
+    loaded = read(tmp_path, "values: json\n" + declare("any.thing"))
+    assert loaded.problems == ()
+    assert loaded.streams["S"].values.types == {}
+
+
+def write_compiled(folder: Path) -> None:
+    """Write a compiled schema of Protobuf, of the messages A and B, as a file and by an id."""
+    message = descriptor_pb2.FileDescriptorProto(name="x.proto", package="shop", syntax="proto3")
+    message.message_type.add(name="A").field.add(name="total", number=1, label=1, type=1)
+    message.message_type.add(name="B").field.add(name="lines", number=1, label=3, type=9)
+    data = descriptor_pb2.FileDescriptorSet(file=[message]).SerializeToString()
+    (folder / "ids").mkdir()
+    for name in ("shop.desc", "ids/7.desc"):
+        (folder / name).write_bytes(data)
+
+
+PROTOBUF = "values: {format: protobuf, schema: shop.desc, message: shop.A}\n"
+
+
+@pytest.mark.parametrize("values", [PROTOBUF, "values: {format: protobuf, schemas: ids}\n"])
+def test_compiled_schemas(values: str, tmp_path: Path) -> None:
+    write_compiled(tmp_path)
+    loaded = read(tmp_path, values + declare("total", "double"))
+    assert loaded.problems == ()
+    config = loaded.streams["S"].values
+    names = [message.name for _, message in config.messages[7 if config.is_framed else 0]]
+    assert names == (["shop.A", "shop.B"] if config.is_framed else ["shop.A"])
+    # what is loaded stands for itself, without its file
+    assert ValuesConfig.model_validate(config.model_dump(by_alias=True)).make_finders()
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("values: {format: protobuf}\n", "3:9: values", "format protobuf needs exactly one of schema and schemas"),
+        ("values: {format: protobuf, schema: shop.desc}\n", "3:36: values.schema", "which message are the values?"),
+        (PROTOBUF.replace("shop.A", "shop.C"), "3:36: values.schema", "there is no message 'shop.C'"),
+        ("values: {format: protobuf, schema: bad.desc}\n", "3:36: values.schema", "bad.desc: is no compiled schema"),
+        ("values: {format: protobuf, schema: {}}\n", "3:36: values.schema", "or {file_descriptor_set: TEXT}"),
+        ("values: {format: protobuf, schema: {file_descriptor_set: '?'}}\n", "3:36: values.schema", "is not Base64"),
+        ("values: {format: protobuf, schemas: ids, message: A}\n", "3:9: values", "message goes with"),
+        ("values: {format: avro, schema: x, message: A}\n", "3:9: values", "message goes with"),
+        ("values: {format: protobuf, schemas: schemas}\n", "3:37: values.schemas", "has no file ID.desc"),
+        (PROTOBUF + declare("lines"), "4:38: properties.x.from", "message shop.A has no field 'lines'"),
+        (PROTOBUF + declare("total"), "4:24: properties.x.type", "is string, but total is a double"),
+    ],
+)
+def test_problems_of_compiled_schemas(text: str, place: str, words: str, tmp_path: Path) -> None:
+    write_folder(tmp_path, {"bad.desc": "hello"})
+    write_compiled(tmp_path)
+    (problem,) = read(tmp_path, text).problems
+    assert str(problem).startswith(f"{tmp_path}/streams/s.yaml:{place}: ")
+    assert words in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("values: avro\n", "3:9: values", "exactly one of schema and schemas"),
+        ("values: {format: avr}\n", "3:18: values.format", "Did you mean avro?"),
+        ("values: {schema: x}\n", "3:9: values", "schema is for values of another format. Write format: avro"),
+        ("values: {format: avro, schema: x, schemas: y}\n", "3:9: values", "exactly one of"),
+        ("values: {format: avro, schema: 12}\n", "3:32: values.schema", "the name of a file"),
+        ("values: {format: avro, schemas: 12}\n", "3:33: values.schemas", "the name of a folder"),
+        ("values: {format: avro, schemas: {'7': {}, x: {}}}\n", "3:33: values.schemas", "'x' is no id of a schema"),
+        ("values: {format: avro, schemas: {'7': {}, '07': {}}}\n", "3:33: values.schemas", "'07' is no id of a schema"),
+        ("values: {format: avro, schemas: {'4294967296': {}}}\n", "3:33: values.schemas", "is no id of a schema"),
+        ("values: {format: avro, schemas: {'7': 3}}\n", "3:33: values.schemas", "the schema of 7 is no mapping"),
+        ("values: {format: avro, schema: {}}\n", "3:32: values.schema", "the schema has no type"),
+        (
+            "values: {format: avro, schema: none.avsc}\n",
+            "3:32: values.schema",
+            "none.avsc cannot be read: No such file",
+        ),
+        ("values: {format: avro, schema: bad.avsc}\n", "3:32: values.schema", "bad.avsc:2:1 is not JSON"),
+        ("values: {format: avro, schema: latin.avsc}\n", "3:32: values.schema", "latin.avsc is not JSON"),
+        ("values: {format: avro, schema: deep.avsc}\n", "3:32: values.schema", "deep.avsc is not JSON"),
+        (
+            "values: {format: avro, schema: wrong.avsc}\n",
+            "3:32: values.schema",
+            "field 'x' of record R has the unknown",
+        ),
+        ("values: {format: avro, schemas: none}\n", "3:33: values.schemas", "there is no folder"),
+        ("values: {format: avro, schemas: streams}\n", "3:33: values.schemas", "streams has no file ID.avsc"),
+        ("values: {format: avro, schemas: schemas}\n", "3:33: values.schemas", "order.avsc is not named by the id"),
+        (FILE + declare("customer.contry"), "4:38: properties.x.from", "Did you mean country?"),
+        (FILE + declare("customer"), "4:38: properties.x.from", "a record Customer. Name one of its fields"),
+        (FILE + declare("lines"), "4:38: properties.x.from", "lines is an array. It cannot be read"),
+        (FILE + declare("lines.x"), "4:38: properties.x.from", "which has no fields to name"),
+        (
+            FILE + declare("id"),
+            "4:24: properties.x.type",
+            "is string, but id is a long. It can be read as long, double",
+        ),
+        (IDS + declare("none"), "4:38: properties.x.from", "has no field 'none'"),
+        (FILE + "subject: {template: 's.{value:no}'}\n", "4:21: subject.template", "has no field 'no'"),
+        (FILE + "filter_value: {template: 's.{value:no}'}\n", "4:26: filter_value.template", "has no field 'no'"),
+    ],
+)
+def test_problems(text: str, place: str, words: str, tmp_path: Path) -> None:
+    files = {
+        "bad.avsc": "{\n",
+        "deep.avsc": "[" * 100_000,
+        "wrong.avsc": '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "lnog"}]}',
+    }
+    write_folder(tmp_path, {})
+    (tmp_path / "latin.avsc").write_bytes(b'"\xff"')
+    loaded = read(tmp_path, text, files)
+    (problem,) = loaded.problems
+    assert str(problem).startswith(f"{tmp_path}/streams/s.yaml:{place}: ")
+    assert words in problem.message
+    assert list(loaded.streams) == ["FLIGHTS"]
+
+
+def test_a_field_of_one_schema_of_several_is_enough(tmp_path: Path) -> None:
+    fields = [{"name": "more", "type": "string"}]
+    later = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    files = {"schemas/orders/70.avsc": later}
+    assert read(tmp_path, IDS + declare("more"), files).problems == ()
+    assert read(tmp_path, IDS + declare("id", "long"), files).problems == ()
+    (problem,) = read(tmp_path, IDS + declare("none"), files).problems
+    assert "has no field 'none'. Its fields are more (of the latest schema)" in problem.message
+
+
+def test_a_changed_schema_is_a_change_of_the_folder(tmp_path: Path) -> None:
+    """Both for what watches the files, and for who compares configs."""
+    first = read(tmp_path, FILE + declare("id", "long"))
+    before = sign(tmp_path)
+    changed = SCHEMA.replace('"long"', '"int"')
+    second = read(tmp_path, FILE + declare("id", "long"), {"schemas/order.avsc": changed + "\n"})
+    assert sign(tmp_path) != before
+    assert first.streams["S"] != second.streams["S"]
+    assert identify(first).digest != identify(second).digest

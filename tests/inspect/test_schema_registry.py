@@ -1,0 +1,271 @@
+"""Schemas of a schema registry as files, against a small registry over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from click.testing import CliRunner
+
+from overlay.avro import find_types, parse_schema
+from overlay.cli import overlay
+from overlay.config.values import ValuesConfig, read_schemas
+from overlay.inspect.schema_registry import RegistryError, SchemaRegistry
+
+MONEY = {"type": "fixed", "name": "Money", "size": 4}
+PLACE = {"type": "record", "name": "shop.geo.Place", "fields": [{"name": "name", "type": "string"}]}
+CUSTOMER = {
+    "type": "record",
+    "name": "Customer",
+    "namespace": "shop",
+    "fields": [{"name": "home", "type": ["null", "shop.geo.Place"]}, {"name": "limit", "type": "Money"}],
+}
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "type": ["null", "Customer"]},
+        {"name": "others", "type": {"type": "array", "items": "Customer"}},
+        {"name": "by_place", "type": {"type": "map", "values": "shop.geo.Place"}},
+    ],
+}
+
+
+def refer(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "subject": name, "version": 1} for name in names]
+
+
+class Registry:
+    """The subjects of a registry, by version; and what it was asked."""
+
+    def __init__(self) -> None:
+        self.subjects: dict[str, dict[int, dict[str, Any]]] = {}
+        self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
+        """What is answered to some paths instead: status, headers, body."""
+        self.asked: list[tuple[str, str | None]] = []
+        """Paths, with the credentials that came along."""
+        self.wanted: str | None = None
+
+    def add(self, subject: str, id: int, schema: object, **more: Any) -> None:
+        versions = self.subjects.setdefault(subject, {})
+        number = len(versions) + 1
+        versions[number] = {"subject": subject, "version": number, "id": id, "schema": json.dumps(schema), **more}
+
+    def answer(self, path: str, credentials: str | None) -> tuple[int, dict[str, str], bytes]:
+        self.asked.append((path, credentials))
+        if path in self.answers:
+            return self.answers[path]
+        if credentials != self.wanted:
+            return 401, {}, b'{"error_code": 401, "message": "Unauthorized"}'
+        _, _, subject, _, *rest = path.partition("?")[0].split("/")
+        versions = self.subjects.get(subject)
+        if versions is None:
+            return 404, {}, b'{"error_code": 40401}'
+        return 200, {}, json.dumps(versions[int(rest[0])] if rest else sorted(versions)).encode()
+
+
+@contextmanager
+def serve(registry: Registry) -> Iterator[str]:
+    """Serve a registry, and return its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers, body = registry.answer(self.path, self.headers["Authorization"])
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Be silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    made = Registry()
+    made.add("Money", 1, MONEY)
+    made.add("shop.geo.Place", 2, PLACE)
+    made.add("shop.Customer", 3, CUSTOMER, references=refer("shop.geo.Place", "Money"))
+    made.add("orders-value", 7, {**ORDER, "fields": ORDER["fields"][:1]})
+    made.add("orders-value", 70_000, ORDER, references=refer("shop.Customer", "shop.geo.Place"))
+    return made
+
+
+def pull(url: str, subject: str, folder: Path, **settings: str) -> list[tuple[str, bool]]:
+    found = SchemaRegistry(url, settings).pull(subject, folder)
+    return [(file.name, is_new) for file, is_new in found]
+
+
+def test_files_are_what_a_stream_reads_and_other_readers_too(registry: Registry, tmp_path: Path) -> None:
+    folder = tmp_path / "schemas" / "orders"
+    with serve(registry) as url:
+        assert pull(url, "orders-value", folder) == [("7.avsc", True), ("70000.avsc", True)]
+    values = read_schemas(ValuesConfig.model_validate({"format": "avro", "schemas": "schemas/orders"}), tmp_path)
+    assert set(values.types) == {7, 70_000}
+    root = values.types[70_000]
+    assert [type.title for type in find_types(root, ["customer", "home", "name"])] == ["a string"]
+    assert [type.title for type in find_types(root, ["customer", "limit"])] == ["a fixed Money"]
+    written = json.loads((folder / "70000.avsc").read_text(encoding="utf-8"))
+    parsed: Any = fastavro.parse_schema(written)
+    assert parsed["name"] == "shop.Order"
+    assert [each.name for each in folder.iterdir() if each.suffix != ".avsc"] == []
+
+
+def test_what_is_there_is_kept_and_its_references_are_not_asked_for(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "70000.avsc").write_text("mine", encoding="utf-8")
+    with serve(registry) as url:
+        assert pull(url, "orders-value", tmp_path) == [("7.avsc", True), ("70000.avsc", False)]
+        assert pull(url, "orders-value", tmp_path) == [("7.avsc", False), ("70000.avsc", False)]
+    assert (tmp_path / "70000.avsc").read_text(encoding="utf-8") == "mine"
+    assert not [path for path, _ in registry.asked if "Customer" in path]
+
+
+def test_a_registry_that_is_down_costs_nothing_that_is_there(registry: Registry, tmp_path: Path) -> None:
+    with serve(registry) as url:
+        pull(url, "orders-value", tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(RegistryError, match=r"gives no answer: .*Schemas that are files already stay in use"):
+        pull(url, "orders-value", tmp_path)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [
+        ({"basic.auth.user.info": "me:se:cret"}, "Basic bWU6c2U6Y3JldA=="),
+        ({"bearer.auth.token": "secret"}, "Bearer secret"),
+    ],
+)
+def test_credentials_are_sent_and_never_shown(
+    registry: Registry, tmp_path: Path, settings: dict[str, str], sent: str
+) -> None:
+    registry.wanted = sent
+    with serve(registry) as url:
+        assert pull(url, "Money", tmp_path, **settings) == [("1.avsc", True)]
+        registry.wanted = "other"
+        for given in (settings, {}):
+            with pytest.raises(RegistryError) as caught:
+                pull(url, "Money", tmp_path, **given)
+            assert "refuses the credentials (401)" in str(caught.value)
+            assert "secret" not in str(caught.value) and "se:cret" not in str(caught.value)
+
+
+def test_a_redirect_is_not_followed(registry: Registry, tmp_path: Path) -> None:
+    """Another host would be given the credentials."""
+    other = Registry()
+    with serve(registry) as url, serve(other) as elsewhere:
+        registry.answers["/subjects/Money/versions?deleted=true"] = 302, {"Location": elsewhere}, b""
+        with pytest.raises(RegistryError, match=f"at another address .302.: {elsewhere}"):
+            pull(url, "Money", tmp_path, **{"bearer.auth.token": "secret"})
+    assert other.asked == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"<html>", "the answer is none of a schema registry"),
+        (b"\xff", "the answer is none of a schema registry"),
+        (b"[" * 100_000, "the answer is none of a schema registry"),
+        (b"[]", "cannot be used: TypeError"),
+        (b"{}", "cannot be used: KeyError: 'id'"),
+        (b'{"id": 5, "schema": 7}', "cannot be used: TypeError"),
+        (b'{"id": "../../x", "schema": "\\"int\\""}', "cannot be used: ValueError"),
+        (b'{"id": 5, "schema": "{\\"type\\": \\"recrod\\"}"}', "unknown type 'recrod'"),
+        (b'{"id": 5, "schema": "\\"int\\"", "references": [7]}', "cannot be used: TypeError"),
+        (b'{"id": 5, "schemaType": "PROTOBUF", "schema": "syntax"}', "only those of AVRO can be fetched: compile its"),
+        (b'{"id": 5, "schemaType": "JSON", "schema": "{}"}', "only those of AVRO can be fetched"),
+    ],
+)
+def test_what_cannot_be_used_is_named(registry: Registry, tmp_path: Path, body: bytes, words: str) -> None:
+    registry.answers["/subjects/Money/versions/1?deleted=true"] = 200, {}, body
+    with serve(registry) as url, pytest.raises(RegistryError) as caught:
+        pull(url, "Money", tmp_path)
+    assert words in str(caught.value)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_subject_that_is_not_there(registry: Registry, tmp_path: Path) -> None:
+    with serve(registry) as url:
+        with pytest.raises(RegistryError, match=r"no such subject or version \(404\). Most are named TOPIC-value"):
+            pull(url, "none", tmp_path)
+        registry.answers["/subjects/Money/versions?deleted=true"] = 200, {}, b'["../x"]'
+        with pytest.raises(RegistryError, match="the answer is none of a schema registry"):
+            pull(url, "Money", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "settings", "words"),
+    [
+        ("localhost:8081", {}, "is no URL of a schema registry"),
+        ("file:///etc", {}, "is no URL of a schema registry"),
+        ("http://me:secret@localhost", {}, "the URL has a user in it"),
+        ("http://localhost?x=1", {}, "Leave out what follows the path"),
+        ("http://localhost", {"sasl.password": "x"}, "there is no such setting. There are basic.auth.user.info,"),
+        ("http://localhost", {"basic.auth.user.info": "a:b", "bearer.auth.token": "c"}, "one way to authenticate"),
+        ("http://localhost", {"bearer.auth.token": "secret\n"}, "bearer.auth.token: a token has printable ASCII"),
+        ("https://localhost", {"ssl.ca.location": "/none"}, "the certificates of -X ssl.* cannot be read"),
+        ("https://localhost", {"ssl.key.location": "/none"}, "the certificates of -X ssl.* cannot be read"),
+    ],
+)
+def test_what_is_refused_before_anything_is_sent(url: str, settings: dict[str, str], words: str) -> None:
+    with pytest.raises(RegistryError) as caught:
+        SchemaRegistry(url, settings)
+    assert words in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_a_namespace_is_not_given_to_a_name_that_has_none(registry: Registry, tmp_path: Path) -> None:
+    """A record without a namespace would take that of the record that it is put into."""
+    inner = {"type": "record", "name": "Note", "fields": [{"name": "next", "type": ["null", "Note"]}]}
+    outer = {
+        "type": "record",
+        "name": "a.Outer",
+        "fields": [{"name": "n", "type": "Note"}, {"name": "m", "type": "Note"}],
+    }
+    registry.add("Note", 20, inner)
+    registry.add("t-value", 21, outer, references=refer("Note"))
+    with serve(registry) as url:
+        pull(url, "t-value", tmp_path)
+    root = parse_schema(json.loads((tmp_path / "21.avsc").read_text(encoding="utf-8")))
+    assert [type.name for type in dict(root.fields).values()] == ["Note", "Note"]
+
+
+def test_the_command(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.wanted = "Bearer secret"
+    monkeypatch.setenv("REGISTRY_TOKEN", "secret")
+    with serve(registry) as url:
+        words = [
+            "registry",
+            "Money",
+            "--url",
+            url,
+            "--dir",
+            str(tmp_path),
+            "-X",
+            "bearer.auth.token=env:REGISTRY_TOKEN",
+        ]
+        first, second = (CliRunner().invoke(overlay, words) for _ in range(2))
+        wrong = CliRunner().invoke(overlay, ["registry", "Money", "--url", url, "--dir", str(tmp_path), "-X", "token"])
+    assert (first.exit_code, first.output) == (0, f"wrote {tmp_path / '1.avsc'}\n")
+    assert (second.exit_code, second.output) == (0, f"kept {tmp_path / '1.avsc'}\n")
+    assert wrong.exit_code == 2 and "write NAME=VALUE" in wrong.output
