@@ -285,6 +285,17 @@ async def test_creates_are_decided_and_answered_together(
     assert not request_server._answering
 
 
+async def test_the_last_free_places_are_given_out_one_by_one(request_server: RequestServer) -> None:
+    """Decided together, all would see the same free places."""
+    registry, names = request_server.registry, ["a", "b", "c"]
+    limits = registry.files.service.requests.model_copy(update={"consumers": 2})
+    registry.reload(replace(registry.files, service=registry.files.service.model_copy(update={"requests": limits})))
+    ask_for(registry, names)
+    assert [[request.id for request in requests] for _, requests in request_server._group_requests()] == [
+        [name] for name in names
+    ]
+
+
 async def test_a_create_that_fails_takes_no_other_along(
     request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,7 +305,9 @@ async def test_a_create_that_fails_takes_no_other_along(
     later = json.dumps({"op": "consumer.delete", "stream": "S", "consumer": "a"}).encode()
     request_server.registry.take(b"request later", later, dict[str, bytes]().get, now_ns() // 10**6)
 
-    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+    def decide(
+        registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
+    ) -> Decision:
         large = Record(b"consumer S x", bytes(2_000) if request.id == "b" else b"{}")
         return Decision(respond(request, {"name": request.id}), (large,))
 
@@ -319,7 +332,9 @@ async def test_a_large_audit_takes_no_audit_of_another_request_along(
     large = replace(request_server.registry.requests["b"], text="x" * 5_000)
     request_server.registry.requests["b"] = large
 
-    def decide(registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None) -> Decision:
+    def decide(
+        registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
+    ) -> Decision:
         return Decision(respond(request, {"name": request.id}) if at == "decide" else None)
 
     monkeypatch.setattr(serve, "decide", decide)
