@@ -93,5 +93,6 @@ def count_committed(bootstrap: str, topic: str) -> int:
 def _find_high_watermark(bootstrap: str, topic: str) -> int:
     """Return the offset behind the last record of a topic's partition, committed or not."""
     source = TopicPartition(topic, 0)
-    end: int = _connect(bootstrap).list_offsets({source: OffsetSpec.latest()})[source].result(_SILENCE_S).offset
+    client = _connect(bootstrap)  # a client that is let go of answers nothing
+    end: int = client.list_offsets({source: OffsetSpec.latest()})[source].result(_SILENCE_S).offset
     return end
