@@ -48,7 +48,7 @@ class Process:
 
 def list_below(pid: int, what: str = "") -> list[Process]:
     """The processes that a process has started, directly or not, whose command line contains `what`."""
-    found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(["ps", "-eww", "-o", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [Process(int(a), int(b), c) for a, b, c in (row.split(None, 2) for row in found.splitlines()[1:])]
     inside = {pid}
     while more := {row.pid for row in rows if row.parent in inside} - inside:
@@ -120,9 +120,9 @@ def run_standalone(folder: Path, workers: int = 2, settings: Mapping[str, str] |
         for number in range(1, workers + 1):
             host = f"127.0.0.{number}"
             size = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / f"work-{number}"))
-            place = ("--host", host, "--webui-port", "0")
             log = folder / f"worker-{number}.log"
-            started.append(stack.enter_context(_run(log, host, WORKER, *place, *size, url)))
+            words = ("--host", host, "--webui-port", "0", *size, url)
+            started.append(stack.enter_context(_run(log, host, WORKER, *words)))
         for worker in started:
             _await_line(worker, "Successfully registered with master")
         yield Standalone(url, started, conf)
