@@ -32,6 +32,9 @@ class FilePosition:
 class ConfigError(OverlayError):
     """A config file, or a config in a request, cannot be read or has a value that is not allowed.
     Its author has to act.
+
+    `field`: the path to the value, such as `topics.prefix`; "" for the whole file. `code`: the
+    error number that JetStream has for it, None if it has none.
     """
 
     def __init__(self, place: FilePosition, message: str, *, field: str = "", code: int | None = None) -> None:
@@ -51,8 +54,8 @@ class FilterSyntaxError(OverlayError, ValueError):
 
     SQL has `line` and `column` (from 1; of the expression, not of a file around it) and an
     `excerpt`: the line in question with carets under the place. A property filter has a `path`
-    instead: the keys down to the entry. `message` is one sentence, `hint` says what to write or is
-    empty. The text of the error has all of them, on several lines.
+    instead: the keys down to the entry, and `line` is 0. `message` is one sentence, `hint` says
+    what to write or is empty. The text of the error has all of them, on several lines.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class FilterSyntaxError(OverlayError, ValueError):
 
 class CorruptBatch(OverlayError):
     """A batch of the log cannot be read. The partition stops there unless the stream sets
-    `on_corrupt: skip`.
+    `on_corrupt: skip`. `offset`: where the batch begins, or the offset in it that was wanted.
     """
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:

@@ -36,7 +36,7 @@ class Jobs:
 
     The end of the block cancels the jobs that have not begun, and awaits the one that runs. If the
     block's task is cancelled meanwhile, that takes effect only after the job. So when the block has
-    ended, no job uses what the block owns.
+    ended, no job uses what the block owns. From then on `run` raises RuntimeError.
     """
 
     def __init__(self, name: str) -> None:

@@ -66,7 +66,9 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class CacheFolder:
-    """The folder with the machine code of a function. `is_filled`: whether it has current code."""
+    """The folder with the machine code of a function, which may not exist yet. `is_writable`:
+    whether this process may write there, or make it. `is_filled`: whether it has current code.
+    """
 
     path: Path
     is_writable: bool

@@ -71,7 +71,8 @@ def format_duration(nanoseconds: int) -> str:
 
 def parse_size(value: object) -> int:
     """Return a size in bytes: of a text like `1MiB`, `64KiB` or `512`, or of an integer, which is
-    in bytes already. Raises ValueError, also if it is not a whole number of bytes.
+    in bytes already and may be negative. Raises ValueError, also if it is not a whole number of
+    bytes, or does not fit 64 bits.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return _within_int64(value, "a size")

@@ -160,8 +160,8 @@ def write(node: Node, find: FindField = find_in_sections, now: int = 0) -> Colum
 
 
 def ask_overlay(node: Node, find: FindField, now: int) -> Column:
-    """Return the answers of a bound tree as a boolean column that the overlay's own evaluator
-    computes in Python workers. A tree without fields is computed at once.
+    """Return the answers of a bound tree as a boolean column that the overlay's own evaluator computes in Python
+    workers. A tree without fields is computed at once. `now`: ms since 1970, for UTC().
     """
     fields = tuple(dict.fromkeys(each for each in walk(node) if isinstance(each, Field)))
     if not fields:

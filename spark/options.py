@@ -77,7 +77,9 @@ class TriggerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A parsed and checked set of options. It is sent to the executors."""
+    """A parsed and checked set of options. It is sent to the executors. `columns`: None for those by default
+    (`make_schema`).
+    """
 
     kafka: Mapping[str, str] = field(repr=False)
     prefix: str
@@ -210,8 +212,8 @@ class _Given:
 
 
 def _find_stream(given: _Given, client: Client, loaded: Loaded | None) -> tuple[StreamConfig, bool]:
-    """Return the stream to read, and whether it is named in a file or definition: False for a bare
-    topic.
+    """Return the stream to read, and whether it is named in a file or definition: False for a bare topic. Raises
+    BadQuestion, UnknownStream, UnknownConsumer, ConfigError.
     """
     ways = [name for name in ("stream", "definition", "topic") if name in given.text]
     if not ways and "consumer" in given.text:
@@ -318,8 +320,8 @@ def _read_bound(given: _Given, which: str, stream: StreamConfig) -> ReadBound:
 
 
 def _take_ids(name: str, found: dict[str, object]) -> Mapping[str, str]:
-    """Remove the topics' ids from the value of an option, and return them by topic; empty if there
-    are none. `name`: of the option. Raises BadQuestion.
+    """Remove the topics' ids (IDS) from the parsed JSON of an option, and return them by topic; empty if there are
+    none. `name`: of the option. Raises BadQuestion if they are not texts by topic.
     """
     ids = found.pop(IDS, {})
     if not isinstance(ids, dict) or not all(isinstance(id, str) for id in ids.values()):

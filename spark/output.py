@@ -17,7 +17,9 @@ Config = str | Path | Loaded
 
 
 class UnknownConsumer(OverlayError, LookupError):
-    """A consumer that no file describes, or one without an output topic. The caller acts."""
+    """A consumer that no file describes, one without an output topic, or a name that several consumers have. The caller
+    acts.
+    """
 
 
 class NotForStreams(OverlayError):
@@ -50,7 +52,7 @@ class Output:
 
     @property
     def can_repeat(self) -> bool:
-        """Whether a message may be delivered twice."""
+        """Whether a message may be delivered twice: if the consumer has acks, or delivers at least once."""
         return self.consumer.ack_policy is not AckPolicy.NONE or self.consumer.delivery is Delivery.AT_LEAST_ONCE
 
     def check_streaming(self) -> None:
@@ -75,7 +77,8 @@ def find_output(config: Config, name: str, stream: str = "") -> Output:
 
     `stream`: needed if several streams have a consumer of that name.
 
-    Raises UnknownConsumer, and ConfigError for an overlay.yaml that cannot be read.
+    Raises UnknownConsumer if no consumer or several have that name, or if it is a pull consumer. Raises ConfigError for
+    an overlay.yaml that cannot be read.
     """
     loaded = config if isinstance(config, Loaded) else load(Path(config))
     found = [consumer for consumer in loaded.consumers.values() if consumer.id[1] == name]

@@ -205,7 +205,9 @@ class Planner:
         return self._run(lambda line: _find_since(line, Index(self.ask.request.stream), since, log))
 
     def weigh(self, ends: Ends) -> dict[TopicPartition, float]:
-        """Return the bytes per offset of each partition, estimated from its first batches."""
+        """Return the bytes per offset of each partition, estimated from the batches at its first offset in `ends`;
+        RECORD_BYTES if there are none.
+        """
         return self._run(lambda line: _weigh(line, ends))
 
     def _divide(self, narrow: Callable[[ReadBounds], ReadBounds], ledger: Ledger | None = None) -> list[TaskPartition]:
@@ -272,7 +274,9 @@ def clip(bounds: ReadBounds, ends: Ends, window: PositionWindow) -> ReadBounds:
 
 
 def choose(bounds: ReadBounds, ranges: Ranges | None) -> ReadBounds:
-    """Return the bounds with only the offsets of these ranges; all of them for None."""
+    """Return the bounds with only the offsets of these ranges, so that a partition may have several ranges or none; all
+    of them for None.
+    """
     if ranges is None:
         return bounds
     kept = tuple(

@@ -72,7 +72,8 @@ _LIKE_ESCAPE = "!"
 @dataclass(frozen=True, slots=True)
 class Pushed:
     """A request with the predicates that were taken, the window that positions leave, and the
-    predicates left for Spark.
+    predicates left for Spark. Spark does not test again what was taken: it is true for exactly the same records.
+    Predicates on positions narrow the window and are left for Spark too.
     """
 
     request: CheckedQuestion

@@ -155,11 +155,11 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begun
 
     def _skip_lost(self, bounds: ReadBounds, waiting: Ends) -> Ends:
-        """Return the ranges that wait to be read, without the offsets that retention has removed:
-        these must not use up a limit.
+        """Return the ranges that wait to be read, without the offsets below the log starts of `bounds`: retention has
+        removed them, and they must not use up a limit.
 
-        `waiting`: by partition, start and end. `partitions` checks later whether records may be
-        missing.
+        `waiting`: by partition, start and end. A range that is lost as a whole stays, empty, at its end. Raises
+        nothing: `partitions` checks later whether records may be missing.
         """
         return {
             source: (min(max(at, bounds.log_starts.get(source, at)), end), end) for source, (at, end) in waiting.items()
@@ -201,7 +201,10 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list[InputPartition](Planner(self._ask).plan_between(ends)) if ends else []
 
     def find_range(self, start: Position, end: Position) -> Ends:
-        """Return first and next offset of each partition between two positions; empty if they are equal."""
+        """Return first and next offset of each partition between two positions; empty if they are equal. Partitions
+        that `start` does not have, and those of topics that were created again since, begin at their log's start. Does
+        not check that the log has these offsets.
+        """
         anew = find_anew(start.get(IDS, {}), end.get(IDS, {}))
         begun, ends = {s: at for s, at in read_position(start).items() if s[0] not in anew}, read_position(end)
         if begun == ends:

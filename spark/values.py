@@ -69,11 +69,10 @@ def make_null() -> Value:
 
 
 def make_constant(value: bool | int | float | bytes) -> Value:
-    """Return the Value of a constant in a filter: its kind, a Spark literal, and the constant
-    itself.
+    """Return the Value of a constant in a filter: its kind, a Spark literal, and the constant itself.
 
-    Bytes become TEXT. For an integer that does not fit a long the literal is NULL, and only
-    `constant` has the number.
+    Bytes become TEXT with a binary literal; they need not be UTF-8. For an integer that does not fit a long the literal
+    is NULL, and only `constant` has the number.
     """
     match value:
         case bool():

@@ -18,20 +18,23 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def find_docstrings(folder: Path) -> Iterator[str]:
-    """Yield the signature and the docstring of every class and function that has one."""
+    """Yield the signature and the docstring of every class and function that has one. A method is named with its class."""
     for path in sorted(folder.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
+        owners = {child: node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for child in node.body}
         for node in ast.walk(tree):
             if isinstance(node, Definition) and (text := ast.get_docstring(node)):
-                yield f"{path.relative_to(ROOT)}\n{spell(node)}\n    {text.replace(chr(10), chr(10) + '    ')}\n"
+                place, first = path.relative_to(ROOT), spell(node, owners.get(node, ""))
+                yield f"{place}\n{first}\n    {text.replace(chr(10), chr(10) + '    ')}\n"
 
 
-def spell(node: Definition) -> str:
-    """Return the first line of a definition."""
+def spell(node: Definition, owner: str = "") -> str:
+    """Return the first line of a definition. `owner`: the class of a method."""
+    name = f"{owner}.{node.name}" if owner else node.name
     if isinstance(node, ast.ClassDef):
-        return f"class {node.name}({', '.join(map(ast.unparse, node.bases))}):"
+        return f"class {name}({', '.join(map(ast.unparse, node.bases))}):"
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    return f"def {node.name}({ast.unparse(node.args)}){returns}:"
+    return f"def {name}({ast.unparse(node.args)}){returns}:"
 
 
 def main() -> None:

@@ -102,7 +102,8 @@ def compare_streams(loaded: Loaded, streams: dict[str, Any]) -> Iterator[str]:
 
 
 def carry_out(control: Control, plan: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Ask for the changes of a plan one after the other. Yield each with DONE, or why it was not done.
+    """Ask for the changes of a plan one after the other, each when the iteration comes to it. Yield each with DONE, or
+    why it was not done.
 
     Removals come last, and only if everything before them was done. After a request without an answer nothing more is asked.
     """
@@ -144,7 +145,9 @@ def ask(control: Control, step: Step) -> str:
 
 
 def is_complete(plan: Sequence[Step], outcomes: Iterable[str]) -> bool:
-    """Return whether nothing was refused, by the plan or by the service."""
+    """Return whether the plan refuses nothing, and each of `outcomes` (from `carry_out`) is DONE; without outcomes, as
+    in a dry run, only the plan counts.
+    """
     from overlay.control.change_plan import Verb
 
     return all(outcome == DONE for outcome in outcomes) and not any(step.verb is Verb.REFUSE for step in plan)

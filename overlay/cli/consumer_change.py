@@ -153,7 +153,8 @@ def report(stream: str | None, folder: Path, as_json: bool) -> None:
 
 def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the consumer's fields by name from the options of `fields_options`. A flag overrides
-    the file, and --set overrides both. Raises ConfigError and click.BadParameter.
+    the file, and --set overrides both. Prints notes about values that were hardly meant on stderr.
+    Raises ConfigError and click.UsageError.
     """
     fields: dict[str, Any] = read_file(given["file"]) if given["file"] else {}
     named: dict[str, Any] = {
@@ -220,7 +221,7 @@ def read_file(file: IO[bytes]) -> dict[str, Any]:
 
 def read_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return FIELD=VALUE settings as fields. Raises click.BadParameter for one without a field or
-    `=`.
+    `=`, and ConfigError for a VALUE that is not YAML.
 
     A dot in FIELD names a field of a nested mapping. VALUE is parsed as in a YAML file.
     """

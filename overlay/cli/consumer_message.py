@@ -177,7 +177,8 @@ def _print_pulled(message: Pulled) -> None:
 def _tell(folder: Path, tokens: tuple[str, ...], done: str, tell: Callable[[Control, str], None]) -> None:
     """Send what `tell` sends for each token, and print `done` once it is committed.
 
-    If no service runs, all of it is written to the ack topic. Raises NoService then, at the end.
+    Raises BadAckToken before anything is sent if a text is no token. If no service runs, all of it
+    is written to the ack topic. Raises NoService then, at the end.
     """
     from overlay.client.control.control import find_token
     from overlay.client.control.inbox import NoService

@@ -71,8 +71,8 @@ async def look(loaded: Loaded) -> Picture:
 
 
 async def await_settled(loaded: Loaded, worker: str, *, undo: bool) -> Picture:
-    """Wait until statuses say that the worker has no shards and others serve them. Raises OverlayError after SETTLED_S,
-    SourceUnavailable.
+    """Wait until statuses say that the worker has no shards and others serve them, or with `undo` that it has its part
+    again, and return them. Raises OverlayError after SETTLED_S, SourceUnavailable.
     """
     from overlay.fleet.drain import is_settled
     from overlay.fleet.read import open_reader

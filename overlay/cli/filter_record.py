@@ -36,8 +36,8 @@ def find_record(
 ) -> tuple[Filter, RecordView]:
     """Return the filter as it is compiled for the record's stream, and the record. Blocks.
 
-    `what`: a place such as orders-0@146, or a line of `overlay read --format json`. Raises
-    OverlayError.
+    `what`: a place such as orders-0@146, or a line of `overlay read --format json`. The others: as
+    in `choose_stream`. Raises OverlayError and click.UsageError.
     """
     from overlay.config.load import SERVICE_FILE
     from overlay.errors import FilterSyntaxError
@@ -65,7 +65,8 @@ def choose_stream(
     loaded: Loaded | None, topic: str, name: str | None, declared: tuple[str, ...], folder: Path
 ) -> StreamConfig:
     """Return the stream that reads a record of a topic: the one of this name, the only one that has
-    the topic, or one for the topic alone. Raises OverlayError.
+    the topic, or one for the topic alone. `declared`: texts of --property, for the last one only.
+    Raises OverlayError and click.UsageError.
     """
     from overlay.client.read.topic import describe_topic
 

@@ -254,7 +254,9 @@ def _split(text: str, option: str, example: str) -> tuple[str, str]:
 
 
 def _show(name: str, written: Written, blank: int, as_json: bool) -> None:
-    """Print how many records Kafka has acknowledged, and where they are."""
+    """Print how many records Kafka has acknowledged in topic `name`, and their offsets in each
+    partition. `blank`: empty lines of the input, which were left out.
+    """
     spans = sorted(written.partitions.items())
     if as_json:
         partitions = [

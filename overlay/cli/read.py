@@ -174,7 +174,10 @@ def _drop_output() -> None:
 
 
 def _open(topic: str, folder: Path, bootstrap: str, settings: tuple[str, ...]) -> tuple[Client, Loaded | None]:
-    """Return a client, and the folder's config if one is needed: a topic at an address needs none."""
+    """Return a client, and the config of `folder`. If `topic` and `bootstrap` are both given, the
+    folder is not read, and None is returned in place of its config. Raises ConfigError, and
+    click.UsageError for a malformed setting.
+    """
     from overlay.client import open_client
     from overlay.logs import set_up_logs
 
@@ -240,7 +243,9 @@ def _ask(
 
 
 def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
-    """Return the error with a hint for a topic, whose fields --property declares and no file."""
+    """Return the error with a hint for a topic, whose fields --property declares and no file.
+    Return the same error if its hint names no field to declare.
+    """
     name, found, kind = error.hint.partition(_IN_FILE)[2].partition(": ")
     if not found:
         return error

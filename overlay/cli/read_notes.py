@@ -27,7 +27,9 @@ MOST_TOPICS = 3
 
 @dataclass(frozen=True, slots=True)
 class AskedOf:
-    """What a question asks of a stream. `is_named`: whether a file describes the stream."""
+    """What a question asks of a stream. `patterns`: subjects, empty for all. `filter`: None for
+    none. `is_named`: whether a file describes the stream.
+    """
 
     stream: StreamConfig
     patterns: tuple[Pattern, ...]

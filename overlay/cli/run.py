@@ -106,7 +106,7 @@ async def compile_kernels(stop: asyncio.Event) -> None:
 
 
 def find_kernels() -> CacheFolder:
-    """Return where this installation keeps compiled kernels."""
+    """Return where this installation keeps compiled kernels. Raises RuntimeError if numba finds no folder for them."""
     from overlay.kernel_cache import find_folder
     from overlay.scan.kernel import walk
 
@@ -124,7 +124,7 @@ def stop_at_signals() -> asyncio.Event:
 
 async def serve(loaded: Loaded, folder: Path, *, is_child: bool = False) -> None:
     """Run the service and follow changes in the folder, until SIGTERM or SIGINT. `is_child`: also until standard input
-    ends, since the parent is gone then.
+    ends, since the parent is gone then. Raises the OverlayError that ended the service.
     """
     from overlay.worker.config_folder import watch_folder
     from overlay.worker.service import Service

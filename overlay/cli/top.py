@@ -107,7 +107,9 @@ def read_keys() -> list[str]:
 
 @contextlib.contextmanager
 def take_terminal() -> Iterator[None]:
-    """Use the terminal's second screen, and have each key come at once, for a block; then leave it as it was."""
+    """Use the terminal's second screen, and have each key come at once, for a block; then leave it as it was. Ctrl-C
+    ends the block, and nothing is raised.
+    """
     import termios
     import tty
 

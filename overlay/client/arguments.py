@@ -33,8 +33,9 @@ class ArgumentConflict(OverlayError, TypeError):
 
 
 def join_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by their first spellings. None counts as left out for an alias. Raises
-    ArgumentConflict if both spellings are given.
+    """Return the arguments with each alias (ALIASES) replaced by the name that it stands for. An
+    alias that is None is dropped; arguments without an alias stay as they are. Raises
+    ArgumentConflict if neither an alias nor its name is None.
     """
     found = {name: value for name, value in given.items() if name not in ALIASES}
     for alias, name in ALIASES.items():

@@ -111,9 +111,9 @@ class Client:
 
         Raises BadQuestion, UnknownArgument (a TypeError), UnknownStream, UnknownConsumer,
         SubjectError, FilterSyntaxError and ConfigError at once; for a consumer that no file
-        describes also NoAnswer and SourceUnavailable. Other errors come out of the iteration:
-        CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, CorruptBatch,
-        NoSequence.
+        describes also Refused, NoAnswer and SourceUnavailable. Other errors come out of the
+        iteration: CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged,
+        CorruptBatch, NoSequence.
         """
         request, progress = self._ask(stream, topic, consumer, declare, question), Progress()
         read = partial(read_batches, indexes=self._indexes, request=request, progress=progress)
@@ -157,8 +157,8 @@ class Client:
         seconds without a message after which a loop ends; by default it has no end.
 
         A consumer that no file describes is looked up at the service. Raises BadQuestion,
-        UnknownConsumer, NoAnswer, SourceUnavailable at once; later errors of Kafka come out of the
-        iteration.
+        UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused at once; later
+        errors of Kafka come out of the iteration.
         """
         if prefetch < 1:
             raise BadQuestion(f"prefetch is {prefetch}, and has to be 1 or more")
@@ -192,7 +192,7 @@ class Client:
         it has no end.
 
         A consumer that no file describes is looked up at the service. Raises BadQuestion,
-        UnknownConsumer, NoAnswer, SourceUnavailable.
+        UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused.
         """
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise BadQuestion(f"batch is {batch!r}, and has to be a whole number, 1 or more")
@@ -218,7 +218,8 @@ class Client:
         """Return a consumer's config by its name: from the files, else from the service.
 
         `stream`: needed if several streams have a consumer of this name. Raises UnknownConsumer,
-        BadQuestion, NoAnswer, SourceUnavailable.
+        BadQuestion, Refused if the service has no such stream, NoAnswer, SourceUnavailable,
+        CredentialsRefused.
         """
         try:
             return find_consumer(self.consumers.values(), name, stream, self.origin)

@@ -16,7 +16,8 @@ def write_table(names: Sequence[str], rows: Iterable[Sequence[str | None]], numb
     """Return a table with a row of names, and rows of texts; None is shown as null. `numbers`: the
     columns that are aligned to the right.
     """
-    styles = [_RIGHT if name in set(numbers) else _LEFT for name in names]
+    right = set(numbers)
+    styles = [_RIGHT if name in right else _LEFT for name in names]
     head = "".join(_write_cell("th", name, style) for name, style in zip(names, styles, strict=True))
     body = "".join(
         f"<tr>{''.join(_write_cell('td', text, style) for text, style in zip(row, styles, strict=True))}</tr>"
@@ -34,7 +35,7 @@ def write_sheet(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def write_line(text: str) -> str:
-    """Return a paragraph."""
+    """Return a paragraph; "" for an empty text."""
     return f"<p>{_write_text(text)}</p>" if text else ""
 
 

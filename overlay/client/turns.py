@@ -39,7 +39,7 @@ class IterationGuard:
         """Leave the block. For code that runs once per message and cannot afford a `with` block."""
 
     def enter(self) -> None:
-        """Enter the block. Raises ConcurrentIteration if another caller is in it."""
+        """Enter the block. Raises ConcurrentIteration if a caller is in it, even the same one."""
         if not self._lock.acquire(False):
             raise ConcurrentIteration(
                 f"{self._what}: another loop is taking the next one at this moment. One iteration at a time; {self._instead}"

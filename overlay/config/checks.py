@@ -51,8 +51,8 @@ class Profile(Enum):
 class Violation:
     """A broken rule.
 
-    `description` is the server's text. `hint` is the overlay's own advice for authors of config
-    files.
+    `description` is the server's text. `path` leads to the field in the config. `hint` is the
+    overlay's own advice for authors of config files, "" for none.
     """
 
     error: ApiError

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """An error of the JetStream API. The rule fills in the {named} parts of its `description`."""
+    """An error of the JetStream API. The rule fills in the {named} parts of its `description`.
+
+    `err_code`: the server's number. `code`: its status, such as 400. `adr34`: the number in ADR-34,
+    None if it is the same.
+    """
 
     err_code: int
     code: int

@@ -20,11 +20,11 @@ ConsumerId = tuple[str, str]
 def find_cycles(
     streams: Mapping[str, StreamConfig], consumers: Mapping[ConsumerId, ConsumerConfig]
 ) -> dict[ConsumerId, tuple[str, ...]]:
-    """Return the consumers whose output leads back to a source topic of their own stream, each with
-    its path. Empty if there are none.
+    """Return the consumers whose output topic or dead-letter topic leads back to a source topic of
+    their own stream, each with its path. Empty if there are none.
 
-    A path is topic, consumer, topic, ... from an output topic of the consumer to a source topic of
-    its stream.
+    A path is topic, stream/consumer, topic, ... from such a topic of the consumer to a source topic
+    of its stream.
     """
     sources = {name: frozenset(stream.topic_names) for name, stream in streams.items()}
     readers: dict[str, list[ConsumerId]] = {}

@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 def fill_variables(document: Document, environment: Mapping[str, str]) -> Document:
     """Return the document with its variables replaced; `$${` is a literal `${`.
 
-    Raises ConfigError if a variable is not set.
+    Raises ConfigError if a variable is not set, or if `${` is followed by no name with a `}`.
     """
     data = {name: _fill(document, environment, (name,), value) for name, value in document.data.items()}
     return Document(document.file, data, document.values, document.keys)

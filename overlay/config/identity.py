@@ -24,7 +24,8 @@ DIGEST_LENGTH = 12
 class Identity:
     """The identity of a running config.
 
-    `folder`: the folder of the files. `digest`: equal for configs with equal meaning.
+    `version`: of the overlay. `prefix`: topics.prefix. `bootstrap`: Kafka's addresses. `folder`:
+    the folder of the files. `digest`: equal for configs with equal meaning.
     """
 
     version: str

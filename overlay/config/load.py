@@ -43,7 +43,8 @@ Signature = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The configs of a folder. Consumers have JetStream's defaults filled in.
+    """The configs of a folder: streams by name, consumers by stream and name. Consumers have
+    JetStream's defaults filled in. What has a problem is left out.
 
     `problems` are in the order of the files. `files` says where each object was read; its keys are
     `""` for the service, a stream's name, and a consumer's id. `ends`: where the streams' logs

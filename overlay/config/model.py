@@ -2,7 +2,7 @@
 
 The docstrings of fields become their descriptions in the JSON schemas (docs/schema) and in messages.
 They are read from the sources when they are asked for: pydantic would parse the sources of all models
-at each start.
+at each start. A model's are read once: a message of one line must not cost the parsing of a module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import ast
 import inspect
 import itertools
 import re
+from collections.abc import Mapping
+from functools import cache
 from textwrap import dedent
+from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -30,7 +33,8 @@ class Model(BaseModel):
     )
 
 
-def describe_fields(model: type[BaseModel]) -> dict[str, str]:
+@cache
+def describe_fields(model: type[BaseModel]) -> Mapping[str, str]:
     """Return the docstrings of a model's fields, by the fields' names, with those of its bases."""
     found: dict[str, str] = {}
     for kind in reversed(model.__mro__):
@@ -42,7 +46,7 @@ def describe_fields(model: type[BaseModel]) -> dict[str, str]:
             match statement, following:
                 case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
                     found[name] = inspect.cleandoc(text)
-    return found
+    return MappingProxyType(found)
 
 
 def check_topic(name: str) -> str:

@@ -64,5 +64,7 @@ def build_schema(kind: str) -> dict[str, object]:
 
 
 def write_schema(kind: str) -> str:
-    """Return the schema as JSON text, exactly as docs/schema has it."""
+    """Return the schema of `service`, `stream` or `consumer` files as JSON text, exactly as
+    docs/schema has it. Raises KeyError for another kind.
+    """
     return json.dumps(build_schema(kind), indent=2, ensure_ascii=False) + "\n"

@@ -17,7 +17,9 @@ TIMES = ("opt_start_time", "pause_until")
 
 
 def spell(config: ConsumerConfig) -> dict[str, Any]:
-    """Return all fields of a config by name, as plain values that a file could have."""
+    """Return all fields of a config by name, as plain values that a file could have. A duration of
+    0 is "", and a time that is not set None.
+    """
     fields = config.model_dump(mode="json")
     for name in DURATIONS:
         value = fields[name]

@@ -242,7 +242,8 @@ def _parse_ranges(stream: str, consumer: str, incarnation: str | None, body: byt
 
 
 def write_ranges(ranges: Sequence[tuple[int, int]], *, is_unnamed: bool = False) -> bytes:
-    """Return the body of a range ack. `ranges`: consumer sequences, both ends included.
+    """Return the body of a range ack. `ranges`: consumer sequences, both ends included; MAX_RANGES
+    at most, or readers refuse the ack.
 
     `is_unnamed`: the tokens of these deliveries name no incarnation.
     """

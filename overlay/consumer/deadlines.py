@@ -48,8 +48,8 @@ class Deadlines:
         self.size = needed
 
     def pop_due(self, now: int) -> tuple[Ints, Ints]:
-        """Remove the pairs whose time is `now` or earlier, stale ones included. Return their times
-        and their stream sequences, earliest first.
+        """Remove the pairs whose time is `now` (ns since 1970) or earlier, stale ones included.
+        Return their times and their stream sequences, earliest first.
         """
         due = _count_due(self._times, self.size, now)
         times, sequences = np.empty(due, np.int64), np.empty(due, np.int64)

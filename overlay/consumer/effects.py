@@ -70,8 +70,11 @@ class Advise:
     """An advisory to publish: an event about the consumer. Fields that its kind does not have are
     zero or empty.
 
-    `reason`: why a message was terminated or a client unpinned. `is_paused`, `until`: the pause.
-    `group`, `pin`: priority group and pin id of a client.
+    `consumer_seq`: of the delivery that a nak or term is about, otherwise of the message's first
+    delivery, 0 if there was none. `deliveries`: how often it was delivered by then.
+    `reason`: why a message was terminated or a client unpinned. `is_paused`: whether a pause begins
+    (True) or ends. `until`: when the pause is or was to end, ns since 1970. `group`, `pin`:
+    priority group and pin id of a client.
     """
 
     kind: Advisory
@@ -87,7 +90,9 @@ class Advise:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An ack that a metric event is to report. `ack_time`: ns from the last delivery to the ack."""
+    """An ack that a metric event is to report. `consumer_seq`: of the message's first delivery.
+    `deliveries`: how often it was delivered. `ack_time`: ns from the last delivery to the ack.
+    """
 
     stream_seq: int
     consumer_seq: int

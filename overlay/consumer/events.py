@@ -72,7 +72,8 @@ class Expired:
 class Pulled:
     """A pull request, as `parse_pull` returned it.
 
-    `pin`: a fresh id for it, used if it becomes pinned (pinned_client).
+    Without `reply` it is ignored. `pin`: a fresh id for it, used if it becomes pinned
+    (pinned_client).
     """
 
     request: PullRequest | StatusText

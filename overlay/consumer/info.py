@@ -64,8 +64,12 @@ class Facts(NamedTuple):
 
     Immutable, so another thread may keep it while the machine moves on. `shut`: the gates that hold
     back new messages, except for those of the pace, which open with time. `ready_at`: ns since 1970
-    when the pace lets the next message out. `offered`: messages offered and not delivered.
-    `beyond`: matching messages above those.
+    when the pace lets the next message out, NEVER if it holds none back. `offered`: messages
+    offered and not delivered. `beyond`: matching messages above those.
+
+    `position`: the last stream sequence that was delivered or found not to match. `read_up_to`: the
+    last consumer sequence that the reader group has read. `paused_until`: ns since 1970, 0 without
+    a pause.
     """
 
     config: ConsumerConfig

@@ -73,7 +73,7 @@ class Lineage:
         """Return for each consumer sequence whether `incarnation` gave it out; all False for an
         unknown one.
 
-        `delivered`: the last consumer sequence that was given out by any.
+        `delivered`: the last consumer sequence that was given out by any incarnation.
         """
         given = np.zeros(consumer_seqs.size, np.bool_)
         for first, last, _ in self._by_name.get(incarnation, ()):

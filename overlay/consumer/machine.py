@@ -73,7 +73,8 @@ class Machine:
         self.state = restore(fresh, records)
         self._effects: list[Effect] = []
         self._left = NEVER
-        if fresh.paused_until:
+        # a former owner has told of a pause that is stored
+        if fresh.paused_until and not (records and records[-1].head["paused_until"]):
             self._effects.append(Advise(Advisory.PAUSE, is_paused=True, until=fresh.paused_until))
 
     def handle(self, event: events.Event, now: int, most: int = NEVER) -> list[Effect]:
@@ -129,8 +130,9 @@ class Machine:
 
     def find_next_up(self, most: int) -> tuple[Ints, Ints]:
         """Return stream sequences and sizes (bytes) of the next messages to deliver, at most
-        `most`; redeliveries come first. Nothing is delivered. Empty if the consumer is paused or
-        has no reader.
+        `most`; redeliveries come first. Nothing is delivered. Empty if the consumer is paused, has
+        no reader, or has no pull request waiting. What the pace or flow control holds back is
+        included.
         """
         state = self.state
         if state.phase is not Phase.AWAKE or (not state.config.is_push and not len(state.waiting)):

@@ -39,14 +39,14 @@ class Rate:
         self._filled_at = -NEVER  # when the bucket would have been empty; its content is the time since then
 
     def ready_at(self, now: int, size: int) -> int:
-        """Return the time from which on a message of `size` bytes may go out; `now` or earlier
-        means at once. Nothing is taken out of the bucket.
+        """Return the time (ns since 1970) from which on a message of `size` bytes may go out; `now`
+        or earlier means at once. Nothing is taken out of the bucket.
         """
         # a message larger than the bucket needs a full one
         return max(self._filled_at, now - self._time(self._burst)) + self._time(min(size, self._burst))
 
     def spend(self, now: int, size: int) -> None:
-        """Take a delivered message of `size` bytes out of the bucket."""
+        """Take a message of `size` bytes, delivered at `now` (ns since 1970), out of the bucket."""
         self._filled_at = max(self._filled_at, now - self._time(self._burst)) + self._time(size)
 
     def _time(self, size: int) -> int:
@@ -65,7 +65,8 @@ class Replay:
         self._sent_at = self._stored_at = 0
 
     def ready_at(self, time: int) -> int:
-        """Return the time from which on a message stored at `time` may go out, 0 for at once.
+        """Return the time (ns since 1970) from which on a message stored at `time` may go out, 0
+        for at once.
 
         Gaps up to 1 ms are ignored.
         """
@@ -74,7 +75,7 @@ class Replay:
 
     def spend(self, now: int, time: int) -> None:
         """Record the last delivered message: when it went out (`now`), and when it was stored
-        (`time`).
+        (`time`), both in ns since 1970.
         """
         self._sent_at, self._stored_at = now, time
 
@@ -128,8 +129,8 @@ class Pace:
         return changed
 
     def ready_at(self, now: int, time: int | None, size: int) -> int:
-        """Return the time from which on a message may go out, by rate limit and replay; `now` or
-        earlier means at once. Flow control is not asked (`is_stalled`).
+        """Return the time (ns since 1970) from which on a message may go out, by rate limit and
+        replay; `now` or earlier means at once. Flow control is not asked (`is_stalled`).
 
         `time`: ns since 1970 when it was stored, None for a redelivery. `size`: its bytes.
         """

@@ -59,14 +59,14 @@ COLUMNS: dict[str, type[np.generic]] = {
 
 
 class Pending:
-    """The table of a consumer's delivered messages that are not settled; a row per message, in
-    order of stream sequence.
+    """The table of a consumer's delivered messages; a row per message, in order of stream sequence.
+    A row that is settled, or has left the stream, is GONE until `compact` removes it.
 
     `column` has the arrays by name (COLUMNS), with spare room at the end; `end` is the number of
-    rows. `lead`: the first row that waits for an ack.
+    rows. `lead`: the first row that is neither GONE nor EXHAUSTED, `end` if there is none.
 
-    `counts`: rows by state. `redelivered`: rows that are not GONE and were delivered more than
-    once.
+    `counts`: number of rows by state (Row). `redelivered`: rows that are not GONE and were
+    delivered more than once.
     """
 
     def __init__(self, room: int = 64) -> None:
@@ -91,8 +91,8 @@ class Pending:
         return self.column[name][: self.end]
 
     def append(self, **columns: npt.NDArray[Any] | int) -> Ints:
-        """Add rows at the end, one per message, and return their row numbers. A number instead of
-        an array is the value of all of them.
+        """Add rows at the end, one per message, and return their row numbers. `columns`: all of
+        COLUMNS. A number instead of an array is the value of all rows; "sequence" is an array.
 
         Stream sequences and consumer sequences must rise and lie above all others.
         """
@@ -201,7 +201,7 @@ class Pending:
         self.column["deadline"][rows] = deadlines
 
     def compact(self) -> None:
-        """Remove GONE rows if they are the larger part and more than some, otherwise do nothing.
+        """Remove GONE rows if they are the larger part and more than _FEW, otherwise do nothing.
 
         Row numbers from before are invalid afterwards.
         """

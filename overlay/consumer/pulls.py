@@ -45,7 +45,8 @@ WRONG_PIN = StatusText(423, "Nats-Wrong-Pin-Id")
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """The fields of a pull request, by JetStream's names. `batch`: how many messages it asks for.
+    """The fields of a pull request, by JetStream's names. `batch`: how many messages it asks for;
+    with 0 or less it waits, and gets none.
 
     Durations (`expires`, `idle_heartbeat`) are ns; `expires` 0 waits for ever, `max_bytes` 0 is no
     limit.

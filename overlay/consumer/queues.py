@@ -158,7 +158,8 @@ class Redeliveries:
 
     def take(self, pending: Pending, most: int) -> Ints:
         """Remove the next entries, and return the numbers of their rows that are still QUEUED, at
-        most `most`. The rows stay QUEUED in the table: the caller changes their state.
+        most `most`, which must be at least 1. The rows stay QUEUED in the table: the caller changes
+        their state.
 
         There may be fewer although more are queued; empty only if no row is queued.
         """

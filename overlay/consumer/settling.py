@@ -46,7 +46,7 @@ class Meant(NamedTuple):
 def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Meant:
     """Return which deliveries some tokens stand for, all with this verb and incarnation, and
     whether their acks are accepted. Changes nothing. An ack of a delivery that its incarnation
-    never committed may stand for another delivery, see above.
+    never committed may stand for another delivery, as the module's docstring says.
 
     `sequences`, `consumer_seqs`: of the tokens. The caller has to check whether they have been
     delivered at all.

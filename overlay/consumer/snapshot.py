@@ -59,9 +59,9 @@ class MachineRecord:
     """One decoded record of a consumer's state: a checkpoint with all of it, or a delta with what
     changed.
 
-    `head`: the record's JSON fields. `rows`: changed rows, arrays by column name. `ended`: stream
-    sequences of messages that are not known any more. `again`: consumer and stream sequences of
-    redeliveries.
+    `head`: the record's JSON fields; `delivered` and `floor` are Pairs, and runs of incarnations
+    tuples. `rows`: changed rows, arrays by column name. `ended`: stream sequences of messages that
+    are not known any more. `again`: consumer and stream sequences of redeliveries.
     """
 
     is_checkpoint: bool

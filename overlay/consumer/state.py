@@ -50,8 +50,6 @@ class MachineState:
     """Times of the last delivery and of the last ack; 0 for never."""
     active_at: int
     """When the consumer was last used; inactive_threshold counts from here."""
-    jitter: int = 0
-    """ns added to inactive_threshold."""
     is_removal_said: bool = False
     """Whether the machine has asked for the consumer's removal since it was last used."""
     beat_at: int
@@ -88,7 +86,6 @@ def begin(
     sequence: int = 0,
     replay_until: int = 0,
     burst: int = BURST,
-    jitter: int = 0,
     incarnation: str = "",
 ) -> MachineState:
     """Return the state with which a machine begins if nothing is stored of its consumer. A push
@@ -100,9 +97,8 @@ def begin(
     `start`: the first stream sequence that may be delivered (index/start_positions.py). `sequence`:
     the last consumer sequence that was given out before. `replay_until`: the stream's last sequence
     when the consumer was created, for replay original. `burst`: bytes that rate_limit_bps lets
-    through at once. `jitter`: ns added to inactive_threshold, so that many consumers are not
-    removed at the same moment. `incarnation`: the name of this ownership in ack tokens
-    (lineage.py); empty for tokens of version 1, which have no incarnation.
+    through at once. `incarnation`: the name of this ownership in ack tokens (lineage.py); empty for
+    tokens of version 1, which have no incarnation.
     """
     awaits_reader = config.is_push and config.interest is not Interest.ALWAYS
     phase, paused_until = Phase.ASLEEP if awaits_reader else Phase.AWAKE, 0
@@ -120,6 +116,5 @@ def begin(
         up_to=start - 1,
         paused_until=paused_until,
         active_at=now,
-        jitter=jitter,
         beat_at=now + config.idle_heartbeat if config.idle_heartbeat else NEVER,
     )

@@ -12,7 +12,9 @@ from .table import ASLEEP, PAUSED, Phase
 
 
 def find_next(state: MachineState) -> int:
-    """Return the time at which the machine next needs a Ticked event, NEVER if it needs none."""
+    """Return the time (ns since 1970) at which the machine next needs a Ticked event, NEVER if it
+    needs none.
+    """
     if state.phase is Phase.GONE:
         return NEVER
     pause = state.paused_until if state.phase in PAUSED else NEVER
@@ -24,8 +26,9 @@ def find_next(state: MachineState) -> int:
 
 
 def find_removal(state: MachineState) -> int:
-    """Return the time at which an unused consumer is to be deleted (inactive_threshold). NEVER
-    while it is in use, if it has no such threshold, or if its removal was requested already.
+    """Return the time (ns since 1970) at which an unused consumer is to be deleted
+    (inactive_threshold). NEVER while it is in use, if it has no such threshold, or if its removal
+    was requested already.
     """
     threshold, pending = state.config.inactive_threshold, state.window.pending
     if not threshold or state.is_removal_said:
@@ -35,12 +38,12 @@ def find_removal(state: MachineState) -> int:
     else:
         # an ack may still come for messages that wait for one
         is_idle = not len(state.waiting) and not pending.counts[Row.WAITING] and not pending.counts[Row.DELAYED]
-    return state.active_at + threshold + state.jitter if is_idle else NEVER
+    return state.active_at + threshold if is_idle else NEVER
 
 
 def find_blocked(state: MachineState) -> int:
-    """Return the earliest deadline if it has passed but may not fire yet, because the acks sent up
-    to then have not all been read; NEVER otherwise. It goes by the last Ticked.
+    """Return the earliest deadline (ns since 1970) if it has passed but may not fire yet, because
+    the acks sent up to then have not all been read; NEVER otherwise. It goes by the last Ticked.
 
     A deadline later than the last tick does not count, because no tick has looked at it yet.
     """

@@ -181,7 +181,7 @@ class Waiting:
 
     def hold(self, heads: Collection[str]) -> bool:
         """Serve no requests whose reply address begins with one of `heads`, until the next call.
-        They stay in the queue.
+        They stay in the queue, and expire and get heartbeats like the others.
 
         Return whether a request that was held back before is not any more.
         """
@@ -235,12 +235,12 @@ class Waiting:
         return waiter.batch if len(self._waiters) == 1 and waiter.request.max_bytes <= 0 else 1
 
     def serve(self, waiter: Waiter, count: int, size: int, now: int) -> list[Status]:
-        """Record that `count` messages were delivered to a request, with `size` bytes if it has
-        max_bytes. Move it to the tail of the queue, or remove it if its batch or its max_bytes are
-        used up.
+        """Record that `count` messages were delivered to a request at `now` (ns since 1970), with
+        `size` bytes if it has max_bytes, and restart its heartbeat. Insert it into the queue again
+        as `add` does, or remove it if its batch or its max_bytes are used up.
 
-        Return a status if it was removed with bytes of its max_bytes left, to go out behind the
-        messages; otherwise nothing.
+        Return a status (409) if it was removed with bytes of its max_bytes left, to go out behind
+        the messages; otherwise an empty list.
         """
         waiter.batch -= count
         waiter.served += count

@@ -100,7 +100,8 @@ class Changes:
 
 
 class Window:
-    """The delivered messages of one consumer.
+    """The delivered messages of one consumer that are not settled: their rows and ack timers, the
+    queue of redeliveries, and the ack floor.
 
     All times are ns since 1970; `now` is passed in, never read from a clock.
 
@@ -166,7 +167,8 @@ class Window:
         ack_policy is none, add them to the pending ones. Return the deliveries; the caller sends
         them.
 
-        `sequences` must lie above everything delivered before. `sizes`: bytes of each message.
+        `sequences`: rising, at least one, and above everything delivered before. `sizes`: bytes of
+        each message.
         """
         consumer_seqs = self._count(sequences.size)
         last = Pair(int(consumer_seqs[-1]), int(sequences[-1]))
@@ -186,9 +188,9 @@ class Window:
         return Given(sequences, consumer_seqs, once, sizes)
 
     def give_again(self, most: int, now: int) -> tuple[Given, Settled]:
-        """Take messages out of the redelivery queue, at most `most`, and record that they are
-        delivered again at `now`. Return the deliveries, and the messages that were given up
-        instead.
+        """Take messages out of the redelivery queue, at most `most` (1 or more), and record that
+        they are delivered again at `now`. Return the deliveries, and the messages that were given
+        up instead.
 
         A message is given up if it has used up its deliveries. Call only after `peek_again` has
         found a message to deliver.
@@ -239,8 +241,9 @@ class Window:
     def ack(self, sequences: Ints, consumer_seq: int) -> Settled:
         """Settle these messages (stream sequences) and return those that were pending.
 
-        Unless ack_policy is explicit, settle everything pending up to the highest one, or nothing
-        if that is not above the floor. `consumer_seq`: the one in the last token.
+        Unless ack_policy is explicit, settle everything pending up to the highest one; nothing if
+        it or `consumer_seq` is not above the floor. If the highest one was pending, the floor moves
+        to it and to `consumer_seq`, the one in the last token.
         """
         if self.config.ack_policy is AckPolicy.EXPLICIT:
             return self._settle(self.pending.find(distinct(sequences)))
@@ -258,8 +261,8 @@ class Window:
 
     def ack_ranges(self, ranges: tuple[tuple[int, int], ...]) -> Settled:
         """Settle the messages delivered under the consumer sequences in these ranges (both ends
-        included), and return those that were pending. Unless ack_policy is explicit, settle
-        everything before them too.
+        included; at least one range), and return those that were pending. Unless ack_policy is
+        explicit, settle everything before them too.
         """
         sequences = self.find_sequences(ranges)
         return self.ack(sequences, max(min(last, self.delivered.consumer) for _, last in ranges))
@@ -276,8 +279,8 @@ class Window:
         return own[self.pending.find(distinct(np.concatenate(found)))]
 
     def is_settled(self, sequences: Ints) -> bool:
-        """Return whether none of these messages (stream sequences) will be delivered again: all
-        were delivered, and none is pending.
+        """Return whether none of these messages (stream sequences) will be delivered again: none is
+        above the last delivery, and none is pending. True for sequences that did not match.
         """
         if sequences.size and int(sequences.max()) > self.delivered.stream:
             return False
@@ -317,7 +320,8 @@ class Window:
 
     def read(self, consumer_seq: int, now: int) -> None:
         """Start the ack timers of all deliveries up to `consumer_seq` whose timers do not run: the
-        reader group has read them now.
+        reader group has read them now. `consumer_seq` must not be above the last delivery: the
+        timers of later ones up to it would never start.
         """
         if consumer_seq <= self.read_up_to:
             return
@@ -374,8 +378,11 @@ class Window:
         return bool(self._find_given_up(below).size)
 
     def forget_given_up(self, below: int) -> None:
-        """Drop the messages below this stream sequence that have used up their deliveries. The
-        stream does not have them any more.
+        """Drop the messages below this stream sequence that were given up because their deliveries
+        were used up. The stream does not have them any more.
+
+        Other messages stay, also one that waits for the ack of its last delivery. The floor does
+        not move.
         """
         self._drop(self._find_given_up(below))
 

@@ -33,7 +33,9 @@ class Age(enum.Enum):
 
 @dataclass(slots=True)
 class BrokerTime:
-    """A lower bound of the brokers' time, from the times that brokers have put on records.
+    """A lower bound of the brokers' time, from the times that brokers have put on records. By it
+    `judge` tells whether the client of a request still waits, also if the worker's clock is ahead.
+    There is no bound before the first `note`.
 
     `now`, everywhere: monotonic seconds. `wall`: the worker's own clock, ns since 1970.
     """
@@ -56,8 +58,9 @@ class BrokerTime:
         self._difference, self._measured_at, self._is_told = -math.inf, now, False
 
     def tell_ahead(self, wall: int, now: float) -> float | None:
-        """Return by how many seconds the worker's clock is ahead of the brokers' time, for a
-        warning. Return None if that was returned before and the time was not measured since.
+        """Return by how many seconds `wall` (ns since 1970) is ahead of the brokers' time at `now`
+        (monotonic seconds), for a warning: negative if it is behind, infinite while no bound is
+        known. Only the first call and the first after each `measure` return it, the others None.
         """
         if self._is_told:
             return None

@@ -54,7 +54,10 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One consumer of a plan. `config`: what it is to be. `reason`: why it is left or refused."""
+    """One consumer of a plan. `config`: what it is to be, None if the folder does not have it.
+    `changes`: the fields that are set or changed, empty for other verbs than ADD, CHANGE and
+    REFUSE. `reason`: why it is left or refused, else "".
+    """
 
     verb: Verb
     id: ConsumerId
@@ -83,11 +86,13 @@ def make_plan(
     *,
     prune: bool,
 ) -> list[Step]:
-    """Return a step for each consumer of the folder, and for each that only the service has: by stream and name, with
-    removals last.
+    """Return a step for each consumer of the folder, then one for each durable consumer of our
+    streams that was made by request and that only the service has. Both parts are sorted by stream
+    and name.
 
-    `wanted`: the consumers of the folder, with defaults. `held`: those of the service. `ours`, `known`: the streams of the
-    folder, and of the service. `prune`: whether durable consumers of our streams that are not in the folder are removed.
+    `wanted`: the consumers of the folder, with defaults. `held`: those of the service. `ours`,
+    `known`: the streams of the folder, and of the service. `prune`: whether durable consumers of
+    our streams that are not in the folder are removed.
     """
     steps = [_judge(config, held.get(id), known) for id, config in sorted(wanted.items())]
     rest = ((id, found) for id, found in sorted(held.items()) if id not in wanted and id[0] in ours)

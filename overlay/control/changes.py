@@ -32,7 +32,7 @@ def judge_create(
     or a refusal.
 
     `now`: ns since 1970; `is_bound`: whether the consumer's output has readers; `ends`: the ends of
-    the stream's logs, for a new consumer.
+    the stream's logs, for a new consumer; None if not needed or unknown.
     """
     action = "update" if request.op is Op.UPDATE else request.body.get("action", "")
     # first what is wrong with the request itself
@@ -100,7 +100,9 @@ def _judge_existing(
 
 
 def judge_delete(registry: Registry, request: Request) -> RequestRefusal | Definition:
-    """Return the definition to delete, or a refusal."""
+    """Return the definition to delete, or a refusal. If the definition is marked as deleted
+    already, an earlier request has begun the deletion, and nothing is to be written for this one.
+    """
     known = registry.definitions.get(request.about)
     owner = _find_file(registry, request.about)
     if owner is not None:

@@ -41,7 +41,8 @@ class Journal:
 
     async def start(self) -> None:
         """Connect, and fence the journal that the shard's former owner has open. Raises
-        SourceUnavailable.
+        SourceUnavailable, and Fenced or DeliveryFailed if what that journal left open cannot be
+        ended.
         """
         await self._transactions.start(self._known)
         try:

@@ -133,8 +133,8 @@ class Registry:
         self.files = replace(files, consumers={**files.consumers, **kept}, files=places)
 
     def clear(self) -> None:
-        """Forget all definitions, pauses and requests of the topic, which is read again from its
-        start.
+        """Forget all definitions, pauses, drained workers and requests of the topic, which is read
+        again from its start.
 
         Consumers of files, and those of them that inactive_threshold has ended, stay: they did not
         come from the topic.

@@ -33,7 +33,7 @@ MAX_CLIENT = 1_000
 
 _TYPE = "io.nats.jetstream.api.v1"
 CONSUMER_NOT_FOUND = ApiError(10014, 404, "consumer not found")
-"""An error of requests that contain no config; codes.py lists only those that do."""
+"""An error of requests that contain no config; overlay/config/codes.py lists only those that do."""
 
 
 class Op(enum.Enum):

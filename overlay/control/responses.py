@@ -98,7 +98,9 @@ def _describe_pair(pair: Pair, at: int) -> dict[str, object]:
 
 
 def describe_pause(pause: Pause, now: int) -> dict[str, object]:
-    """Return the fields of a pause response. `now`: ns since 1970, from which `pause_remaining` counts."""
+    """Return the fields of a pause response. `now`: ns since 1970, from which `pause_remaining`
+    (ns) counts.
+    """
     if pause.until is None:
         return {"paused": False, "pause_until": "0001-01-01T00:00:00Z"}
     return {"paused": True, "pause_until": format_time(pause.until), "pause_remaining": pause.until - now}

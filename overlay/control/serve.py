@@ -228,7 +228,8 @@ class RequestServer:
 
     async def catch_up(self) -> None:
         """Wait until the host serves everything that the topic says at the time of this call, for
-        RECENT_S at most. If that fails, log it and return. Do not wait while `run` does not run.
+        RECENT_S at most. If that fails, log it and return. There is no wait while `run` is not
+        running.
 
         A worker that was suspended may be assigned shards before it reads that their consumers were
         deleted. If it served them once more, they would begin anew.
@@ -289,9 +290,9 @@ class RequestServer:
                 await self._handle(request, shard)
 
     async def _begin_again(self) -> None:
-        """Drop everything that depends on the former log, after the topic was read again from its
-        start: open answers, journals, and notes of deletions. Nothing is decided before the topic's
-        present end is read.
+        """Drop everything that depends on the former log: open answers, journals, and notes of
+        deletions. Call it once the topic was read again from its start. Requests are decided only
+        once everything was read that the topic has at this call.
         """
         tasks = list(self._answering.values())
         for task in tasks:
@@ -647,8 +648,8 @@ class RequestServer:
         all that owner wrote was read.
 
         The shard may have been given to another worker without our knowledge. So the group is asked
-        before the journal fences its former owner, and again afterwards. Raises Fenced if the shard is not
-        ours.
+        before the journal fences its former owner, and again afterwards. Raises Fenced if the shard
+        is not ours, and SourceUnavailable, also if the worker is about to end.
         """
         if shard in self._journals:
             return

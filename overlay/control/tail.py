@@ -80,7 +80,7 @@ class Tail:
     plain: bool = False
     """Whether to read without kernels, as commands do (kafka/records.py)."""
     seen: int = 0
-    """The offset up to which the topic was read."""
+    """The next offset to read: what the topic has below it was read."""
     beginnings: int = 0
     """How often the topic was found to have lost records behind `seen`, and the registry began again at its start."""
     brokers: BrokerTime = field(default_factory=BrokerTime)
@@ -155,8 +155,9 @@ class Tail:
         """Apply the records that were fetched, or that arrive within POLL_S, to the registry.
         Return which kinds of records they were.
 
-        When a new reading from the start has ended, all kinds are returned, since the registry may
-        have lost records of any. Raises CredentialsRefused, SourceUnavailable.
+        When a new reading from the start has ended, CONSUMER, PAUSE and REQUEST are returned,
+        whatever was read last, since the registry may have lost records of these kinds. Raises
+        CredentialsRefused, SourceUnavailable.
         """
         subjects = await self._read_on()
         if self.is_behind and self.seen >= self._again_to and await self._end_beginning():
@@ -350,7 +351,7 @@ def has_hole(fetched: Fetched, since: int = 0) -> bool:
 
 async def read_registry(kafka: Properties, admin: Admin, files: Loaded) -> Registry:
     """Return a registry filled from the files and from the topic up to its present end; from the
-    files alone if there is no topic. Raises SourceUnavailable.
+    files alone if there is no topic. Raises SourceUnavailable, CredentialsRefused.
     """
     registry = Registry(files)
     tail = Tail(kafka, admin, registry, plain=True)

@@ -78,7 +78,9 @@ class _Steps:
 
 
 class _Scan:
-    """The looks of the last second, and the rates computed from them."""
+    """The service's progress in the last second, one Look for each time that it was asked for, and
+    the rates per second computed from it. `total`: records to scan.
+    """
 
     def __init__(self, total: int) -> None:
         self.total = total

@@ -249,9 +249,12 @@ class AckDecoder:
     def _tell_flow(self, text: bytes, body: bytes, offset: int, heard: DecodedAcks) -> None:
         """Add a FlowAnswered event for an answer to a flow control request of a consumer.
 
+        An answer that was processed before, or whose consumer another worker serves, is skipped.
+        One that names no consumer of the stream is counted as refused.
+
         `text`: the subject of that request, which the answer repeats. `body`: may list ranges of
         consumer sequences, as a range ack does. The highest of them becomes the event's `up_to`,
-        which is 0 without ranges.
+        which is 0 without valid ranges. `offset`: of the answer in the ack topic.
         """
         parts = text.decode(errors="replace").split(".")
         if offset < heard.since.of(parts[-2]):

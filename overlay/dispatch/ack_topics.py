@@ -116,8 +116,8 @@ class AckTopics:
         move the positions past it. Does not wait for new data.
 
         If a log does not have its position any more, reading goes on elsewhere (`_go_on`,
-        `_go_back`). Raises SourceUnavailable if a topic was created again: the next session reads
-        it from its start. Raises SourceChanged if Kafka denies access.
+        `_go_back`). Raises SourceUnavailable if a topic was deleted or created again: the next
+        session reads it from its start. Raises SourceChanged if Kafka denies access.
         """
         taken: list[tuple[StreamPartition, Fetched]] = []
         for partition, partition_fetch in self._partition_fetches.items():

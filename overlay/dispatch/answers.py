@@ -50,7 +50,7 @@ def encode_statuses(
 
     A status that answers a pull request is one record for its reply address, without a key. Any
     other status is one record for each partition of the output topic: `topic` is its name,
-    `partitions` their number.
+    `partitions` their number, 0 for no such record.
     """
     found: list[Entry] = []
     for effect in effects:

@@ -114,8 +114,8 @@ class Dispatcher:
     """Runs the consumers' state machines of a shard in steps: `take_in`, `find_wanted`, `give_out`.
     Does no I/O. Not thread-safe.
 
-    `slots`: each consumer with its machine and topics. `printing`: encodes what the machines want
-    sent. `record_cache`: None for a new one.
+    `now`, everywhere: ns since 1970. `slots`: each consumer with its machine and topics.
+    `printing`: encodes what the machines want sent. `record_cache`: None for a new one.
     """
 
     def __init__(

@@ -92,7 +92,8 @@ class EffectEncoder:
     def find_refused(
         self, consumer: ConsumerId, slot: ConsumerSlot, record_cache: RecordCache, sequences: Ints, now: int
     ) -> Ints:
-        """Return those stream sequences whose messages the output can never take.
+        """Return those stream sequences whose messages the output can never take, in the order of
+        `sequences`.
 
         The record cache has all of them. `now`: ns since 1970. A pull consumer is measured against
         a reply topic with Kafka's default limits.
@@ -169,7 +170,7 @@ def _cut(record_cache: RecordCache, stream: str, sequences: Ints) -> Iterator[tu
     """Cut sequences into runs whose records are in one slice of the cache. Yield that slice, the
     run's row numbers there, and where the run is in `sequences`.
 
-    Sequences that are not in the cache are left out.
+    Sequences that are not in the cache are left out. There must be at least one sequence.
     """
     found = record_cache.find(stream, sequences)
     cuts = np.flatnonzero(np.diff(found.number)) + 1

@@ -68,14 +68,15 @@ class MachineFacts:
 
     def count_offered(self, consumer: ConsumerId) -> int:
         """Return how many messages were read from the log for a consumer and are not delivered yet,
-        those queued for a step included.
+        those queued for a step included. Raises KeyError if the consumer has no machine here.
         """
         queued = self._taken.offered[consumer] + self._waiting.offered[consumer]
         return self.facts[consumer].offered + queued
 
     def count_pending(self, consumer: ConsumerId) -> int:
         """Return how many messages a consumer has still to deliver for the first time: those of
-        `count_offered`, and the matching ones above them as far as they are known.
+        `count_offered`, and the matching ones above them as far as they are known. Raises KeyError
+        if it has no machine here.
         """
         beyond = self.facts[consumer].beyond
         for news in (self._taken, self._waiting):

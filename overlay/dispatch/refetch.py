@@ -70,8 +70,9 @@ class Refetch:
     locates: Mapping[str, Locate]
 
     async def read(self, wanted: Mapping[str, Ints], jobs: Jobs) -> Recalled:
-        """Read the records with these stream sequences (ascending, by stream) from Kafka. `jobs`:
-        runs the decoding. Raises SourceChanged, SourceUnavailable.
+        """Read the records with these stream sequences (ascending, by stream) from Kafka. Sequences
+        of which the lookup in `locates` knows no offset count as gone. `jobs`: runs the decoding.
+        Raises SourceChanged, SourceUnavailable.
         """
         recalled = Recalled()
         if not wanted:

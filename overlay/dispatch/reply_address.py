@@ -74,8 +74,8 @@ def _fits(topic: str, name: str) -> bool:
 
 
 def read_address(find_header: Callable[[str], bytes | None], rule: ReplyRule, correlation: bytes = b"") -> str:
-    """Return the address that a record's headers name; empty if no answer is wanted or the address
-    is not allowed.
+    """Return the address that a record's headers name; empty if no answer is wanted, or if the
+    address is not valid or not allowed.
 
     `find_header(name)`: returns the last header of that name, None without one. `correlation`: the
     correlation id if the record names none.

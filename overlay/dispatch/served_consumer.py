@@ -79,7 +79,7 @@ class ConsumerSlot:
 
     def list_events(self, said: AckBatch) -> Iterable[Event]:
         """Return the events by which the machine learns of an ack batch: one for each nak or term,
-        and as few as possible for other verbs. None for an empty batch.
+        and as few as possible for other verbs. There are no events for an empty batch.
         """
         if not said.sequences.size:
             return ()

@@ -70,7 +70,9 @@ class Acknowledger(Service):
         self._find_sender().ack(token)
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
-        """Queue a nak, term or progress for a delivery. Raises NoAckWanted, Closed."""
+        """Queue a nak, term or progress for a delivery. `text`: as for `AckSender.tell`. Raises
+        NoAckWanted, Closed.
+        """
         self._find_sender().tell(token, verb, text)
 
     def ask(self, token: bytes) -> AnswerWait:

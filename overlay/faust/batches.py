@@ -35,7 +35,9 @@ def take_safely(app: App, is_ours: Callable[[object], bool]) -> None:
         return
 
     class AgentStream(_Batching, base):  # type: ignore[misc, valid-type] # an application may have a class of its own
-        """A stream of the application."""
+        """The application's class of streams, with a `take` that loses no messages of the overlay.
+        Streams over channels that are not `is_ours` work as before.
+        """
 
         _is_ours = staticmethod(is_ours)
 
@@ -49,7 +51,9 @@ class _Batching(Stream[Any]):
     _is_ours: Callable[[object], bool]
 
     def take(self, max_: int, within: Seconds) -> AsyncGenerator[Sequence[Any], None]:
-        """Yield lists of up to `max_` values, each `within` seconds after its first one at the latest."""
+        """Yield lists of up to `max_` values, each `within` seconds after its first one at the latest; with `within` 0,
+        only `max_` ends a list.
+        """
         if not self._is_ours(self.channel):
             return super().take(max_, within)
         return self._track(self._take(max_, within, lambda event: event.value))
@@ -106,7 +110,10 @@ class _Batching(Stream[Any]):
 
 
 class EventSource:
-    """Events of a stream, taken in batches. At most one event is read ahead of a batch."""
+    """Events of a stream, taken in batches by `take`, which end by number or by time. At most one
+    event is read ahead of a batch. It belongs to the next batch; `close` returns it with the other
+    events that are not done with.
+    """
 
     def __init__(self, events: AsyncGenerator[DeliveredEvent, None]) -> None:
         self._events = events
@@ -116,7 +123,8 @@ class EventSource:
 
     async def take(self, most: int, within_s: float | None) -> list[DeliveredEvent]:
         """Return the next batch: complete when it has `most` events, or `within_s` seconds after its first one. Empty
-        at the end of the stream.
+        at the end of the stream, also if events were taken for it, which `close` returns then. Call `forget` before
+        the next `take`, which otherwise returns the same events again.
         """
         ends = None
         while len(self._batch) < most:

@@ -48,8 +48,9 @@ class AgentTopic(Topic):
         """Leave `decode` as it is here. Faust compiles another one."""
 
     async def decode(self, message: Message, *, propagate: bool = False) -> DeliveredEvent:
-        """Return the event of a delivery. Raises ValueDecodeError for any other record, which makes
-        Faust acknowledge it.
+        """Return the event of a delivery of this topic's consumer. Raises ValueDecodeError for any
+        other record, also another consumer's delivery, which makes Faust acknowledge it. A flow
+        control request is answered first. `propagate`: not used; Faust passes it.
         """
         if not isinstance(message, TrackedMessage):
             token = self.link.find_token(message)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Filter:
     """A compiled filter.
 
-    Two filters are equal if they have the same meaning for the same types, however they were
-    written.
+    Two filters are equal if their trees are, as parsed and as bound: blanks and parentheses do not
+    count. `bound` alone is equal for more that mean the same, such as `NOT a = 1` and `a <> 1`.
     """
 
     node: Node
@@ -67,7 +67,8 @@ class Filter:
         """Return whether each row of a batch passes; null is unknown.
 
         The batch has a struct column for each of the three sections. A missing section or field
-        counts as NULL. `now`: the value of UTC(), ms since 1970.
+        counts as NULL. `now`: the value of UTC(), ms since 1970. Raises TypeError if a section is
+        not a struct.
         """
         # pyarrow is slow to load, and checking a config does not need it
         from . import arrow
@@ -95,7 +96,8 @@ def compile_sql(
 
 
 def compile_properties(mapping: Mapping[str, object], properties: Mapping[str, object] | None = None) -> Filter:
-    """Return the filter of a property filter's mapping (see properties.py).
+    """Return the filter of a property filter's mapping (see properties.py). `properties`: as in
+    `compile_sql`.
 
     Raises FilterSyntaxError with the entry's path, and ValueError for an unknown type.
     """

@@ -133,7 +133,9 @@ class LikePattern:
 
 @lru_cache(maxsize=1024)
 def compile(pattern: str, escape: str = "") -> LikePattern:
-    """Return the compiled pattern. `escape`: one character, or "" for none. Raises PatternError."""
+    """Return the compiled pattern. `escape`: one character, or "" for none. Raises PatternError if
+    it is longer, or if the pattern has a control character or ends with the escape character.
+    """
     if len(escape) > 1:
         raise PatternError(1, "ESCAPE takes exactly one character", "write one: ESCAPE '!'", is_escape=True)
     _check_controls(pattern)

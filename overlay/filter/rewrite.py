@@ -76,7 +76,9 @@ def _(node: In) -> Node:
 
 def _key_item(item: Node) -> tuple[Any, Any]:
     # equal numbers of different types are the same item; TRUE and 1 are not
-    """Return a key that is equal for two items of an IN list exactly if they are the same item."""
+    """Return a key that is equal for two items of an IN list exactly if they are the same item: 1
+    and 1.0 are, TRUE and 1 are not.
+    """
     return (find_family(item), item.value) if isinstance(item, Literal) else (type(item), item)
 
 

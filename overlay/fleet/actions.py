@@ -62,7 +62,7 @@ class Requests(Protocol):
     """How the service is asked: client/control/control.py. The methods block, and raise OverlayError."""
 
     def pause(self, stream: str, name: str, until: timedelta) -> bool:
-        """Pause a consumer. Return whether it is paused now."""
+        """Pause a consumer. Return whether it is paused now. `until`: for how long from now."""
         ...
 
     def resume(self, stream: str, name: str) -> None:
@@ -70,7 +70,9 @@ class Requests(Protocol):
         ...
 
     def drain(self, worker: str, boot: str) -> None:
-        """Have a worker give its shards to the others."""
+        """Have a worker give its shards to the others. `boot`: which start of its process is meant
+        (WorkerStatus.boot).
+        """
         ...
 
     def undrain(self, worker: str) -> None:

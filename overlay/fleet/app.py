@@ -98,8 +98,8 @@ async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Eve
 
 
 def make_app(service: ServiceConfig, live: LivePicture, folder: str) -> faust.App:
-    """Return an application that fills `live`. Its tables lie in memory and in changelog topics; `folder`: for what else
-    Faust writes.
+    """Return an application that fills `live`, whose `memory` and `open_findings` are replaced by ones in its tables.
+    The tables are kept in memory and in changelog topics; `folder`: for what else Faust writes.
     """
     topics = service.topics
     app = faust.App(

@@ -33,7 +33,7 @@ def find_target(picture: Picture, name: str, *, undo: bool = False) -> WorkerRow
 
 def is_settled(picture: Picture, name: str, *, undo: bool = False) -> bool:
     """Return whether a drained worker has no shard and each shard has one owner that serves it; or with `undo`, whether
-    the worker takes shards again and has its part.
+    the worker takes shards again and has its part. False while the worker is not heard.
     """
     row = picture.live.get(name)
     if row is None or row.drained == undo or (undo and row.trouble):
@@ -47,6 +47,8 @@ def is_settled(picture: Picture, name: str, *, undo: bool = False) -> bool:
 
 
 def list_moves(before: Picture, after: Picture, name: str) -> Mapping[int, str]:
-    """Return who has each shard now that the worker had, or with none before, that it has now."""
+    """Return who has each shard now that the worker had before, by shard: a name, several with " and " between, or "-"
+    for none. Empty if the worker had no shards.
+    """
     had = [number for number, owners in before.owners.items() if name in owners]
     return {number: " and ".join(after.owners.get(number, ())) or "-" for number in had}

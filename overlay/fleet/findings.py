@@ -97,7 +97,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The rows of one moment. `now`: Kafka's time, ms since 1970."""
+    """The rows of one moment. `now`: Kafka's time, ms since 1970. `live`: the workers that are heard, by
+    name. `owners`: the live workers that have each shard, by its number.
+    """
 
     workers: Sequence[WorkerRow]
     consumers: Sequence[ConsumerRow]
@@ -185,7 +187,10 @@ def _judge_shards(picture: Picture) -> Iterator[Finding]:
 
 
 def _compare(picture: Picture) -> Iterator[Finding]:
-    """Yield what differs between workers that are heard, and between them and the fleet's own folder."""
+    """Yield a finding for each of these that differs between workers that are heard: the digest of
+    their streams and consumers, the version, the number of shards. If the fleet has a config folder
+    of its own, the folder's digest is compared with theirs too.
+    """
     live = list(picture.live.values())
     digests = _group(live, lambda row: row.digest)
     if live and picture.expected.digest:

@@ -70,7 +70,7 @@ class LivePicture:
         return self._answer
 
     def encode(self, monotonic: int) -> str:
-        """Return the same as JSON, empty if there is none."""
+        """Return what `describe` returns as JSON text, "" if that is {}. `monotonic`: as there."""
         if (answer := self.describe(monotonic)) and not self._text:
             self._text = json.dumps(answer)
         return self._text

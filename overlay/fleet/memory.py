@@ -86,7 +86,8 @@ class Memory:
         self.refused[reason] += 1
 
     def fold(self, status: Status, appended: int) -> Refusal | None:
-        """Put a status into the rows. Return why it was passed over, or None if it was not; that is counted.
+        """Put a status into the rows. Return why it was passed over, None if it was not; that is counted. With LIMIT,
+        only some of its consumers may be missing in the rows.
 
         `appended`: Kafka's time on the record, ms since 1970.
         """

@@ -35,13 +35,14 @@ STOP_S = 1.0
 AVOID_S = 60.0
 """Pause in seconds after a failure that does not pass by itself: the topic is not allowed, for example."""
 
-Collect = Callable[[bool], Awaitable[Sequence[bytes]]]
-"""Returns the records of a status. True for the last one."""
+Collect = Callable[[bool, bool], Awaitable[Sequence[bytes]]]
+"""(is last, was lost): returns the records of a status, given whether it is the last one, and whether the one before could
+not be written."""
 
 
 async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], replication: int) -> None:
-    """Create a topic of one partition if it is missing. Raises OverlayError with Kafka's reason if it may not be created,
-    SourceUnavailable.
+    """Create a topic of one partition if it is missing. Raises OverlayError with Kafka's reason if this user may not
+    describe or create it, SourceUnavailable.
     """
     denied: dict[str, str] = {}
     if topic not in await admin.find_topics([topic], with_config=False, denied=denied) and not denied:
@@ -64,6 +65,8 @@ class Publisher:
     _producer: AIOKafkaProducer | None = None
     _trouble: str = ""
     """Why the last status was not written, as it was logged."""
+    _is_lost: bool = False
+    """Whether the last status was not written."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Write a status now and every EVERY_MS until `stop`, and then the last one. Raises nothing but CancelledError."""
@@ -82,18 +85,19 @@ class Publisher:
         logged if it is another than the last.
         """
         try:
-            values = await self.collect(is_last)
+            values = await self.collect(is_last, self._is_lost)
             async with asyncio.timeout(STOP_S if is_last else WRITE_S):
                 await self._write(values)
         except Exception as error:  # noqa: BLE001 - whatever it is, the data plane goes on
             reason = str(error) or type(error).__name__
+            self._is_lost = True
             self.metrics.fleet_statuses.labels("failed").inc()
             if reason != self._trouble:
                 self._trouble = reason
                 log.warning("no status for the fleet is written", topic=fleet_topic(self.prefix), reason=reason)
             await self._close()
             return EVERY_MS / 1000 if _may_pass(error) else AVOID_S
-        self._trouble = ""
+        self._trouble, self._is_lost = "", False
         self.metrics.fleet_statuses.labels("written").inc()
         return EVERY_MS / 1000
 

@@ -99,7 +99,9 @@ class ShardStatus(Part):
 
 
 class ConsumerStatus(Part):
-    """A consumer that the worker serves. Times are seconds, rates records a second."""
+    """A consumer that the worker serves. `rate`: records a second. `lag_s`: how many seconds it is
+    behind its stream, 0 if unknown.
+    """
 
     stream: Name
     name: Name

@@ -142,8 +142,8 @@ async def find_start(
 async def find_replay_end(
     admin: Admin, sources: Sequence[TopicPartition], starts: Mapping[TopicPartition, int], ledger: Ledger | None = None
 ) -> int:
-    """Return the last sequence of a stream now, 0 if it is empty. `starts`: the log start of each
-    partition.
+    """Return the last sequence of a stream now, 0 if it never had a record. Retention does not
+    lower it. `starts`: the log start of each partition; used with a ledger only.
 
     Records without a sequence yet are counted: the ledger gives them the next sequences. Raises
     SourceUnavailable.

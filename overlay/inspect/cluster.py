@@ -47,7 +47,8 @@ def ask_kafka(
         brokers, operations = asking.ask_cluster()
         found = asking.ask_topics([*topics, OFFSETS_TOPIC])
         # if no group was ever used, asking about one makes the broker create its topic for groups
-        in_use = bool(found.pop(OFFSETS_TOPIC).exists) or asking.sees_groups()
+        in_use = bool(found[OFFSETS_TOPIC].exists) or asking.sees_groups()
+        found = {name: found[name] for name in topics}
         missing = {name: plans[name] for name, topic in found.items() if topic.exists is False and name in plans}
         found |= asking.ask_creation(missing)
         visible = tuple(sorted(name for name in asking.list_topics() if not name.startswith("__")))
@@ -153,8 +154,8 @@ class _Asking:
 
 
 async def _describe_groups(kafka: Properties, names: Iterable[str]) -> dict[str, Operations]:
-    """Return the operations that this user may perform on each group: none if it may not describe
-    the group, None for all groups if one has no coordinator yet.
+    """Return the operations that this user may perform on each group: an empty set if it may not
+    describe the group, None for all groups if one has no coordinator yet.
 
     It does not use librdkafka, which such a question can crash (overlay/kafka/admin.py).
     """

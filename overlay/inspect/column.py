@@ -137,8 +137,8 @@ def join_types(types: Iterable[PropertyType]) -> PropertyType:
 
 
 def _make_column(name: Field, cells: list[Cell], rows: int, objects: int) -> SampledField:
-    """Return a column of as many `cells` as there are rows, or fewer if the last rows have none.
-    `objects`: how many of the rows have a JSON object.
+    """Return a column of these cells. If there are fewer than `rows`, the last rows have none, and
+    `cells` is extended in place. `objects`: how many of the rows have a JSON object.
     """
     cells.extend([None] * (rows - len(cells)))
     texts = tuple(cell[0] if cell else None for cell in cells)

@@ -36,11 +36,12 @@ class _Condition:
 
 def make_example(proposal: Proposal, first_value: str) -> ExampleFilter | None:
     """Return a condition for a consumer that wants the records whose first field of the subject has
-    this value; None if there are no properties.
+    this value; None if there are no properties. The proposed subject must have a field.
 
     It is on a field that tells records apart and is not part of the subject, if there is one: a text
     with few values, then a number, then a boolean. At least one of the consumer's records meets it.
-    Fields of which nearly each record has a value of its own, such as ids, are not shown.
+    Fields of which nearly each record has a value of its own, such as ids, are not shown. If only
+    such fields are left, it is `IS NOT NULL` of the first property, which no record may meet.
     """
     if not proposal.properties:
         return None

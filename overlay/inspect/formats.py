@@ -151,8 +151,8 @@ def _recognise_framed(rest: bytes) -> ValueFormat:
 
 
 def _skip_indexes(rest: bytes) -> Iterator[int]:
-    """Yield where the message begins after its indexes, which are a count and the numbers, or a
-    single 0. Yield nothing if the bytes cannot be such indexes.
+    """Yield, once at most, where in `rest` the message begins: after its indexes, which are a count
+    and the numbers as zigzag varints, or a single 0. Yield nothing if `rest` cannot begin so.
     """
     count, at = _read_varint(rest, 0)
     if at < 0 or count % 2 or count // 2 > _MAX_INDEXES:

@@ -67,9 +67,13 @@ def find_role_needs(loaded: Loaded, role: Role) -> tuple[Need, ...]:
 
 
 def write_commands(findings: Iterable[Finding], kafka: Mapping[str, str], *, is_certain: bool) -> Iterator[str]:
-    """Yield a command of Kafka's own tools for each finding that lacks operations. `kafka`: how this
-    user reaches Kafka. `is_certain`: for what is missing; otherwise for what Kafka could not be
-    asked, so that it may be granted already."""
+    """Yield a kafka-acls.sh command, quoted for a shell, for each finding that lacks operations;
+    others get none.
+
+    If `is_certain`, a command adds the operations that are missing; otherwise those that Kafka
+    could not be asked for, which may be granted already. `kafka`: the user's Kafka settings; they
+    name the brokers and the principal.
+    """
     principal = name_principal(kafka)
     for finding in findings:
         if operations := _list_lacking(finding, is_certain=is_certain):
@@ -80,7 +84,9 @@ def write_commands(findings: Iterable[Finding], kafka: Mapping[str, str], *, is_
 
 
 def name_principal(kafka: Mapping[str, str]) -> str:
-    """Return the principal that these settings are, as Kafka's default rules name it."""
+    """Return the principal that these settings are, as Kafka's default rules name it. With a client
+    certificate it has a placeholder for the certificate's subject.
+    """
     if user := kafka.get("sasl.username"):
         return f"User:{user}"
     return "User:(the subject of the certificate)" if "ssl.certificate.location" in kafka else "User:ANONYMOUS"

@@ -47,7 +47,9 @@ _BEYOND = {
 
 @dataclass(frozen=True, slots=True)
 class RuleProposal:
-    """A subject rule: its template, and why it may be the right one."""
+    """A subject rule: its template, and why it may be the right one. `columns`: the fields in the
+    template, in order.
+    """
 
     template: str
     why: str
@@ -56,7 +58,11 @@ class RuleProposal:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The proposal for a topic, with the observations it is based on."""
+    """The proposal for a topic, with the observations it is based on.
+
+    `columns`: all sampled fields. `formats`: number of values by format. `alternatives`: other
+    subject rules. `properties`: name and column of each. `notes`: remarks for the user.
+    """
 
     sample: TopicSample
     columns: tuple[SampledField, ...]
@@ -69,6 +75,7 @@ class Proposal:
     subjects: Counter[str]
     """Counts of the sampled records by subject, under the proposed rule."""
     unaddressed: int
+    """Number of sampled records without a subject under the proposed rule."""
     unaddressed_at: str
     """Place of the first sampled record without a subject, such as `orders-0@146`; empty if there is none."""
     notes: tuple[str, ...]

@@ -70,11 +70,13 @@ def read_sample(
     kafka: Properties, topic: str, partitions: int, size: int, deadline_s: float = DEADLINE_S
 ) -> TopicSample:
     """Return about `size` records of `topic`: equally many from both ends of each partition, at
-    least one of either. `partitions`: how many the topic has. Blocks up to `deadline_s` seconds.
+    least one of either. `partitions`: how many the topic has. Blocks; after `deadline_s` seconds no
+    more records are read.
 
     Only committed records are read; no group is joined and no offset committed. If the deadline or
     the memory limit cuts the read short, the sample has a note. Raises CredentialsRefused if the
-    topic may not be read, and SourceUnavailable if no record came though there are offsets.
+    topic may not be read, and SourceUnavailable if Kafka answers with another error, or if no
+    record came though there are offsets.
     """
     each = max(1, size // (2 * max(1, partitions)))
     reading = _Reading(topic, time.monotonic() + deadline_s)

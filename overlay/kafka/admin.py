@@ -64,7 +64,9 @@ _UNLED = (
 
 class Admin:
     """A client for admin requests. Each request raises SourceUnavailable if Kafka does not answer
-    within DEADLINE_S.
+    within DEADLINE_S. If Kafka answers with an error, it raises CredentialsRefused if this user
+    lacks a right, otherwise SourceUnavailable (also for a topic that does not exist), unless the
+    method says something else.
 
     The first request opens connections in the running event loop. `close` or the end of `async
     with` closes them.
@@ -120,9 +122,9 @@ class Admin:
     ) -> dict[str, TopicFacts]:
         """Return a description of each named topic, by name. Topics that do not exist are left out.
 
-        `with_config`: also read the configurations. `denied`: receives name and reason of each
-        topic that this user may not describe. Without it, the first such topic raises
-        CredentialsRefused.
+        `with_config`: also read the configurations; that of a topic is empty if this user may not
+        read it. `denied`: receives name and reason of each topic that this user may not describe.
+        Without it, the first such topic raises CredentialsRefused.
         """
         wanted = sorted(set(names))
         if not wanted:
@@ -182,7 +184,7 @@ class Admin:
 
     async def add_partitions(self, topic: str, count: int) -> None:
         """Raise a topic's number of partitions to `count`, and wait until all can be described. Do
-        nothing if it has as many already. Raises OverlayError.
+        nothing if it has as many or more already. Raises OverlayError.
         """
         async with self._in_time(f"topic {topic}"):
             answer = await self._order(CreatePartitionsRequest([(topic, (count, None))], int(DEADLINE_S * 1000), False))
@@ -227,11 +229,12 @@ class Admin:
     async def find_offsets(
         self, sources: Iterable[tuple[str, int]], spec: OffsetSpec, *, committed: bool = True
     ) -> dict[tuple[str, int], int]:
-        """Return one offset of each partition: OffsetSpec.earliest(), latest() or
+        """Return one offset of each partition: OffsetSpec.earliest(), latest(), max_timestamp() or
         for_timestamp(ms).
 
-        For a timestamp without a record at or after it the offset is -1. The latest offset is the
-        last stable offset, or the high watermark with `committed=False`.
+        For a timestamp without a record at or after it the offset is -1, and so it is for
+        max_timestamp() of an empty partition. The latest offset is the last stable offset, or the
+        high watermark with `committed=False`.
         """
         (found,) = await self._find_offsets(sources, [(spec, committed)])
         return found
@@ -348,7 +351,7 @@ class Admin:
         self, groups: Iterable[str], *, denied: dict[str, str] | None = None
     ) -> dict[str, dict[str, dict[int, int]]]:
         """Return the committed offsets of each group, by topic and partition; empty for a group
-        that Kafka does not know.
+        that Kafka does not know. Partitions without a committed offset are left out.
 
         All groups are asked for at once. `denied`: as in `find_topics`.
         """

@@ -72,7 +72,9 @@ class ApiVersionsRequest(Request[ApiVersionsRequest_v3]):
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """A broker of the cluster. `failure`: why it could not be asked, "" if it answered."""
+    """A broker of the cluster, and what it says of itself: features, requests and settings, which
+    are empty or None if it did not answer. `failure`: why it could not be asked, "" if it answered.
+    """
 
     node: int
     address: str

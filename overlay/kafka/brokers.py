@@ -103,8 +103,11 @@ class Brokers:
         self._nodes[node] = address
 
     async def find_topics(self, topics: Iterable[str] | None) -> Any:
-        """Return the metadata of the cluster and of these topics, or of all topics for None, from the
-        first broker that answers. The brokers' addresses in it replace those known before.
+        """Return the metadata of the cluster and of these topics (all for None), from the first
+        broker that answers. The brokers' addresses in it replace those known before. A topic that
+        does not exist has an error code in it.
+
+        Tries without end; the caller sets the deadline. Raises Unsupported.
         """
         (found,) = await self.ask_any([TopicsRequest(topics)])
         self._nodes = {node: (host, port) for node, host, port, *_ in found.brokers}

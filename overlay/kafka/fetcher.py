@@ -83,7 +83,8 @@ _STALE_LEADER = (
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """A partition's part of a fetch response: whole record batches, beginning with the one that
-    holds `position`.
+    holds `position`. `aborted`: pairs of producer id and first offset. `log_start`: the first
+    offset of the log.
     """
 
     position: int
@@ -115,7 +116,9 @@ class Fetched:
 
     @property
     def records(self) -> int:
-        """Return the number of records, as the batch headers count them."""
+        """Return the number of records, as the batch headers count them: those below `position`,
+        those of aborted transactions and transaction markers included.
+        """
         return int(self.batches["count"].clip(0).sum())
 
 
@@ -265,7 +268,7 @@ def log_position_after(batches: Batches, position: int) -> LogPosition:
 class Fetcher:
     """A loop that keeps fetches in flight for its partition fetches until it is closed.
 
-    It sets `changed` whenever one of them has something ready.
+    It sets `changed` whenever one of them has something ready, or learns another `stable_end`.
     """
 
     def __init__(

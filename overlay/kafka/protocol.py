@@ -268,7 +268,8 @@ class ListOffsetsRequest(Request[ListOffsetsRequest_v6 | ListOffsetsRequest_v7])
     a special negative one.
 
     The special ones: -1 for the end, -2 for the start, `NEWEST` for the newest record (Kafka 3.0
-    and later). `committed`: the end is the last stable offset, not the high watermark.
+    and later). `topics`: partition numbers by topic. `committed`: the end is the last stable
+    offset, not the high watermark.
     """
 
     API_KEY = 2

@@ -32,8 +32,10 @@ async def read_span(
     plain: bool = False,
     compacted: bool = False,
 ) -> AsyncGenerator[Fetched, None]:
-    """Yield fetches that together hold the offsets start <= offset < end. `end` must not be above
-    the high watermark; what lies above the last stable offset is waited for.
+    """Yield fetches that together hold the offsets start <= offset < end, and may hold others
+    around them. `end` must not be above the high watermark; what lies above the last stable offset
+    is waited for. If the header of a batch cannot be read, the fetch that begins with it is the
+    last one (`Fetched.unreadable`).
 
     `size`: approximate bytes of the range, if known; not much more is then fetched. `fetcher`: one
     to share between several ranges that are read at the same time. `plain`: as in Fetcher, if
@@ -96,10 +98,13 @@ async def read_records(
     plain: bool = False,
     compacted: bool = False,
 ) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
-    """Yield offset, key and value of each record that has a value. `compacted`: as for `read_span`.
+    """Yield offset, key and value of each committed record with start <= offset < end that has a
+    value.
 
     Only for small topics: it makes Python objects per record. `plain`: read without kernels, as in
-    Fetcher. Raises SourceChanged for a batch that cannot be read.
+    Fetcher. `compacted`: whether the topic is compacted, so that there may be no batch in the rest
+    of the range. Raises SourceChanged for a batch that cannot be read, or if `start` is no longer
+    in the log, also with `compacted`; else the errors of `read_span`.
     """
     reader = PlainReader() if plain else RowReader()
     async for fetched in read_span(client, topic, partition, start, end, plain=plain, compacted=compacted):
@@ -114,8 +119,9 @@ async def find_records_end(client: AIOKafkaClient, source: TopicPartition, first
     """Return the offset after the last committed record in first <= offset < end; `first` if there
     is none.
 
-    Only transaction markers and aborted records follow it. `end` must not be above the last stable
-    offset. The search goes backwards from `end`. Raises as `read_span`.
+    Only transaction markers, aborted records and batches that cannot be read follow it, and what
+    `read_span` does not reach behind one of these. `end` must not be above the last stable offset.
+    The search goes backwards from `end`. Raises as `read_span`.
     """
     decoder, reach = Decoder(make_plan()), LOOK_BACK
     while first < end:

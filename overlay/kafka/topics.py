@@ -67,7 +67,7 @@ class Replicas:
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
     """A description of an existing topic. `identity`: Kafka's topic id, which changes if the topic
-    is created anew.
+    is created anew. `config`: empty if it was not asked for, or if this user may not read it.
     """
 
     name: str

@@ -61,7 +61,9 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 class Broker:
-    """A running broker. As a context manager, it stops the broker at the end of the block."""
+    """A running broker. As a context manager, it stops the broker at the end of the block. `stop`,
+    `kill` and `restart` raise BrokerError if the process does not end or start in time.
+    """
 
     def __init__(self, home: Home, state: BrokerState, *, moved_from: str = "", ephemeral: bool = False) -> None:
         self._home, self._state = home, state

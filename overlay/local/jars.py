@@ -47,7 +47,7 @@ def fetch_jars(conf: str) -> list[Path]:
     """Return the jars of one conf of ivy.xml (`broker`, `tools`, `spark`), sorted.
 
     They are fetched first if the cache lacks them. Raises BrokerError with what could not be
-    fetched and the cache folder.
+    fetched and the cache folder, and ValueError for another conf.
     """
     if conf not in CONFS:
         raise ValueError(f"conf {conf!r}: known are {', '.join(CONFS)}")

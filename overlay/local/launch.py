@@ -67,7 +67,8 @@ def spawn_broker(home: Home, java: Java, jars: list[Path], heap_mib: int, life_l
 def wait_ready(home: Home, host: str, port: int) -> None:
     """Wait until Kafka answers a metadata request.
 
-    Raises BrokerError with the end of the log if the process ends or does not answer in time.
+    Raises BrokerError with the end of the log if the process ends or does not answer in time. In
+    the latter case it still runs: the caller has to end it.
     """
 
     def is_ready() -> bool:
@@ -77,7 +78,7 @@ def wait_ready(home: Home, host: str, port: int) -> None:
 
     if not comes_true(is_ready, START_S):
         raise BrokerError(
-            f"the broker at {host}:{port} gave no answer within {START_S:.0f} s and was ended."
+            f"the broker at {host}:{port} gave no answer within {START_S:.0f} s."
             f" The end of {home.log}:\n{_read_words(home.log)}"
         )
 

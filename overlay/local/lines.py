@@ -67,7 +67,9 @@ class LineRules:
     partition: int | None = None
 
     def read(self, line: bytes) -> LineRecord:
-        """Return the record of a line without its line feed. Raises ValueError if it is none."""
+        """Return the record of a line without its line feed. Raises ValueError if it is none, and
+        RecursionError if its JSON is nested too deep.
+        """
         if self.format is LineFormat.JSON:
             return self._read_object(line)
         key, value = None, line

@@ -52,9 +52,10 @@ def build_properties(
     extra: Mapping[str, str],
     node: BrokerNode = ALONE,
 ) -> dict[str, str]:
-    """Return all server properties.
+    """Return all server properties. Raises BrokerError as `check_extra`.
 
-    `listeners`: the caller's own (`NAME://host:port`), in addition to the broker's.
+    `listeners`: the caller's own (`NAME://host:port`), in addition to the broker's. They are used
+    in place of `listeners` in `extra`, whose ports may be 0.
     """
     check_extra(extra)
     protocols = {MAIN_LISTENER: "PLAINTEXT", CONTROLLER_LISTENER: "PLAINTEXT"}

@@ -48,7 +48,9 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """The status that `overlay local status` prints. `bootstrap` is "" unless the broker runs."""
+    """The status that `overlay local status` prints. `bootstrap`, `pid`, `started_at` (seconds
+    since 1970) and `java` are "" or 0 unless the broker runs. `log`: None if none was ever started.
+    """
 
     condition: Condition
     home: Path

@@ -43,7 +43,8 @@ def find_bundle() -> Path | None:
 def write_truststore(bundle: Path, folder: Path) -> Path | None:
     """Write the bundle as a PKCS12 truststore named by its hash and return its path.
 
-    Returns None if no certificate of the bundle can be read.
+    Returns None if no certificate of the bundle can be read. Raises BrokerError if the cryptography
+    package is missing.
     """
     pem = bundle.read_bytes()
     store = folder / f"{hashlib.sha256(pem).hexdigest()[:16]}.p12"

@@ -36,14 +36,16 @@ class Selection:
     _parts: dict[int, Ints] = field(default_factory=dict)
 
     def of(self, consumer: int) -> Ints:
-        """Return the rows that a consumer wants; the same array for all consumers of a group."""
+        """Return the rows that a consumer wants, ascending: the same array for all consumers of a
+        group, not to be changed.
+        """
         group = int(self.groups[consumer])
         if group not in self._parts:
             self._parts[group] = self.rows[self.bounds[group] : self.bounds[group + 1]]
         return self._parts[group]
 
     def wanting(self) -> list[int]:
-        """Return the consumers that want at least one row."""
+        """Return the numbers of the consumers that want at least one row, ascending."""
         wanting: list[int] = np.flatnonzero(np.diff(self.bounds)[self.groups]).tolist()
         return wanting
 
@@ -52,8 +54,9 @@ class Audience:
     """The consumers of one scan, numbered from 0 by their place in `filters`. Each wants the
     records whose subject one of its patterns matches.
 
-    `values`: the filter values that each consumer wants; empty if none wants any. Values that are
-    subjects narrow the patterns.
+    `dictionary`: the one that the codes passed to `select` are from. `values`: the filter values
+    that each consumer wants; empty if none wants any. Values that are subjects narrow the patterns;
+    others are not looked at here.
     """
 
     def __init__(

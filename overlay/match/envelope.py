@@ -73,8 +73,8 @@ def envelope(
 
     `codes`: the subject code of each record of the slice, from `dictionary`; a record without a
     subject has null. `sequenced`: the stream has one partition, so a record's sequence is its
-    offset + 1; otherwise the sequence is null, since the ledger defines it. A record without a
-    timestamp has null. Raises ValueError for an unknown column.
+    offset + 1; otherwise the sequence is null. If the stream has a ledger, the caller replaces the
+    sequences. A record without a timestamp has null. Raises ValueError for an unknown column.
     """
     unknown = sorted(set(columns) - COLUMNS.keys())
     if unknown:
@@ -177,8 +177,8 @@ _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
 
 @kernel
 def _count_headers(buf: Bytes, headers_at: Ints, end: Ints, bounds: Int32s) -> Int:
-    """Write to `bounds` where each record's headers begin in the list of all. Return how many there
-    are.
+    """Write to `bounds` where each record's headers begin in the list of all, and behind these, as
+    one item more, how many headers there are. Return that number.
     """
     total: Int = 0
     for i in range(end.size):

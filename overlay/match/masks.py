@@ -55,7 +55,8 @@ class Tally:
 @dataclass(slots=True)
 class Sifted:
     """The rows that pass, ascending, by consumer number, and the tallies of the consumers that have
-    a filter. A consumer for which no row passes is not in `rows`.
+    a filter. A consumer for which no row passes is not in `rows`. One of whose rows none has a
+    wanted filter value has no tally either.
     """
 
     rows: dict[int, Ints] = field(default_factory=dict)

@@ -39,7 +39,7 @@ class Given(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a column comes from: the first of `fields` that the record has, and `given` if it has
-    none of them.
+    none of them. Without `given` the value is then NULL.
     """
 
     fields: tuple[Field, ...]

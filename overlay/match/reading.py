@@ -30,8 +30,8 @@ class Reading:
         self.count = len(piece.records) if rows is None else rows.size
 
     def read(self, source: Source, type: str) -> Column:
-        """Return the values of a source as `type`, one of TYPES, one per record. A value is null if
-        the record does not have it or if it does not spell the type.
+        """Return the values of a source as `type`, one of TYPES (scan/columns.py), one per record.
+        A value is null if the record does not have it or if it does not spell the type.
 
         Raises ValueError if the slice was decoded without one of the source's fields.
         """

@@ -20,7 +20,8 @@ _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 class RecordSlice:
     """Some records of one partition in offset order, with stream sequences and subjects.
 
-    It owns its memory, so it may be kept and shared.
+    It owns its memory, so it may be kept and shared. `codes`: for each record the number of its
+    subject in `texts`, which has only these subjects. `sequences`: of each record, ascending.
     """
 
     records: Records
@@ -64,7 +65,9 @@ def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> RecordSlice:
 
 
 def join(first: RecordSlice, second: RecordSlice) -> RecordSlice:
-    """Return two slices of one partition as one, the second behind the first."""
+    """Return two slices of one partition as one. All records of the second must be behind those of
+    the first.
+    """
     one, two = first.records, second.records
     at, code = one.buf.size, first.texts.bounds.size - 1
     records = _place(

@@ -158,7 +158,12 @@ class _HeaderReader:
 
 
 class _TemplateReader:
-    """A test of filter values that a template makes. Each code is tested once, when it is new."""
+    """A test of filter values that a template makes from fields of a record. `fields`: what slices
+    must be decoded with.
+
+    Each distinct filter value has a code in a dictionary of its partition, and is tested once for
+    the same `Values`, when it is new.
+    """
 
     def __init__(self, template: str) -> None:
         self._made = Templated(template)

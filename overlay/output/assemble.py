@@ -200,8 +200,8 @@ def assemble(
     numbers: Columns,
     now: int,
 ) -> int:
-    """Append deliveries of source records to `body`, in the order of `rows`, until one does not fit
-    into its buffer. Return how many were appended, which may be 0.
+    """Append deliveries of source records to `body`, in the order of `rows` (at least one), until
+    one does not fit into its buffer. Return how many were appended, which may be 0.
 
     `codes`: of all records of `source`, the index of each one's subject in `subjects`. `numbers`:
     of each of `rows`, as `Numbers.complete` returns them. `now`: ms since 1970; the time of a new

@@ -111,8 +111,8 @@ topic takes.
 
 
 def encode_records(records: Sequence[Record], now: int, *, transactional: bool = True) -> EncodedBatch:
-    """Return one batch of all these records, compressed if it is large. `now`: ms since 1970, the
-    time of all of them.
+    """Return one batch of all these records, at least one, compressed if it is large. `now`: ms
+    since 1970, the time of all of them.
     """
     out = b"".join(encode_record(record, delta) for delta, record in enumerate(records))
     body = Body(np.frombuffer(out, np.uint8), base_timestamp=now, max_timestamp=now, count=len(records))

@@ -87,9 +87,11 @@ class OpenTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
-    """The last transaction of a transactional id. `outcome`: None if the coordinator does not know of one.
-    `unmarked`: the partitions whose markers are still to be written. `epoch`: of its producer. `is_ongoing`: it has
-    not ended, so that `unmarked` are all of its partitions. `began`: when, ms since 1970."""
+    """The last transaction of a transactional id. `outcome`: None if the coordinator does not know
+    of one. `unmarked`: the partitions whose markers are still to be written. `epoch`: of its
+    producer, -1 if unknown. `is_ongoing`: it has not ended, so that `unmarked` are all of its
+    partitions. `began`: when, ms since 1970; -1 if unknown.
+    """
 
     outcome: Outcome | None
     unmarked: frozenset[TopicPartition] = frozenset()
@@ -116,8 +118,11 @@ class LastTransaction:
 
 
 async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: str) -> LastTransaction:
-    """Ask the coordinator, a node id, for the last transaction of a transactional id. Raises KafkaError if
-    it does not answer, or cannot tell yet: one that still loads would soon obey InitProducerId, and forget."""
+    """Ask the coordinator, a node id, for the last transaction of a transactional id. Return one
+    without an outcome if there was none, if the broker does not know the request, or if this client
+    may not ask. Raises KafkaError if it does not answer, or cannot tell yet: one that still loads
+    would soon obey InitProducerId, and forget.
+    """
     request = DescribeTransactionsRequest(transactional_id)
     try:
         response = await client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
@@ -162,8 +167,13 @@ _FOR_GOOD = {Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 async def find_open(client: AIOKafkaClient, producer_id: int, partitions: Iterable[TopicPartition]) -> OpenPartitions:
-    """Ask the leaders of partitions whether a producer has a transaction open there. The client has to
-    know the topics."""
+    """Ask the leaders of partitions whether a producer has a transaction open there. The client has
+    to know the topics.
+
+    Neither `open` nor `unknown` of the result has a partition without an open transaction of the
+    producer, one that is gone or that this client may not read, or one whose leader does not know
+    the request.
+    """
     found = OpenPartitions({}, {})
     by_leader: dict[int, dict[str, list[int]]] = {}
     for tp in partitions:

@@ -140,7 +140,9 @@ class Produce:
         batch's first record, in the order of `batches`. Calls may overlap.
 
         `deadline_s`: seconds. Raises DeliveryFailed or Fenced, also for a batch of another call;
-        after that nothing more can be sent.
+        after that nothing more can be sent. If only the deadline has passed (DeliveryFailed), its
+        batches may still be sent and taken, until `settle` or `close`. After these it raises
+        KafkaError.
         """
         queued = self._line_up(list(batches))
         if not queued:
@@ -331,8 +333,11 @@ def _join(refusals: Sequence[DeliveryFailed]) -> DeliveryFailed:
 
 
 def _load(queues: Iterable[_Queue], now: float) -> dict[TopicPartition, _QueuedBatch]:
-    """Return the next batch of each partition for one request: as many as fit into REQUEST_BYTES,
-    and at least one if any may be sent. They count as sent from then on.
+    """Return the next batch of each partition that is not in flight, for one request: as many as
+    fit into REQUEST_BYTES, and at least one if any may be sent (`has_next`). They count as sent
+    from then on.
+
+    `now`: monotonic seconds; a partition that is backing off until later gives none.
     """
     load: dict[TopicPartition, _QueuedBatch] = {}
     size = 0

@@ -11,7 +11,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """Key, value and headers of a record. Its offset and time come with its batch."""
+    """Key, value and headers of a record; None is null. Its offset and time come with its batch."""
 
     key: bytes | None
     value: bytes | None

@@ -124,15 +124,18 @@ class _Sender:
 
 
 class PlainSender(_Sender):
-    """A sender for `delivery: at_least_once`: batches without a transaction."""
+    """A sender for `delivery: at_least_once`: batches without a transaction. `start` has to be
+    called first.
+    """
 
     def __init__(self, kafka: Properties) -> None:
         super().__init__(kafka)
         self._order = asyncio.Lock()
 
     async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
-        """Send batches and wait until Kafka has taken them; return the offset of each. Overlapping
-        calls are served one after the other. Raises DeliveryFailed or Fenced.
+        """Send batches without a transaction, and wait until Kafka has taken them. Return the
+        offset of the first record of each. Overlapping calls are served one after the other.
+        Raises DeliveryFailed or Fenced; then the sender cannot be used any more.
         """
         async with self._order:
             return await self._produce.send(batches, DEADLINE_S)
@@ -179,16 +182,17 @@ class Transactions(_Sender):
         return f"{producer_id}x{epoch}"
 
     async def end_lost(self, partitions: Iterable[tuple[str, int]], state: bytes | None = None) -> None:
-        """End what transactions of a former producer have left open in these partitions, as far as is known
-        in the way in which each was decided (lost_markers.py). To be called before the first transaction.
-        The topics must be looked up.
+        """End what transactions of a former producer have left open in these partitions, as far as
+        is known in the way in which each was decided (lost_markers.py). To be called before the
+        first transaction. The topics must be looked up.
 
-        `state`: the value of a state record that changes nothing. It is written if the state is among
-        what is committed, so that its partition knows our epoch: if the marker is lost once more, the
-        next owner finds the transaction open that was decided last.
+        `state`: the value of a state record that changes nothing, None to write none. It is written
+        if the state is among what is committed, so that its partition knows our epoch: if the
+        marker is lost once more, the next owner finds the transaction open that was decided last.
 
-        A partition that does not tell within DEADLINE_S is passed over, unless it is that of the state.
-        Raises SourceUnavailable then, and if the decision is not known; else as the methods that write.
+        A partition that does not tell within DEADLINE_S is passed over, unless it is that of the
+        state. Raises SourceUnavailable then, and if the decision is not known; else as the methods
+        that write.
         """
         found = await self._find_open({TopicPartition(*each) for each in partitions})
         outcomes = {tp: self._last.decide(tp, opened, self._state) for tp, opened in found.items()}

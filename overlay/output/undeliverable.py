@@ -74,6 +74,8 @@ def explain_refusal(output_topic: OutputTopic, slice_: Slice, row: int, now: int
 def _is_too_large(output_topic: OutputTopic, slice_: Slice, row: Ints, now: int, slack: int) -> bool:
     """Return whether a record (`row` has one entry) is too large for its topic even as the only one
     of a batch. Only compressing it can tell.
+
+    `now`: ms since 1970. `slack`: bytes by which the batch has to stay below the topic's limit.
     """
     body = Body(np.empty(int(measure(slice_, row, output_topic.envelope)[0]), np.uint8))
     one = np.ones(1, np.int64)

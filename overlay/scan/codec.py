@@ -45,8 +45,9 @@ class Arena:
         self.limit = limit
 
     def put(self, at: int, codec: int, data: Bytes) -> int | Fault:
-        """Decompress `data` to position `at`. Return the position after it, or a Fault. The bytes
-        below `at` are kept.
+        """Decompress `data` to position `at`. Return the position after it, or a Fault (CODEC,
+        DECOMPRESS or TOO_LARGE). The bytes below `at` are kept, but `buf` may be another array
+        afterwards.
         """
         if codec == Codec.NONE:
             return self._copy(at, data)

@@ -40,7 +40,9 @@ class Records:
     makes the next slice.
 
     `at` and `size` are [fields of the plan, records]: where each field's bytes are. Size -1 means
-    missing or null, another negative size that it cannot be read (states.py).
+    missing or null, another negative size that it cannot be read (states.py). `timestamp`: ms since
+    1970. `body`, `end`: where a record's key, value and headers begin and end, for `open_bodies`.
+    `next_offset`: where reading continues after this slice.
     """
 
     buf: Bytes
@@ -70,8 +72,8 @@ class Decoder:
     """A decoder of fetch after fetch for one plan, with its own buffers. Not for two threads at
     once.
 
-    `arena`: may be shared by decoders of which only one works at a time. `decoders`: for values
-    that are not JSON.
+    `slice_bytes`: how many bytes of records make a slice, about. `arena`: may be shared by decoders
+    of which only one works at a time. `decoders`: for values that are not JSON.
     """
 
     def __init__(

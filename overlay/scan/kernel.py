@@ -79,10 +79,17 @@ def walk(
 ) -> tuple[int, int, Fault]:  # fmt: skip
     """Fill one row per record of `batches`, whose records are in `buf` from data_at to data_end.
 
-    `names`/`bounds`/`slots`: the wanted header names end to end, where each begins, and its row of
-    `at` and `size`. `key_slot`, `value_slot`: the same for key and value, -1 if not wanted. `at`
-    and `size`: [fields, records]. Returns (rows filled, index of the faulty batch or -1, its
-    fault); a faulty batch ends the walk, and none of its records count.
+    `names`: the wanted header names end to end. `bounds`: where each begins, and the end of the
+    last one. `slots`: the row of `at` and `size` for each. `key_slot`, `value_slot`: the same for
+    key and value, -1 if not wanted.
+
+    Filled, with room for all records of the batches: `offset` and `timestamp` (ms since 1970);
+    `body`, where the key's size begins in `buf`; `end_of`, where the record ends; `at` and `size`
+    [fields, records], position and bytes of each field. The size is MISSING if a field is null or
+    not there. The last header of a name counts.
+
+    Return (rows filled, index of the faulty batch or -1, its fault). A faulty batch ends the walk,
+    and none of its records count.
 
     Long because it is one loop over the records: functions for its parts would be given the same
     dozen arrays for each record, and numba counts references to each of them (borrow.py).

@@ -18,7 +18,8 @@ class Plan:
     """The fields that the walk has to find. Row i of a slice's `at` and `size` is fields[i].
 
     If there are paths into values, one more row holds the values. `width` counts the rows; a slot
-    is a row's number, -1 for a field that is not wanted.
+    is a row's number, -1 for a field that is not wanted. `names` to `value_slot` are what `walk`
+    takes, `paths` what `extract` takes.
     """
 
     fields: tuple[Field, ...]

@@ -71,7 +71,9 @@ _FIELDS = [*_Batch._fields[:-1], "count"]
 
 def find_batches(buf: Bytes, at: int, previous: int, out: Batches) -> tuple[int, int, Fault]:
     """Fill `out` with the complete batches from `at` on, as the kernel does that `split` otherwise
-    uses. Return how many were found, the position after them, and the fault of the batch there.
+    uses. Return how many were found, the position after them, and the fault of the batch there
+    (NONE if the bytes or the room in `out` end). `previous`: the last offset of the batch before
+    `at`, -1 if there is none.
     """
     data, fault = buf.data, Fault.NONE
     rows: list[tuple[int, ...]] = []

@@ -25,5 +25,5 @@ settled before columns are returned.
 
 @kernel
 def judge_size(size: Int) -> Int:
-    """Return the state of a field whose size is below 0."""
+    """Return the state of a field whose size is below 0: BROKEN, ENCODED or ABSENT."""
     return BROKEN if size == MALFORMED else ENCODED if size == UNDECODED else ABSENT

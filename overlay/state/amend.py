@@ -34,7 +34,8 @@ ATTEMPTS, PATIENCE_S = 6, 30.0
 """Attempts to change a shard, and the seconds after which no further one is made."""
 
 Change = Callable[[ShardState], Delta]
-"""Returns what to write, given the state as its owner finds it. An empty delta leaves the shard
+"""Returns what to write, given the state as its owner finds it. It is called again for each
+attempt, and by `amend` once before: if that call returns an empty delta, the shard is left
 alone."""
 
 Confirm = Callable[[ShardState], Awaitable[int | None]]
@@ -68,12 +69,13 @@ async def _keep_generation(state: ShardState) -> int:
 
 
 async def amend(service: ServiceConfig, admin: Admin, change: Change, confirm: Confirm = _keep_generation) -> list[int]:
-    """Apply `change` to each shard it concerns, in one transaction each. Return these shards.
+    """Apply `change` to each shard it concerns, in one transaction each. Return these shards,
+    ascending.
 
     `confirm`: whether the change is still to be made; an operator's change always is.
 
     Raises Fenced if the owners keep taking a shard back, SourceUnavailable if Kafka does not
-    answer. Shards that were changed before stay changed.
+    answer, StateUnreadable. Shards that were changed before stay changed.
     """
     client = await open_client(service.kafka)
     try:
@@ -94,7 +96,8 @@ async def amend_shard(
     change: Change,
     confirm: Confirm = _keep_generation,
 ) -> None:
-    """Apply `change` to one shard. Raises Fenced, SourceUnavailable."""
+    """Apply `change` to one shard, which is taken over also for an empty delta. Raises Fenced,
+    SourceUnavailable, StateUnreadable, and what `change` raises."""
 
     async def write(transactions: Transactions, state: ShardState) -> None:
         delta = Delta(generation=state.generation).merge(change(state))
@@ -115,7 +118,8 @@ async def own_shard(
     """Do `work` as the owner of a shard. Try again if the service takes the shard back meanwhile.
 
     `work` may run again although it has succeeded, so it has to look at the state first. Raises
-    Fenced if the service keeps taking the shard back, SourceUnavailable.
+    Fenced if the service keeps taking the shard back or `confirm` keeps returning None,
+    SourceUnavailable, and at once what else `work` or `confirm` raises.
     """
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type((Fenced, SourceUnavailable)),
@@ -144,7 +148,8 @@ def reset_stream(
     Every consumer gets positions of its own, since one that is stalled now would otherwise follow
     the position of the others. Consumer sequences continue without a gap. Consumers of Spark jobs
     are left alone: their positions are in the plans of the jobs. `snapshots`: by last_per_subject
-    consumer, the offsets below which it gets only the last message of each subject.
+    consumer, the offsets below which it gets only the last message of each subject. The delta is
+    empty if the state has nothing of the stream.
     """
     own = {source: LogPosition(position) for source, position in positions.items()}
     consumers = {

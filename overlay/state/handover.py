@@ -67,9 +67,9 @@ Starts = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A consumer that a job may deliver. `claim`: what its plans have to repeat. `start`: where it
-    begins; None if it goes on as the job's own plan says or, if that does not have the consumer,
-    begins as a new one."""
+    """A consumer that a job may deliver. `claim`: what its plans have to repeat; "" if no service
+    has run yet. `start`: where it begins; None if it goes on as the job's own plan says or, if that
+    does not have the consumer, begins as a new one."""
 
     claim: str
     start: JobPosition | None
@@ -77,8 +77,9 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """A consumer that the service takes from a job. `state`: what the state is to record of it; None
-    if it begins as a new consumer. `reason`: why it stays the job's; empty if it does not."""
+    """A consumer that the service takes from a job. `job`: its name, "" if that is unknown, since a
+    plan cannot be read. `reason`: why the consumer stays the job's; empty if it does not. `state`:
+    without a reason, what the state is to record of it; None if it begins as a new consumer."""
 
     job: str
     state: ConsumerState | None = None
@@ -97,9 +98,10 @@ async def claim_consumers(
 ) -> dict[str, Claimed]:
     """Make a job the owner of consumers of a stream. Return by name how it delivers each.
 
-    `plan`: the job's last one, read after its driver fenced the former one. Shards in which nothing
-    changes are not taken over. Raises OverlayError for a consumer that the job cannot take, among
-    them BatchUnfinished for one of another job; also Fenced, SourceUnavailable.
+    `plan`: the job's last one, read after its driver fenced the former one. `starts`: of the
+    stream. Shards in which nothing changes are not taken over. Raises OverlayError for a consumer
+    that the job cannot take, among them BatchUnfinished for one of another job; also Fenced,
+    SourceUnavailable. Consumers of shards that were written before stay claimed.
     """
     known = _list_claims(plan, stream)
     shards = await count_shards(admin, service.topics.prefix)
@@ -144,11 +146,13 @@ async def take_back(
     state: ShardState,
     record: Callable[[Delta], Awaitable[None]],
 ) -> dict[ConsumerId, TakenBack]:
-    """Find where consumers go on that the owner of their shard is to deliver. Return those that a job
-    has had; the others are the service's already, or new.
+    """Find where consumers go on that the owner of their shard is to deliver. Return those that a
+    job has had, or may have had if a job's plan cannot be read (`reason` says so); the others are
+    the service's already, or new.
 
-    `record`: commits a delta to the shard's state and applies it to `state`. The states returned are
-    to be committed before the first delivery. Raises SourceUnavailable.
+    `record`: commits a delta to the shard's state and applies it to `state`. The states returned
+    are to be committed before the first delivery. Raises SourceUnavailable, and what `record`
+    raises.
     """
     given = {c: known for c in consumers if (known := state.consumers.get(c)) is not None and known.job}
     if fresh := {c: replace(known, recall=draw_id()) for c, known in given.items() if not known.recall}:
@@ -171,7 +175,8 @@ async def take_back(
 async def _find_unrecorded(
     kafka: Properties, client: AIOKafkaClient, admin: Admin, prefix: str, consumers: Mapping[ConsumerId, Starts]
 ) -> dict[ConsumerId, TakenBack]:
-    """Return those of the consumers that a job has delivered without a claim. Raises SourceUnavailable."""
+    """Return those of the consumers that a job has delivered without a claim; all of them, with the
+    reason, if a job's plan cannot be read. Raises SourceUnavailable."""
     jobs: dict[ConsumerId, list[str]] = {}
     try:
         for job, plan in (await read_plans(client, admin, prefix)).items():
@@ -195,7 +200,8 @@ async def _take_unrecorded(
     jobs: Collection[str],
     starts: Starts,
 ) -> TakenBack:
-    """Return how a consumer goes on that some jobs have delivered without a claim."""
+    """Return how a consumer goes on that some jobs (at least one) have delivered without a claim.
+    Raises SourceUnavailable; another error becomes the reason why it stays the job's."""
     job, *others = jobs
     if others:
         topics = ", ".join(job_topic(prefix, each) for each in jobs)
@@ -258,13 +264,15 @@ class _Claiming:
             await amend_shard(service, client, admin, shard, self.change)
 
     def recall(self, state: ShardState) -> Delta:
-        """Return the delta that recalls what other jobs have."""
+        """Return the delta that recalls what other jobs have, and set `recalled` to its entries."""
         entries = {c: entry for c in self.mine if (entry := state.consumers.get(c)) is not None}
         self.recalled = {c: replace(e, recall=self.mark) for c, e in entries.items() if e.job not in ("", self.job)}
         return Delta(consumers=dict(self.recalled))
 
     def change(self, state: ShardState) -> Delta:
-        """Return the delta that makes the job the owner, and note how it delivers each consumer."""
+        """Return the delta that makes the job the owner, and note in `claimed` how it delivers each
+        consumer; what the last call has noted counts. Raises OverlayError for a consumer that the
+        job cannot take."""
         delta = Delta()
         for consumer in self.mine:
             entry, start = self._take(state, consumer)
@@ -274,7 +282,8 @@ class _Claiming:
         return delta
 
     def _take(self, state: ShardState, consumer: ConsumerId) -> tuple[ConsumerState, JobPosition | None]:
-        """Return the entry of the job's consumer, and where it begins."""
+        """Return the entry of the job's consumer, and where it begins; None as in `Claimed.start`.
+        Raises OverlayError if the job cannot take it."""
         entry, known = state.consumers.get(consumer), self.known.get(consumer[1])
         if entry is None:
             return ConsumerState(job=self.job, claim=draw_id() if known is None else known), None

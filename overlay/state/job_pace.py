@@ -56,9 +56,11 @@ def renew(pace: Pace, state: PaceState) -> PaceState:
 
 
 def allow(pace: Pace, state: PaceState, now: int, most: int) -> int | None:
-    """Return how many offsets a batch may read for a consumer; None if its limits do not matter now.
+    """Return how many offsets a batch may read for a consumer: 0 if it is paused or has used up its
+    rate, else at least 1; None if it has no rate and is not paused, so that nothing limits it.
 
-    `state`: as `renew` returns it. `now`: ms since 1970. `most`: for a consumer with a rate.
+    `state`: as `renew` returns it. `now`: ms since 1970. `most`: the most for a consumer with a
+    rate.
     """
     if now < state.due:
         return 0

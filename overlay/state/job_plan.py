@@ -37,9 +37,9 @@ class BatchUnfinished(OverlayError):
 class Limit:
     """What a batch that is planned now may read for consumers that have offsets of their own.
 
-    `offsets`: at most so many for each. `now`: ms since 1970, the time of the batch. `paces`: by name,
-    of the consumers that have limits in their files. `log_starts`: the first offset that the log of
-    each partition still has.
+    `offsets`: at most so many for each, besides offsets that the batch reads for all. `now`: ms since 1970, the time of
+    the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`: the first offset that
+    the log of each partition still has.
     """
 
     offsets: int
@@ -56,12 +56,12 @@ class ConsumerPlan:
     last one of it. `since`: the batch with which the consumer began. `floors`: by partition, the
     offset at which it began. `claim`: the mark under which the service's state names this job as the
     one that delivers the consumer; empty if there was no such state. `reads`: what the batch reads
-    for this consumer alone, which is catching up or has a limit; empty if it reads what the batch reads.
+    for this consumer alone, which is behind or has a limit or a snapshot; empty if it reads what the batch reads.
     `letters`: the batch's dead letters for it. `pace`: what is kept of its limits. `lost`: the offsets
     that retention had removed before this batch could read them for the consumer. `snapshot`: where its last
     messages end in each partition, while it is given these; the batch then reads nothing else for it.
     `ahead`: the records with a wanted subject that are ahead of it behind the batch, up to the plan's
-    `log_ends`; -1 if that is not known.
+    `log_ends`; -1 if that is not known. `skipped`: the part of `lost` that lies before the batch's offsets.
     """
 
     fingerprint: str
@@ -76,6 +76,13 @@ class ConsumerPlan:
     lost: int = 0
     snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
     ahead: int = -1
+    skipped: int = 0
+
+    def count_lost(self, ends: Ends, log_starts: Mapping[TopicPartition, int], scanned: int) -> ConsumerPlan:
+        """Return the plan with the offsets in `lost` that retention had removed. A batch that is run again counts none
+        twice. `ends`, `log_starts`: as in `find_readable`. `scanned`: how many the scan found to be gone.
+        """
+        return replace(self, lost=self.skipped + self.find_readable(ends, log_starts)[1] + scanned)
 
     def find_readable(self, ends: Ends, log_starts: Mapping[TopicPartition, int]) -> tuple[Ends, int]:
         """Return the offsets that the batch can read for the consumer, and how many of its offsets retention has
@@ -187,14 +194,16 @@ class BatchPlan:
         }
 
     def leave(self, staying: Collection[str]) -> dict[str, JobPosition]:
-        """Return where the consumers stand that are not among `staying`: those that leave after this batch, or left before."""
+        """Return where the consumers stand that are not among `staying`: those that leave after this batch, or left
+        before. Raises BatchUnfinished if one leaves and the batch has not ended.
+        """
         names = {*self.consumers, *self.left} - set(staying)
         return {name: found for name in sorted(names) if (found := self.find_position(name)) is not None}
 
     def find_position(self, consumer: str) -> JobPosition | None:
         """Return where a consumer stands behind the batch, None if the job never had it.
 
-        Raises BatchUnfinished if the batch has not ended.
+        Raises BatchUnfinished if the consumer is in the batch and that has not ended.
         """
         if (known := self.consumers.get(consumer)) is None:
             return self.left.get(consumer)
@@ -225,7 +234,10 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class WriterCommit:
-    """What a writer commits together with its deliveries. `plan`: the fingerprint of the batch's plan."""
+    """What a writer commits together with its deliveries. `batch`: Spark's number. `plan`: the
+    fingerprint of the batch's plan. `records`: how many deliveries and dead letters the writer has
+    written in the batch.
+    """
 
     batch: int
     plan: str
@@ -239,7 +251,7 @@ def draft_first(batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], l
         offsets, lost = _skip_lost(new.floors, ends, limit)
         offsets = {source: max(start, offsets[source]) for source, (start, _) in ends.items()}
         drafted = _plan_reads(replace(new, since=batch), name, offsets, ends, limit)
-        found[name] = replace(drafted, lost=lost)
+        found[name] = replace(drafted, lost=lost, skipped=lost)
     return found
 
 
@@ -258,7 +270,7 @@ def _plan_reads(
         reads = _read(offsets, ahead, NO_LIMIT) if allowed is None else read_part(offsets, ahead, allowed)
     else:
         reads = catch_up(offsets, ends, limit.offsets) if allowed is None else read_part(offsets, ends, allowed)
-    return replace(consumer, reads=reads, pace=state, lost=lost, snapshot=snapshot)
+    return replace(consumer, reads=reads, pace=state, lost=lost, snapshot=snapshot, skipped=lost)
 
 
 def find_snapshot(
@@ -296,7 +308,8 @@ def _skip_lost(
 def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
     """Return what a batch reads for a consumer that is at these offsets; empty if it is not behind the batch's start.
 
-    `limit`: how many offsets, together. A consumer reads with the others from the batch on before
+    `limit`: how many offsets of the partitions in which it is behind, together, but at least one of each. Of each
+    other partition it reads as many as of one of these. A consumer reads with the others from the batch on before
     which it has come to their offsets in all partitions.
     """
     behind = {source: at for source, (start, _) in ends.items() if (at := offsets.get(source, start)) < start}
@@ -362,7 +375,7 @@ def decode_plan(data: bytes) -> BatchPlan:
                 each["fingerprint"], each["before"], each["last"], each["since"],
                 _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]), each.get("letters", 0),
                 PaceState(**each.get("pace", {})), each.get("lost", 0), _parse(each.get("snapshot", {})),
-                each.get("ahead", -1),
+                each.get("ahead", -1), each.get("skipped", 0),
             )
             for name, each in found["consumers"].items()
         }  # fmt: skip

@@ -28,7 +28,8 @@ async def find_held(
     admin: Admin, prefix: str, consumers: Iterable[ConsumerConfig], state: ShardState
 ) -> dict[ConsumerId, str]:
     """Return the consumers that a pipeline runs, each with a message for the operator. Takes one
-    request for all. Raises SourceUnavailable."""
+    request for all. Empty, with a line in the log, if Kafka does not let this user see their
+    groups. Raises SourceUnavailable."""
     groups = {config.id: lease_group(prefix, config.id) for config in consumers if may_be_a_jobs(config, state)}
     try:
         members = await admin.count_members_of(groups.values())

@@ -104,7 +104,7 @@ class Delta:
     below it has lost its end."""
 
     def merge(self, later: Delta) -> Delta:
-        """Return this and a later delta as one."""
+        """Return this and a later delta as one; both stay as they are."""
         kept = {consumer: state for consumer, state in self.consumers.items() if consumer not in later.forgotten}
         return Delta(
             {**_without(later.reset, self.cursors), **later.cursors},
@@ -124,7 +124,8 @@ class Delta:
 
 @dataclass(slots=True)
 class ShardState:
-    """The whole state of a shard, in memory."""
+    """The whole state of a shard, in memory. Fields without a text are as in Delta; `generation` is
+    that of the last owner, -1 if there was none."""
 
     cursors: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
@@ -148,7 +149,8 @@ class ShardState:
         ]
 
     def apply(self, delta: Delta) -> None:
-        """Apply a delta."""
+        """Apply a delta. The machines' records of streams that it resets, and of consumers that it
+        forgets, are dropped. `end` and `length` stay as they are."""
         self.cursors, self.topics = _without(delta.reset, self.cursors), _without(delta.reset, self.topics)
         self.acks = _without(delta.reset, self.acks)
         for stream in delta.reset:
@@ -178,14 +180,15 @@ class ShardState:
         can move on without it.
 
         `starts`: the stream's partitions, and where the consumer begins in those in which it has no
-        position yet.
+        position yet. Raises KeyError if the consumer is unknown. Nothing is changed here.
         """
         known = self.consumers[consumer]
         now = {source: self.log_position_of(consumer, source) or LogPosition(first) for source, first in starts.items()}
         return replace(known, own={**known.own, **now})
 
     def checkpoint(self) -> Delta:
-        """Return everything as one delta."""
+        """Return everything but the machines' records as one delta. Its dicts are those of this
+        state: encode it before the state changes."""
         return Delta(
             self.cursors,
             self.consumers,
@@ -315,7 +318,8 @@ def _unwire(wire: dict[str, Any]) -> ConsumerState:
 
 
 def write_machine(consumer: ConsumerId, value: bytes) -> list[Record]:
-    """Return the Kafka records of one record of a machine."""
+    """Return the Kafka records of one record of a machine, in order: several if it has more than
+    PART_BYTES."""
     parts = [value[at : at + PART_BYTES] for at in range(0, len(value), PART_BYTES)]
     name = "/".join(consumer)
     return [Record(f"{MACHINE} {name} {i} {len(parts)}".encode(), part) for i, part in enumerate(parts, 1)]
@@ -323,8 +327,9 @@ def write_machine(consumer: ConsumerId, value: bytes) -> list[Record]:
 
 class StateReplay:
     """Rebuilds a shard's state from its records. `state` is complete once all records were applied;
-    `count`: how many there were. `void`: the offsets of state records that are passed over, with
-    the records of machines behind them."""
+    `count`: how many there were, `links`: those of the state records, void ones included in both.
+    `void`: the offsets of state records that are passed over, with the records of machines behind
+    them."""
 
     def __init__(self, void: Container[int] = ()) -> None:
         self.state = ShardState()
@@ -334,7 +339,8 @@ class StateReplay:
         self._parts: list[bytes] = []
 
     def apply(self, offset: int, key: bytes | None, value: bytes) -> None:
-        """Apply the next record. Raises StateUnreadable."""
+        """Apply the next record: a state record if it has no key, else one of a machine, or a part
+        of one. Raises StateUnreadable."""
         self.count += 1
         if key is None:
             self._apply_delta(offset, value)

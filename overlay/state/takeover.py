@@ -39,8 +39,8 @@ READS = 5
 
 
 async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication: int) -> int:
-    """Create the state topic if it is missing. Return the number of shards, which is that of its
-    partitions.
+    """Create the state topic with `shards` partitions if it is missing. Return the number of
+    shards: that of the topic's partitions, which may be another one, with a line in the log.
 
     Raises OverlayError if it cannot be created.
     """
@@ -57,7 +57,8 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
 
 
 async def refuse_running_service(admin: Admin, prefix: str) -> None:
-    """Raise OverlayError if a service runs: it keeps the indexes of its streams itself."""
+    """Raise OverlayError if a service runs: it keeps the indexes of its streams itself. Raises
+    SourceUnavailable if Kafka does not tell."""
     group = workers_group(prefix)
     count = await admin.count_members(group)
     if count:
@@ -74,7 +75,8 @@ async def read_state(
     """Return a shard's state, read up to the high watermark, and how many records were read.
 
     If records are lost, the state is the last one that is known as a whole (state_links.py), and the
-    log says so. `plain`: read without kernels, for commands. Raises StateUnreadable.
+    log says so. `plain`: read without kernels, for commands. Raises StateUnreadable,
+    SourceUnavailable, and SourceChanged if the log is trimmed at each of READS attempts.
     """
     replay = StateReplay()
     # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
@@ -112,11 +114,11 @@ async def take_over(
     shard: int,
     confirm: Callable[[ShardState], Awaitable[int | None]],
 ) -> tuple[Transactions, ShardState]:
-    """Become the owner of the shard. Return its transactions, in which nothing is written yet, and
-    its state.
+    """Become the owner of the shard. Return its transactions, of which none has begun and which the
+    caller has to close, and its state. The new generation is in that state and not yet in the log.
 
     `confirm` is called after the state was read. It returns the generation by which we own the
-    shard, or None if we do not; then Fenced is raised.
+    shard, or None if we do not; then Fenced is raised. Raises also what `read_state` raises.
     """
     topic = state_topic(prefix)
     transactions = Transactions(kafka, shard_id(prefix, shard), topic, shard)

@@ -49,7 +49,7 @@ class Texts:
 
     @property
     def longest(self) -> int:
-        """The most bytes that one of them has; 0 if there are none."""
+        """The bytes of the longest text; 0 if there are no texts."""
         return int(np.diff(self.bounds).max(initial=0))
 
     def split(self) -> list[bytes]:
@@ -63,7 +63,8 @@ class Dictionary:
     threads at once.
 
     `is_wanted(subject)`: whether the subject is one of the stream's; others become
-    Unaddressed.OUTSIDE.
+    Unaddressed.OUTSIDE. `limit`: distinct tuples of fields from which on the next `encode` empties
+    it.
     """
 
     def __init__(

@@ -112,7 +112,8 @@ class SubjectRule:
         return (_cover(self.template, self.whole),)
 
     def build(self, values: Sequence[Value], topic: str, partition: int) -> str | Unaddressed:
-        """Return the subject of a record, or why it has none.
+        """Return the subject of a record, or why it has none. Whether it is one of the stream's is
+        for the caller to decide.
 
         values[i] are the raw bytes of self.fields[i], None if absent or null: headers and keys as
         they are, VALUE fields as the JSON text in the document, TIMESTAMP as decimal ms since 1970.

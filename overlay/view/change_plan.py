@@ -36,7 +36,9 @@ def print_plan(console: Console, plan: Sequence[Step]) -> None:
 
 
 def list_lines(step: Step) -> Iterator[str]:
-    """Yield the lines of one consumer: a mark with its name, and a line for each field that is set or changed."""
+    """Yield the lines of one consumer: a mark with its name and the reason, if any, and a line for
+    each field that is set or changed. Yield nothing for a consumer that stays as it is.
+    """
     if step.verb is Verb.KEEP:
         return
     reason = f": {step.reason}" if step.reason else ""
@@ -54,7 +56,9 @@ def show_change(change: FieldChange, *, is_new: bool) -> str:
 
 
 def show_value(value: object) -> str:
-    """Return a value as YAML's flow style has it: `10s`, `[a, b]`, `true`."""
+    """Return a value as YAML's flow style has it: `10s`, `[a, b]`, `true`; NOTHING for None and for
+    what is empty.
+    """
     if value in (None, "", [], {}):
         return NOTHING
     if isinstance(value, list):
@@ -70,7 +74,9 @@ def summarise(plan: Sequence[Step]) -> str:
 
 
 def describe_plan(plan: Sequence[Step], outcomes: Mapping[ConsumerId, str], *, dry_run: bool) -> dict[str, Any]:
-    """Return a plan as a JSON object. `outcomes`: what came of each step that was asked for; `done`, or why not."""
+    """Return a plan as a JSON object. `outcomes`: what came of each step that was asked for:
+    `done`, or why not; the others have "" in the JSON.
+    """
     told = Counter(step.verb for step in plan)
     return {
         "dry_run": dry_run,

@@ -264,6 +264,8 @@ def _find_weakness(parts: Iterable[PartPlan]) -> Doubles:
 
 
 def _measure(parts: Iterable[PartPlan]) -> float:
-    """Return the mean false positive rate (0 to 1) of the Bloom filters of all MAYBE chunks; 0 if there are none."""
+    """Return the mean false positive rate (0 to 1) of the Bloom filters of all MAYBE chunks, each
+    chunk with the same weight. A chunk without a filter counts as 1. 0 if no chunk is MAYBE.
+    """
     share = _find_weakness(parts)
     return float(share.mean()) if share.size else 0.0

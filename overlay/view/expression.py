@@ -59,7 +59,7 @@ class Meaning:
 class SubExpression:
     """A part of a filter's expression with its value for one message.
 
-    `depth`: 0 for the whole expression. `at`: its position in the text of the filter.
+    `depth`: 0 for the whole expression. `at`: where it begins and ends in the text of the filter.
     `is_condition`: whether its value is true, false or unknown, and it is no constant.
     """
 

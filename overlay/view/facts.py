@@ -75,7 +75,7 @@ class IndexFacts:
 
     `reason`: why there is no index, or why it is not kept up to date. `rate`: records indexed per
     second, known from a running service only. `topic`, `bytes` and `foreign` (records skipped as
-    unknown) are known from the index topic only.
+    unknown) are known from the index topic only. What is not known is None or empty.
     """
 
     reason: str = ""
@@ -112,9 +112,10 @@ class StreamFacts:
     """Facts about a stream.
 
     `rate` (records per second) and the counts since the service started are known from a running
-    service only. `decoded`: records read for the first time; `read_again`: records read once more,
-    for consumers that catch up. `unaddressed`: of the first, those without a subject in the stream,
-    by reason; `unaddressed_at`: the last of them, as `orders-0@146: missing`, "" if there is none.
+    service only, else None. `decoded`: records read for the first time; `read_again`: records read
+    once more, for consumers that catch up. `unaddressed`: of the first, those without a subject in
+    the stream, by reason; `unaddressed_at`: the last of them, as `orders-0@146: missing`, "" if
+    there is none.
     """
 
     name: str
@@ -147,7 +148,8 @@ class ConsumerFacts:
     """Facts about a consumer.
 
     `delivered` (since the service started), `rate` (records per second) and `lag_seconds` are known
-    from a running service only.
+    from a running service only, else None. `consumer_sequence`: the last one, None if the state
+    does not know the consumer.
     """
 
     stream: str

@@ -20,7 +20,8 @@ def split_members(text: str) -> dict[str, str]:
 def read_members(text: str) -> Iterator[tuple[str, str, object]]:
     """Yield each member of a JSON object: its name, its value as it is spelled, and its value.
 
-    Raises JSONDecodeError, a ValueError with line and column, where the text is no JSON object.
+    Raises JSONDecodeError, a ValueError with line and column, where the text is no JSON object, and
+    another ValueError for NaN and Infinity.
     """
     decoder = JSONDecoder(parse_constant=_refuse)
     at = _skip(text, 0)

@@ -137,8 +137,8 @@ def _read_bytes(members: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _read_value(members: Mapping[str, Any], raw: str) -> bytes | None:
-    """Return the value of a record. `raw`: the member `value` as it is spelled: a JSON document, or
-    a text that is none.
+    """Return the value of a record, None for null. `raw`: the member `value` as it is spelled: a
+    JSON document, or a text that is none.
     """
     if members.get("value") is None or isinstance(members["value"], str):
         return _read_bytes(members, "value")

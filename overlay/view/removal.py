@@ -45,7 +45,7 @@ class Removal:
 
 async def find_removal(loaded: Loaded, id: ConsumerId) -> Removal:
     """Find out in the control topic which steps remove one consumer, and return them. Nothing is
-    removed yet. Raises SourceUnavailable.
+    removed yet. Raises SourceUnavailable, CredentialsRefused.
     """
     service = loaded.service
     async with Admin(service.kafka) as admin:

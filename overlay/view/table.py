@@ -151,7 +151,9 @@ def show_unaddressed(found: StreamFacts) -> str:
 
 
 def show_index(found: IndexFacts) -> str:
-    """Return `1,234 chunks, 12 k/s, 3 min left`, or why there is no index."""
+    """Return `1,234 chunks, 12 k/s, 3 min left`, or why there is no index, or why it is not kept up
+    to date.
+    """
     if found.reason:
         return found.reason
     parts = [f"{show_count(found.chunks)} chunk{'' if found.chunks == 1 else 's'}"]

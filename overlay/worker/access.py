@@ -36,9 +36,9 @@ CHALLENGE = 'Basic realm="overlay", charset="UTF-8"'
 def find_host_fault(http: HttpConfig, listens_at: str, header: str) -> str:
     """Return why a request with this Host header is refused, and what to do; empty if it is not.
 
-    Addresses, `localhost`, the name of `listens_at` and those of `http.hosts` are accepted. Where
-    `listens_at`, the host to listen on, is no loopback address, every name is, unless there are
-    `http.hosts`.
+    Addresses, `localhost`, the name of `listens_at` and those of `http.hosts` are accepted, and so
+    is an empty header. Where `listens_at`, the host to listen on, is no loopback address, every
+    name is, unless there are `http.hosts`.
     """
     name = split_host(header)
     if not name or _is_address(name) or name == "localhost" or name.endswith(".localhost"):
@@ -77,7 +77,11 @@ def has_token(http: HttpConfig, authorization: str) -> bool:
 
 
 def make_guard(http: HttpConfig, listens_at: str) -> Middleware:
-    """Return a middleware that refuses requests under a foreign host name, and those without the token."""
+    """Return a middleware that refuses requests under a foreign host name (403), and those without
+    the token (401) if `http` has one. No path is exempt.
+
+    `listens_at`: the host to listen on, without the port (`find_host_fault`).
+    """
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -80,7 +80,8 @@ class Assignment:
 
     @property
     def output_partitions(self) -> int:
-        """How many partitions the output and dead letter topics have together."""
+        """How many partitions the output and dead letter topics have together, each topic counted
+        once."""
         output_topics = [
             each for reader in self.readers.values() for each in (reader.output_topic, reader.dead_letter_topic) if each
         ]
@@ -93,12 +94,14 @@ class Assignment:
         return is_source or topic in self.ledger_topics.values()
 
     def is_compacted(self, topic: str) -> bool:
-        """Return whether compaction removes records of a source topic."""
+        """Return whether compaction removes records of a source topic, by its settings when the
+        session began. False if they are unknown."""
         facts = self.topics.get(topic)
         return facts is not None and "compact" in facts.config.get("cleanup.policy", "")
 
     def stop(self, stream: str, reason: str) -> None:
-        """Leave a stream out, and log the reason."""
+        """Leave a stream out, and log the reason. The stream must be in `streams`. Call only before
+        consumers are added (`enlist`): `readers` is left as it is."""
         del self.streams[stream], self.sources[stream]
         self.stopped[stream] = reason
         log.error("stream stopped", stream=stream, reason=reason)
@@ -185,7 +188,7 @@ async def enlist(
 
     Adds them to the assignment, and to the delta what the state must record. `record`: commits a
     delta of its own at once, and applies it to `state`. A consumer that cannot be served is stalled
-    with the reason. Raises SourceUnavailable.
+    with the reason. Raises SourceUnavailable, and what `record` raises.
     """
     ready = [c for c in mine.values() if c.stream in assignment.sources and c.id not in assignment.stalled]
     refused = await _find_refused(admin, loaded, ready, state, assignment)

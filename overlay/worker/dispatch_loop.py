@@ -200,8 +200,9 @@ class DispatchLoop:
 
     async def _step(self, jobs: Jobs, is_last: bool) -> bool:
         """Pass everything that has arrived since the last step to the dispatcher, and put the
-        results into the commit queue, waiting for room in it. Return False, and do nothing, if
-        there is nothing to do; `is_last` forces the step."""
+        results into the commit queue, waiting for room in it. Return False, without a step, if
+        there is nothing to do; `is_last` forces the step. `jobs`: the thread in which the
+        dispatcher runs."""
         await self.reply_sender.make_room()
         self.dispatcher.hold_back(self.reply_sender.full)
         fetches = await self.listening.take()

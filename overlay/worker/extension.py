@@ -67,8 +67,9 @@ class Extension:
 
 async def plan_extension(loaded: Loaded, name: str) -> Extension:
     """Return how stream `name` is to be extended by the partitions that were added to its topics.
-    Changes nothing. Raises SourceUnavailable; raises OverlayError if no partition was added, or if
-    no shard has read the stream yet."""
+    Changes nothing. The stream must be in `loaded`. Raises SourceUnavailable; raises OverlayError
+    if no partition was added, if no shard has read the stream yet, or if a topic is missing or not
+    the one that was read (SourceChanged)."""
     service, stream = loaded.service, loaded.streams[name]
     async with connect(service.kafka) as (admin, client):
         topic = index_topic(service.topics.prefix, name)

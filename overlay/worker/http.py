@@ -21,7 +21,8 @@ class Reports(Protocol):
     """What a worker tells of itself."""
 
     def report(self) -> Mapping[str, Any]:
-        """Return the bodies of /service, /streams and /consumers, by these names."""
+        """Return the bodies of /service, /streams and /consumers, by the keys `service`, `streams`
+        and `consumers`."""
         ...
 
     def report_readiness(self) -> Mapping[str, Any]:
@@ -34,8 +35,8 @@ class Reports(Protocol):
 
 
 def make_app(metrics: Metrics | None, reports: Reports) -> web.Application:
-    """Return the application with all routes, which does not listen yet. Without `metrics` it has no
-    /metrics."""
+    """Return the application with all routes, which does not listen yet. Without `metrics` it has
+    no /metrics. It lets every request in: `start_http` adds the checks of host name and token."""
 
     async def serve_health(_: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -64,7 +65,7 @@ def make_app(metrics: Metrics | None, reports: Reports) -> web.Application:
 
 
 def make_metrics_app(metrics: Metrics, reports: Reports) -> web.Application:
-    """Return an application with /metrics alone."""
+    """Return an application with /metrics alone, and as in `make_app` without checks."""
     page = MetricsPage(metrics, reports.set_gauges)
 
     async def serve_metrics(_: web.Request) -> web.Response:

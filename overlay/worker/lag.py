@@ -64,7 +64,10 @@ class _Known:
 
 @dataclass(slots=True)
 class Lags:
-    """The last known places of consumers, and what Kafka said of them. Outlives sessions."""
+    """The lags of consumers (`find`): from the last known Place of each in each partition, and from
+    the last stable offsets and record timestamps that Kafka was asked for. `list_unread` and
+    `list_unknown` return what to ask for next. Outlives sessions.
+    """
 
     _known: dict[ConsumerId, dict[TopicPartition, _Known]] = field(default_factory=dict)
     _ends: dict[TopicPartition, int] = field(default_factory=dict)
@@ -75,7 +78,8 @@ class Lags:
     """Where consumers were behind at the last call of `list_unknown`."""
 
     def note(self, places: Mapping[ConsumerId, Mapping[TopicPartition, Place]], now: int) -> None:
-        """Set where consumers are. Others keep their last places. `now`: ms since 1970."""
+        """Set where consumers are, each in all its partitions. Other consumers keep their last
+        places. `now`: ms since 1970."""
         # consumers on one cursor share their places, and so what follows from them
         made: dict[tuple[int, int], _Known] = {}
         for consumer, own in places.items():
@@ -94,7 +98,8 @@ class Lags:
             self._known.pop(consumer, None)
 
     def find(self, consumer: ConsumerId, now: int) -> Lag:
-        """Return the lag of a consumer. `now`: ms since 1970."""
+        """Return by how many offsets and seconds a consumer is behind; Lag(None, None) if no Place
+        of it is known (`note`). `now`: ms since 1970."""
         known = self._known.get(consumer)
         if not known:
             return Lag(None, None)
@@ -120,7 +125,8 @@ class Lags:
     # questions to Kafka
 
     def list_unread(self) -> set[TopicPartition]:
-        """Return the partitions whose ends no fetch tells to some consumer."""
+        """Return the partitions that are not being read for some consumer (its Place is not live),
+        so that Kafka has to be asked for their ends."""
         return {source for own in self._known.values() for source, each in own.items() if not each.place.is_live}
 
     def note_ends(self, ends: Mapping[TopicPartition, int]) -> None:

@@ -59,7 +59,7 @@ class Rates:
         indexed.update(counts.indexed)
 
     def _recall(self, now: int) -> deque[tuple[int, Counter[ConsumerId], Counter[str], Counter[str]]]:
-        """The counts of the last ten seconds; older ones are forgotten."""
+        """Forget the counts that are older than ten seconds, and return the others. `now`: ms since 1970."""
         while self._recent and self._recent[0][0] < now - WINDOW_MS:
             self._recent.popleft()
         return self._recent
@@ -73,11 +73,12 @@ class Rates:
         return self._per_second(sum(delivered[consumer] for _, delivered, *_ in self._recall(now)), now)
 
     def of_stream(self, stream: str, now: int) -> float:
-        """Return the records a second of a stream that were decoded."""
+        """Return the records a second of a stream that were decoded in the last ten seconds. `now`: ms since 1970."""
         return self._per_second(sum(decoded[stream] for _, _, decoded, _ in self._recall(now)), now)
 
     def of_index(self, stream: str, now: int) -> float:
-        """Return the records a second of a stream that went into chunks."""
+        """Return the records a second of a stream that went into chunks in the last ten seconds. `now`: as in
+        `of_stream`."""
         return self._per_second(sum(indexed[stream] for *_, indexed in self._recall(now)), now)
 
     def _per_second(self, records: int, now: int) -> float:
@@ -93,8 +94,9 @@ def report_service(
     lags: Lags,
     elsewhere: Collection[ConsumerId],
 ) -> dict[str, Any]:
-    """Return the bodies of /streams and /consumers. `elsewhere`: consumers whose shards other
-    workers own."""
+    """Return the bodies of /streams and /consumers, by the keys `streams` and `consumers`. Sets the
+    present places of the consumers in `lags`. `elsewhere`: consumers whose shards other workers
+    own."""
     now = now_ms()
     for session in sessions:
         lags.note(find_places(session, rates.newest), now)
@@ -110,7 +112,11 @@ def report_service(
 def report_readiness(
     loaded: Loaded, shards: Iterable[Shard], rates: Rates, trouble: str, elsewhere: Collection[ConsumerId]
 ) -> dict[str, Any]:
-    """Return the body of /readyz. `trouble`: why the worker serves no shards, empty if it does."""
+    """Return the body of /readyz. `trouble`: why the worker serves no shards, empty if it does.
+    `elsewhere`: as in `report_service`.
+
+    Ready means that each of these shards that has consumers is served. Stalled consumers and stopped
+    streams are among the reasons, and do not make the worker unready."""
     shards = list(shards)
     sessions = [shard.session for shard in shards if shard.session is not None]
     served = [shard for shard in shards if shard.mine]
@@ -128,7 +134,8 @@ def report_readiness(
 def report_consumer(
     loaded: Loaded, sessions: list[Session], rates: Rates, lags: Lags, consumer: ConsumerId, is_elsewhere: bool
 ) -> dict[str, Any]:
-    """Return what /consumers says of one consumer. `lags`: have its present places."""
+    """Return what /consumers says of one consumer of `loaded`. `lags`: have its present places.
+    `is_elsewhere`: whether another worker owns its shard."""
     now = now_ms()
     config = loaded.consumers[consumer]
     found: dict[str, Any] = {
@@ -220,7 +227,7 @@ def _count_ahead(session: Session, consumer: ConsumerId) -> tuple[int, bool] | N
 def report_stream(
     loaded: Loaded, sessions: list[Session], rates: Rates, name: str, elsewhere: Collection[ConsumerId]
 ) -> dict[str, Any]:
-    """Return what /streams says of one stream."""
+    """Return what /streams says of one stream of `loaded`. `elsewhere`: as in `report_service`."""
     stream = loaded.streams[name]
     readers = {consumer for consumer in loaded.served if consumer[0] == name}
     reads = rates.reads.streams.get(name, ReadCounts())

@@ -13,7 +13,6 @@ failure the whole session is thrown away and the next one begins from the state 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -36,7 +35,8 @@ from .commit.counting import Counting
 from .cursors.cursors import Cursors, Moved
 from .cursors.intake import Round
 from .dispatch_loop import DispatchLoop
-from .kept.following import Following
+from .kept.following import Following, follow_given_out
+from .kept.indexes import find_reaches
 from .last_messages import Snapshots
 from .round.indexing import Reach
 from .round.pending_estimate import PendingEstimate
@@ -83,13 +83,7 @@ class Session:
         self.snapshots = Snapshots(self.client, self.metrics, self.assignment, self.cursors)
         compacted = [topic for topic in self.assignment.topics if self.assignment.is_compacted(topic)]
         self.pending_estimate = PendingEstimate(self.assignment.streams, self.assignment.indexes, compacted)
-        self.reaches = {
-            partition: Reach(
-                self.assignment.indexes[partition[0]].count_made(partition[1], cursor.position), cursor.position
-            )
-            for partition, cursor in self.cursors.all()
-            if cursor.indexed
-        }
+        self.reaches = find_reaches(self.assignment, self.cursors)
         self.counting = Counting(self.metrics, self.reaches)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -226,7 +220,7 @@ class Session:
             result.index,
             counts=result.counts,
             backlog=self.fetches.has_backlog(made),
-            on_commit=self._follow_given_out(result.given_out, changed),
+            on_commit=follow_given_out(self.cursors, result.given_out, changed),
             plain=asyncio.create_task(self.plain.send(plain)) if plain and self.plain is not None else None,
         )
 
@@ -241,25 +235,6 @@ class Session:
         consumers |= self.dispatch_loop.offer(result.offers, {**result.beyond, **ended})
         left = self._backpressure.park()
         return self.cursors.delta(moved.partitions | left.partitions, consumers | left.consumers)
-
-    def _follow_given_out(
-        self, given_out: Mapping[str, int], changed: asyncio.Event
-    ) -> Callable[[Sequence[int]], None] | None:
-        """Return a callback for after the commit; None if `given_out` is empty. It records the
-        sequences below those in `given_out` (by stream, the next one) as committed, and sets
-        `changed`. A stream that gets many records a second writes no ledger entry for up to
-        LINGER_S; `changed` is set after that too.
-        """
-        if not given_out:
-            return None
-        if pause := self.cursors.rest(given_out, monotonic()):
-            asyncio.get_running_loop().call_later(pause, changed.set)
-
-        def note_committed(_: Sequence[int]) -> None:
-            self.cursors.note_committed(given_out)
-            changed.set()  # cursor groups may wait for committed sequences
-
-        return note_committed
 
     def _note_ends(self) -> None:
         """Tell the machines of consumers that have reached the end of the log that no records lie

@@ -63,7 +63,8 @@ again."""
 @dataclass(slots=True)
 class Shard:
     """A shard that this worker owns: serves the consumers `mine` and keeps the indexes of `keeps`
-    until told to stop."""
+    until told to stop. `on_commit`: called with what a round or step counts, once readers can see
+    it."""
 
     loaded: Loaded
     number: int

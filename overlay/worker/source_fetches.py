@@ -81,7 +81,7 @@ class SourceFetches:
 
         A cursor whose position is no longer in the log, because of retention, goes on at the log's
         start. Raises SourceChanged if Kafka denies access, or if the log was truncated below a
-        cursor's position.
+        cursor's position; SourceUnavailable if Kafka does not tell where the log starts.
         """
         first: dict[Cursor, int] = {}
         for partition, cursor in self.cursors.all():
@@ -128,7 +128,7 @@ class SourceFetches:
 
     def _count_left(self, cursor: Cursor) -> int:
         """Return how many offsets up to the last stable offset are still to be fetched for a
-        cursor; 0 if it is halted."""
+        cursor; 0 if it is halted, below 0 if the last stable offset is unknown."""
         fetch = self._fetches.get(cursor)
         return 0 if fetch is None or cursor.is_halted else fetch.stable_end - fetch.position
 

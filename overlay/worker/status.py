@@ -60,15 +60,26 @@ class StatusSource:
     _assigned: tuple[Loaded, frozenset[int], list[Session]] | None = None
     """What the consumers in `_changes` were chosen by."""
     _served: int = 0
+    _gone: set[ConsumerId] = field(default_factory=set)
+    """Deleted consumers that the last status tells of."""
 
-    async def collect(self, is_last: bool) -> Sequence[bytes]:
-        """Return the records of a status. `is_last`: whether the worker was told to stop; then no consumer is told."""
-        gone, consumers = ([], []) if is_last else await self._collect_consumers()
+    async def collect(self, is_last: bool, was_lost: bool) -> Sequence[bytes]:
+        """Return the records of a status. What they tell of consumers counts as told, but deleted consumers are told again
+        until a status was written.
+
+        `is_last`: whether the worker was told to stop; then no consumer is told. `was_lost`: whether the status before could
+        not be written.
+        """
+        found, consumers = ([], []) if is_last else await self._collect_consumers()
+        # one of that name may have been created meanwhile
+        untold = {id for id in self._gone if id not in self.shard_manager.loaded.served} if was_lost else set()
+        self._gone = untold.union(found)
+        gone = sorted("/".join(id) for id in self._gone)
         values = encode(self._describe_worker(is_last=is_last), consumers, gone)
         self.start.number += len(values)
         return values
 
-    async def _collect_consumers(self) -> tuple[list[str], list[ConsumerStatus]]:
+    async def _collect_consumers(self) -> tuple[list[ConsumerId], list[ConsumerStatus]]:
         """Return the consumers that were deleted, and the descriptions of those to tell of."""
         gone = self._assign()
         manager = self.shard_manager
@@ -84,7 +95,7 @@ class StatusSource:
                     told.append(found)
             if count % TURN == 0:
                 await asyncio.sleep(0)
-        return ["/".join(id) for id in gone], told
+        return gone, told
 
     def _assign(self) -> list[ConsumerId]:
         """If the worker's shards, sessions or consumers are others than last time, tell of all its consumers soon. Return

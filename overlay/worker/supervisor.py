@@ -26,7 +26,8 @@ Start = Callable[[int], Awaitable[asyncio.subprocess.Process]]
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs `count` workers. They are told to stop by SIGTERM."""
+    """Runs `count` workers. They are told to stop by SIGTERM. `stop_s`, `rest_s`: as STOP_S,
+    REST_S."""
 
     start: Start
     count: int

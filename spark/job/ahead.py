@@ -45,9 +45,11 @@ class Gap(NamedTuple):
 
 
 def find_gaps(tasks: Sequence[Sequence[OffsetRange]], reads: Ends, log_ends: Mapping[TopicPartition, int]) -> list[Gap]:
-    """Return the gaps of some tasks, which read `reads` in this order, up to the log's ends.
+    """Return the offsets that no task reads: those within `reads`, and those from its end to the log's end.
 
-    `tasks`: the ranges of each. Ranges of a partition are in the order of offsets.
+    A gap within `reads` belongs to the range that begins behind it, or to the partition's last range if none does. A
+    gap behind `reads`, or in a partition without ranges, has NO_TASK. `tasks`: the ranges of each task; those of a
+    partition are in the order of offsets.
     """
     places: dict[TopicPartition, list[tuple[int, int, int, int]]] = {source: [] for source in reads}
     for task, ranges in enumerate(tasks):
@@ -104,13 +106,14 @@ class Passed:
         """Records that were read and have a wanted subject."""
 
     def begin(self, at: int) -> None:
-        """Go on with the range of this number."""
+        """Go on with the range of this number. The numbers rise from call to call."""
         for _, counts in (self._gaps[number] for number in range(self._range, at) if number in self._gaps):
             self._before += int(np.maximum(counts, 0).sum())
         self._range = at
 
     def number(self, wanted: Ints, rows: Ints, offsets: Ints) -> Ints:
         """Return, for each of `rows`, how many records are passed with it; UNKNOWN if a gap in the rest of the task is.
+        Call it before `pass_by` counts the same rows.
 
         `wanted`: the rows with a wanted subject, among which `rows` are. `offsets`: of `rows`.
         """

@@ -52,11 +52,12 @@ class Search(Protocol):
 class JobConsumers:
     """The consumers of a job, with what its tasks have to know of them.
 
-    `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some
-    of them. `look`: asks Kafka for the bounds of each partition's log. `find_lasts`: searches for
-    the last messages of a consumer. `writers`: every output partition, by the number that blocks have
-    for it. `begins`: by name, a plan for each consumer, of which only `floors`, `claim`, `snapshot` and
-    `before` count, and only if the job's last plan does not know the consumer by this claim.
+    `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some of them. `look`:
+    asks Kafka for the bounds of each partition's log. `find_lasts`: searches for the last messages of a consumer.
+    `is_limited`: whether the options limit a batch, so that it may end before the log does. `writers`: every output
+    partition, by the number that blocks have for it. `begins`: by name, a plan for each consumer, of which only
+    `floors`, `claim`, `snapshot` and `before` count, and only if the job's last plan does not know the consumer by this
+    claim.
     """
 
     configs: tuple[ConsumerConfig, ...]

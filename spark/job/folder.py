@@ -187,7 +187,8 @@ class JobFolder:
     def check_owner(self, *, now: bool = False) -> None:
         """Raise NotOwner if another pipeline or the service may run one of the consumers.
 
-        The service's state is looked up every ten seconds, or with `now` at once.
+        The service's state is looked up every ten seconds, or with `now` at once. Raises SourceUnavailable if Kafka
+        does not tell.
         """
         for lease in self._leases.values():
             lease.check()
@@ -218,7 +219,9 @@ class JobFolder:
         self._own(self.chosen)
 
     def prepare(self, last: BatchPlan | None) -> JobConsumers:
-        """Return the job's consumers, with where new ones begin. `last`: the job's last plan. Raises OverlayError."""
+        """Return the job's consumers, with where new ones begin. Call `own` first. `last`: the job's last plan, None
+        for a new job. Raises OverlayError.
+        """
         return self._prepare(self.chosen, last)
 
     def renew(self, last: BatchPlan | None) -> JobConsumers | None:

@@ -102,7 +102,7 @@ class Job:
     _planner: TaskPlanner = field(default_factory=TaskPlanner)
 
     def deliver(self, frame: DataFrame, batch: int) -> None:
-        """Deliver one batch. Raises ForeignCheckpoint, JobTaken, JobEnded, and what its tasks raise."""
+        """Deliver one batch. Raises ForeignCheckpoint, JobTaken, JobEnded, NotOwner, and what its tasks raise."""
         with self._batch:
             if self._is_ending:
                 raise JobEnded(f"job {self.name!r} ends before batch {batch}")
@@ -265,11 +265,10 @@ class Job:
         """Return the plans of a batch's consumers, with the offsets counted that retention had removed. Log these."""
         counted, log_starts = dict(consumers), {source: first for source, (first, _) in bounds.items()}
         for at, (name, each) in enumerate(consumers.items()):
-            lost = each.lost + each.find_readable(ends, log_starts)[1]
-            lost += sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
-            if lost:
+            scanned = sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
+            counted[name] = each.count_lost(ends, log_starts, scanned)
+            if lost := counted[name].lost:
                 log.error("retention passed the position", stream=self.stream.name, consumer=name, lost=lost)
-            counted[name] = replace(each, lost=lost)
         return counted
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:
@@ -321,7 +320,9 @@ def find_only(last: BatchPlan | None, ends: Ends) -> Only | None:
 
 
 def count(found: DataFrame) -> list[Count]:
-    """Return how many records each scan task has found for each consumer and writer."""
+    """Return the records and bytes that each scan task has found for each consumer and writer, with dead letters
+    counted apart, and the tallies of the tasks. This runs the scan tasks.
+    """
     keys = ["task", "consumer", "writer", "dead"]
     # added up here: Spark would shuffle these few rows, which takes longer
     told = found.select(*keys, "rows", "size").toArrow()

@@ -121,7 +121,9 @@ class Journal:
             )
 
     def assign_writers(self, outputs: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the partition of the state topic of each output partition that the job has ever written, and of `outputs`."""
+        """Return the partition of the state topic of each output partition that the job has ever written, and of
+        `outputs`. Adds partitions to the state topic if it has too few.
+        """
         known: dict[TopicPartition, int] = dict(self.last.writers) if self.last is not None else {}
         for output in sorted(outputs):
             known.setdefault(output, len(known) + 1)

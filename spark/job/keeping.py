@@ -151,23 +151,23 @@ class StreamKeeper:
 
     @property
     def ledger(self) -> Ledger | None:
-        """Return the ledger as the job keeps it. None if the last call of `extend` has given no sequences.
+        """Return the ledger as the job keeps it. None if the last call of `extend` has returned False or raised.
 
-        A batch takes its sequences from here. What a reading finds in Kafka may be older: a topic that was just
-        made is not known at once.
+        A batch takes its sequences from here. What a reading finds in Kafka may be older: a topic that was just made is
+        not known at once.
         """
         return self._ledger
 
     def extend(self, ends: Mapping[TopicPartition, int], only: Only | None = None) -> bool:
         """Give sequences to all records before these offsets that have none. Return whether the job keeps the ledger.
 
-        It does not if a service runs, or if the job may not write the ledger or cannot continue it. The reason is
-        logged once, and then records have the sequences that a reading of the ledger finds, 0 where it finds none.
-        Raises SourceUnavailable if Kafka does not answer, and Fenced if other jobs take the shard for EXTEND_S
-        seconds: a batch that begins later has its sequences.
+        It does not if the stream has one partition, if a service runs, or if the job may not write the ledger or cannot
+        continue it. The reason is logged once, and then records have the sequences that a reading of the ledger finds,
+        0 where it finds none. Raises SourceUnavailable if Kafka does not answer, and Fenced if other jobs take the
+        shard for EXTEND_S seconds: a batch that begins later has its sequences.
 
-        `only`: if the stream has just got a second partition. Raises OverlayError if the stream has, and the old
-        sequences cannot be written down: a later ledger could contradict them.
+        `only`: if the stream has just got a second partition, None otherwise. Raises OverlayError if the stream has,
+        and the old sequences cannot be written down: a later ledger could contradict them.
         """
         if len(ends) < 2 or (monotonic() < self._retry_at and only is None):
             return False
@@ -184,11 +184,12 @@ class StreamKeeper:
         return True
 
     def index(self, spark: SparkSession, ends: Ends) -> int:
-        """Write headers of what was added to the log before the end of a batch. Return how many were written.
+        """Write headers of what was added to the log before the end of a batch. Return how many were written, 0 after a
+        fault.
 
-        `ends`: first and next offset of the batch by partition. No header is written if less than a chunk was
-        added and the last time is not long ago, if a service runs, if Kafka does not let it, or if the tasks
-        fail; the reason is logged. What was committed stays, and the next call continues after it.
+        `ends`: first and next offset of the batch by partition. No header is written if less than a chunk was added and
+        the last time is not long ago, if a service runs, if Kafka does not let it, or if the tasks fail; the reason is
+        logged. What was committed stays, and the next call continues after it.
         """
         if not self._with_chunks or monotonic() < self._index_retry_at:
             return 0
@@ -261,7 +262,11 @@ class StreamKeeper:
         return kept.ledger
 
     async def _own(self) -> _Kept:
-        """Return the ledger as the owner of its shard; become the owner first if the job is not. Raises OverlayError."""
+        """Return the ledger and the chunk index, with the transactions that write them.
+
+        If the job does not own their shard, it becomes the owner first, which fences the former one. Raises ServiceRuns
+        if a service runs then, and another OverlayError if the job cannot become the owner.
+        """
         if self._admin is None or self._client is None:
             self._admin, self._client = Admin(self._service.kafka), await open_client(self._service.kafka)
         if self._kept is None:
@@ -287,9 +292,11 @@ class StreamKeeper:
 
     async def _write_headers(self, progress: IndexProgress, pairs: Sequence[tuple[bytes, bytes]]) -> IndexProgress:
         """Write and commit headers that were sealed where `progress` has said. Return how far the index reaches then.
+        `pairs`: key and value of each.
 
         A job of another stream may take the shard while the tasks seal; the shard is taken back then. Raises
-        IndexMoved if the index was continued meanwhile: its chunks may have been cut at other offsets.
+        IndexMoved if the index was continued meanwhile: its chunks may have been cut at other offsets. Raises Fenced
+        if others still take the shard after HEADERS_S, and another OverlayError if the job cannot own or write it.
         """
         if not pairs:
             return progress
@@ -389,7 +396,9 @@ class StreamKeeper:
     async def _give_out(
         self, kept: _Kept, admin: Admin, client: AIOKafkaClient, ends: Mapping[TopicPartition, int], only: Only | None
     ) -> None:
-        """Write and commit what gives sequences to the records before `ends`, and wait until clients can read it."""
+        """Write and commit what gives sequences to the records before `ends`, and wait until clients can read it.
+        Raises OverlayError if the service has given out sequences that no ledger has.
+        """
         rounds: list[LedgerEntry] = []
         if kept.ledger.next_sequence == 1 and kept.is_served:
             name = self._stream.name

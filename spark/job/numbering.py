@@ -80,12 +80,12 @@ def number_consumers(
 ) -> dict[str, ConsumerPlan]:
     """Return the plans of a batch's consumers with their last sequence, and how many dead letters they have.
 
-    `last`: the last plan of the job. `drafts`: by name, in the order of the consumers' numbers.
+    `last`: the last plan of the job, None for a new one. `drafts`: by name, in the order of the consumers' numbers.
     `tables`: the counts of the batch's records.
 
-    A batch that is run again keeps its sequences if it finds as many records as before. If it finds
-    fewer, since the log was compacted in between, a part of its deliveries may have been committed
-    with the former sequences; then it goes on behind these.
+    A batch that is run again keeps its sequences if it finds as many records as before. If it finds fewer, since the
+    log was compacted in between, a part of its deliveries may have been committed with the former sequences; then it
+    goes on behind these.
     """
     plans: dict[str, ConsumerPlan] = {}
     found = tables.deliveries.sum(axis=0).tolist()

@@ -60,7 +60,9 @@ class RangesReader(OverlayStreamReader):
         return None if found[0] is None else decode_plan(found[0])
 
     def find_text(self, start: Position, end: Position) -> str:
-        """Return the row of a batch (`parse_range`). Raises DataLoss if the log does not have all of its offsets any more."""
+        """Return the row of a batch (`parse_range`): if the positions have the same offsets, an empty range of each
+        partition. Does not check that the log still has the offsets: the job does, when it plans their tasks.
+        """
         ends = self.find_range(start, end) or {source: (at, at) for source, at in read_position(end).items()}
         return json.dumps([[*source, *span] for source, span in sorted(ends.items())])
 

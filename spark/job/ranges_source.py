@@ -39,7 +39,9 @@ class RangesSource(DataSource):
 
 
 class BatchRange(InputPartition):
-    """The text of one batch's row (ranges.py)."""
+    """The one task of a batch. `text`: the batch's one row, a JSON list of [topic, partition, first offset, next
+    offset], which `ranges.parse_range` reads.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(None)

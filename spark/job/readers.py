@@ -19,7 +19,8 @@ ConsumerId = tuple[str, str]
 class JobReader:
     """One consumer of a job.
 
-    `first_writer`: the number of the writer of its output's partition 0; those of the others follow.
+    `filter`, `values`: None to accept every record. `first_writer`: the number of the writer of its output's partition
+    0; those of the others follow.
     """
 
     id: ConsumerId

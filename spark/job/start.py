@@ -10,6 +10,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from overlay.client import BadQuestion
 from overlay.clock import now_ms
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan
@@ -54,6 +55,8 @@ def start_job(
     """
     source = {"columns": "sequence,offset", **options, "config": str(chosen.folder), "stream": chosen.stream.name}
     ask = read_options(source)
+    if ask.request.until is not None:
+        raise BadQuestion("endingTime has no meaning for a job, which delivers all that comes. Leave it out")
     with ExitStack() as stack:
         keeper = stack.enter_context(StreamKeeper(chosen.loaded.service, chosen.stream, with_chunks=index))
         folder = JobFolder(chosen, name, names, ask, patience_s, lambda: keeper.ledger)

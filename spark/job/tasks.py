@@ -60,7 +60,7 @@ class _Group:
 
 
 def cut(offsets: Ints, start: int, stop: int) -> Ints:
-    """Return the offsets from `start` to `stop`. `offsets`: ascending."""
+    """Return the offsets with start <= offset < stop. `offsets`: ascending."""
     low, high = np.searchsorted(offsets, (start, stop)).tolist()
     return offsets[low:high]
 
@@ -109,8 +109,9 @@ class TaskPlanner:
     """Last messages of consumers that are given these, by name, each with what they were searched for."""
 
     def plan(self, consumers: JobConsumers, ends: Ends, plans: Mapping[str, ConsumerPlan], bounds: Ends) -> BatchTasks:
-        """Return the scan tasks of a batch: one pass for all consumers that read it, and one for each group of those that
-        catch up from the same offsets. `bounds`: of each partition's log.
+        """Return the scan tasks of a batch: one pass for all consumers that read it, and one for each group of those
+        that catch up from the same offsets. `plans`: by name, in the order of the consumers' numbers. `bounds`: of each
+        partition's log.
 
         What retention has removed of the batch's own offsets ends the job, unless failOnDataLoss is off. Consumers with
         offsets of their own go on at the log's start, so that their loss does not end the job for the others.

@@ -60,9 +60,10 @@ class BatchChanged(OverlayError):
 class JobWrite:
     """What every write task of a batch has to know.
 
-    `before`: int64 [tasks, consumers], the consumer sequence before the first record that a scan
-    task found for a consumer. `counts`: int64 [tasks, writers], the records of each. `writers`:
-    the output partition of each writer; `states`: its partition of the state topic.
+    `plan`: the fingerprint of the batch's plan. `before`: int64 [tasks, consumers], the consumer sequence before the
+    first record that a scan task found for a consumer. `ahead`: int64 [tasks, consumers], the consumer's records ahead
+    before the task (`Passing.sum_ahead`). `counts`: int64 [tasks, writers], the records of each. `writers`: the output
+    partition of each writer; `states`: its partition of the state topic.
     """
 
     scan: JobScan
@@ -79,7 +80,8 @@ class JobWrite:
 def write(job: JobWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield one row of OUTCOME for each writer whose blocks come, in order of task and number.
 
-    Raises Fenced if another attempt has taken over, BatchChanged, DeliveryFailed, SourceUnavailable.
+    Raises Fenced if another attempt has taken over, OverlayError if the batch is committed by another plan,
+    BatchChanged, DeliveryFailed, SourceUnavailable.
     """
     blocks = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     found: list[tuple[int, int]] = []

@@ -88,3 +88,7 @@ def test_a_consumer_is_a_sheet_of_its_state_and_settings() -> None:
     assert (rows["consumer"], rows["state"], rows["reason"]) == ("S/c", "running", cut(HOSTILE))
     assert rows["delivered"] == "4,000, up to stream sequence 9" and rows["to come"] == "not known"
     assert rows["filter_subject"] == "t.a"
+
+
+def test_columns_that_are_aligned_may_come_once() -> None:
+    assert write_table(("a", "b"), [("1", "2")], iter(["a", "b"])).count("text-align:right") == 4

@@ -44,8 +44,11 @@ from overlay.consumer.events import (
     Updated,
 )
 from overlay.consumer.info import Gate
+from overlay.consumer.machine import Machine
 from overlay.consumer.pulls import PullRequest
 from overlay.consumer.queues import Run
+from overlay.consumer.snapshot import decode
+from overlay.consumer.state import begin
 from overlay.consumer.table import Phase
 from overlay.consumer.window import Pair
 from tests.consumer.driver import SECOND, START, Driver, configure, some
@@ -278,6 +281,17 @@ def test_a_pause_that_is_asked_for_twice_is_told_of_once() -> None:
     until = driver.now + SECOND
     told = [effect for _ in range(2) for effect in driver.do(Paused(until)) if isinstance(effect, Advise)]
     assert told == [Advise(Advisory.PAUSE, is_paused=True, until=until)]
+
+
+def test_a_pause_of_the_config_is_told_of_once() -> None:
+    """A new owner of the consumer, which has the pause from the state, does not tell of it again."""
+    config = configure(pause_until="2100-01-01T00:00:00Z")
+    assert config.pause_until is not None
+    first = Machine(begin(config, 0))
+    told = [effect for effect in first.handle(Ticked(), 1) if isinstance(effect, Advise)]
+    assert told == [Advise(Advisory.PAUSE, is_paused=True, until=config.pause_until)]
+    second = Machine(begin(config, 2), [decode(first.take_checkpoint())])
+    assert not [effect for effect in second.handle(Ticked(), 3) if isinstance(effect, Advise)]
 
 
 def test_a_pause_ends_by_itself_or_by_request() -> None:

@@ -76,6 +76,7 @@ class Stage:
     values: Sequence[bytes] = (b"v",)
     pauses: list[float] = field(default_factory=list)
     asked: list[bool] = field(default_factory=list)
+    told_lost: list[bool] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
 
     async def run(self) -> None:
@@ -84,8 +85,9 @@ class Stage:
             self.pauses.append(seconds)
             return len(self.pauses) > self.rounds
 
-        async def collect(is_last: bool) -> Sequence[bytes]:
+        async def collect(is_last: bool, was_lost: bool) -> Sequence[bytes]:
             self.asked.append(is_last)
+            self.told_lost.append(was_lost)
             if isinstance(self.values, Exception):
                 raise self.values
             return self.values
@@ -135,6 +137,7 @@ async def test_a_failure_is_counted_and_tried_again(stage: Stage, failure: Excep
     # with a new producer, and without what could not be written
     assert (stage.producer.started, len(stage.producer.sent)) == (2, 3)
     assert (stage.count("failed"), stage.count("written")) == (1, 3)
+    assert stage.told_lost == [False, True, False, False]
 
 
 async def test_a_topic_that_may_not_be_created_is_asked_for_once_a_minute(stage: Stage) -> None:

@@ -94,7 +94,7 @@ async def publish(kafka: Mapping[str, str], metrics: Metrics, stop: asyncio.Even
     """Publish the statuses of a worker until `stop`."""
     numbers = iter(range(10**9))
 
-    async def collect(is_last: bool) -> list[bytes]:
+    async def collect(is_last: bool, was_lost: bool) -> list[bytes]:
         return encode(make_status(prefix="ov", number=next(numbers), clock=now_ms()), [], [])
 
     async with Admin(kafka) as admin:

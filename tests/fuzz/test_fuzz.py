@@ -52,6 +52,14 @@ def test_inputs_are_refused_at_a_bounded_cost(surface: Surface) -> None:
     attack(surface, ROUNDS)
 
 
+def test_a_file_without_a_required_field_is_refused_at_a_bounded_cost() -> None:
+    """Its message has the field's description, which was once read from the sources for each message."""
+    (files,) = (surface for surface in list_surfaces() if surface.name == "files")
+    data = b"# a stream\nname: FLIGHTS\n"
+    files.run(data)
+    assert not files.budget.find_excess(measure(files.run, data), len(data))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3_000)
 def test_a_million_inputs(surface: Surface) -> None:

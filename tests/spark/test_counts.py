@@ -218,6 +218,8 @@ def test_ranges_of_offsets_are_all_that_is_read(log: Indexed) -> None:
     ranges = f'{{"{log.topic}": {{"0": [[180, 200], [300, 301]], "1": [[500, 600]]}}}}'
     options = log.options | {"columns": "value", "offsetRanges": ranges, "index": "false"}
     assert read_tasks(read_options(options | {"subjects": "t.nowhere"}))[1] == 121
+    # also with a time, which is looked for in each of them
+    assert read_tasks(read_options(options | {"subjects": "t.nowhere", "startingTime": "0"}))[1] == 121
 
 
 def test_options_that_have_no_meaning_for_counts(log: Indexed, spark: SparkSession) -> None:

@@ -159,8 +159,14 @@ def test_every_offset_is_read_or_counted_as_lost(batches: list[tuple[int, int, b
         limit = Limit(4, number, {"a": Pace(0, number + 1)} if is_paused else {}, {source: log_start})
         drafts = draft(last, number, ends, {"a": ConsumerPlan("", 0, 0, 0, {source: floor})}, limit)
         each = drafts["a"]
-        readable, gone = each.find_readable(ends, limit.log_starts)
-        lost += each.lost + gone
+        readable, _ = each.find_readable(ends, limit.log_starts)
+        counted = each.count_lost(ends, limit.log_starts, 0)
+        again = decode_plan(encode_plan(make_plan(last, number, ends, {"a": counted}))).consumers["a"]
+        assert again.count_lost(ends, limit.log_starts, 0).lost == counted.lost, (
+            "a batch that is run again counts none twice"
+        )
+        assert again.count_lost(ends, limit.log_starts, 2).lost == counted.lost + 2
+        lost += counted.lost
         start, stop = readable[source]
         read += max(0, stop - max(start, floor))
         last = make_plan(last, number, ends, drafts).complete()

@@ -60,7 +60,7 @@ def test_ledgers_of_idle_streams_are_renewed() -> None:
     sequencing.give_out([Task("S", ("t", 0), first, 0, NO_STOP, (), sequenced=True)], 0)
     assert sequencing.give_out([], RENEW_MS - 1) == ([], {})
     rounds, given_out = sequencing.give_out([], RENEW_MS)
-    assert (len(rounds), given_out, ledger.end_of(("t", 0))) == (1, {}, 1)
+    assert (len(rounds), given_out, ledger.end_of(("t", 0))) == (1, {"S": 3}, 1)  # the renewal takes a sequence
     assert sequencing.give_out([], RENEW_MS + 1) == ([], {})
 
 

@@ -80,8 +80,8 @@ class Worker:
         manager = cast("ShardManager", self.manager)
         self.source = StatusSource(lambda: IDENTITY, manager, "w", self.start)
 
-    async def tell(self, *, is_last: bool = False) -> list[Status]:
-        values = await self.source.collect(is_last)
+    async def tell(self, *, is_last: bool = False, was_lost: bool = False) -> list[Status]:
+        values = await self.source.collect(is_last, was_lost)
         read = [decode(b"w", value, "p") for value in values]
         return [status for status in read if isinstance(status, Status)]
 
@@ -166,6 +166,14 @@ async def test_deleted_consumers_are_named() -> None:
     manager.loaded = FakeLoaded({("S", "c0000"): None})
     (status,) = await worker.tell()
     assert status.gone == ("S/c0001", "S/c0002")
+    # a status that could not be written has told nothing; one of them was created again meanwhile
+    manager.loaded = FakeLoaded({("S", "c0000"): None, ("S", "c0002"): None})
+    (status,) = await worker.tell(was_lost=True)
+    assert status.gone == ("S/c0001",)
+    (status,) = await worker.tell(was_lost=True)
+    assert status.gone == ("S/c0001",)
+    (status,) = await worker.tell()
+    assert status.gone == ()
 
 
 REPORT = {

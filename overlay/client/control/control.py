@@ -70,7 +70,8 @@ class Position:
 class ConsumerInfo:
     """A consumer as the service reports it.
 
-    `raw`: the whole answer, with JetStream's fields and the overlay's.
+    `created`: RFC 3339. `state`: such as `running` or `stalled`, and `reason`: why; "" if the
+    service does not say. `raw`: the whole answer, with JetStream's fields and the overlay's.
     """
 
     stream: str
@@ -143,6 +144,8 @@ class Control:
     `timeout`: seconds to wait for an answer before NoAnswer is raised. `name`: the client's name in
     the audit. `is_patient`: whether to wait while no service runs, since one may be about to start.
     Otherwise NoService is raised within about a second, and the request is withdrawn.
+
+    Every request may raise NoAnswer, SourceUnavailable and CredentialsRefused.
     """
 
     def __init__(
@@ -205,7 +208,9 @@ class Control:
         return read_info(self._ask(Op.INFO, stream=stream, consumer=name))
 
     def consumers(self, stream: str = "") -> list[ConsumerInfo]:
-        """Return the info of all consumers, or of those of one stream, sorted by stream and name."""
+        """Return the info of all consumers, or of those of one stream, sorted by stream and name.
+        Raises Refused if the service has no such stream.
+        """
         found: list[ConsumerInfo] = []
         while True:
             answer = self._ask(Op.LIST, stream=stream, offset=len(found))
@@ -217,13 +222,13 @@ class Control:
         """Pause a consumer, so that it delivers nothing before `until`. Return whether it is paused
         now: False for a time that is over.
 
-        `until`: a time with a zone, a span from now, or RFC 3339.
+        `until`: a time (local if it has no zone), a span from now, or RFC 3339. Raises Refused.
         """
         answer = self._ask(Op.PAUSE, stream=stream, consumer=name, pause_until=write_time(until))
         return bool(answer["paused"])
 
     def resume(self, stream: str, name: str) -> None:
-        """End a consumer's pause."""
+        """End a consumer's pause. Raises Refused if the consumer does not exist."""
         self._ask(Op.RESUME, stream=stream, consumer=name)
 
     def drain(self, worker: str, boot: str) -> None:
@@ -280,7 +285,8 @@ class Control:
     @staticmethod
     def _collect(answers: Iterable[Message], batch: int, found: list[Message]) -> None:
         """Append the messages of a pull to `found`, until there are `batch` of them or a status
-        ends the pull. Raises Refused, PullRefused.
+        says that no more come (_NO_MORE). Heartbeats are passed over. Raises PullRefused for any
+        other status, and Refused if the service answers the request with an error.
         """
         for record in answers:
             headers = dict(read_headers(record))
@@ -371,7 +377,9 @@ class Control:
 
 
 def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
-    """Return a ConsumerInfo from the JSON object that the service sent. Raises KeyError if a field is missing."""
+    """Return a ConsumerInfo from the JSON object that the service sent. Raises KeyError if a field
+    is missing, and ConfigError if its config cannot be read.
+    """
     own = answer.get("overlay", {})
     return ConsumerInfo(
         stream=answer["stream_name"],

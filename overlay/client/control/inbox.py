@@ -174,8 +174,9 @@ class Inbox:
 
 
 def _produce(producer: Producer, topic: str, key: bytes, value: bytes | None, headers: Headers) -> RdKafkaError | None:
-    """Send a record. Return None once Kafka has it, the error if Kafka refuses it or does not take it
-    within SEND_S seconds.
+    """Send a record, and block until Kafka has it, at most SEND_S seconds. Return None if Kafka has
+    it, else the error, which is _MSG_TIMED_OUT after SEND_S. The record may still be written then,
+    as after any error that is not one of _NOT_WRITTEN.
     """
     failures: list[RdKafkaError] = []
     producer.produce(

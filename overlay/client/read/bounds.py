@@ -10,7 +10,7 @@ If anything has changed, everything is looked up again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from aiokafka.client import AIOKafkaClient
@@ -167,18 +167,19 @@ def _count(client: AIOKafkaClient, topic: str) -> int:
     return len(client.cluster.partitions_for_topic(topic) or ())
 
 
-async def begin_at(line: Connection, offset_ranges: Iterable[OffsetRange], since: int) -> list[OffsetRange]:
-    """Return the ranges beginning at the first offset with a time at or after `since` (ms since 1970).
+async def begin_at(line: Connection, offset_ranges: Sequence[OffsetRange], since: int) -> list[OffsetRange]:
+    """Return the ranges, in the same order, beginning at the first offset with a time at or after
+    `since` (ms since 1970). A partition may have several.
 
     All records before that offset are older, in whatever order the timestamps are. If Kafka finds
     none, the range is empty; but it stays as it is if records before it were deleted, since Kafka
     may then be wrong.
     """
-    asked = {each.source: each for each in offset_ranges}
+    sources = {each.source for each in offset_ranges}
     # negative times have a special meaning in Kafka
-    found = await line.admin.find_offsets(asked, OffsetSpec.for_timestamp(max(0, since)))
+    found = await line.admin.find_offsets(sources, OffsetSpec.for_timestamp(max(0, since)))
     # if the first such record was deleted, brokers find none, although later ones may exist
-    return [each.begin_at(at) if (at := found[each.source]) >= 0 else _doubt(each) for each in asked.values()]
+    return [each.begin_at(at) if (at := found[each.source]) >= 0 else _doubt(each) for each in offset_ranges]
 
 
 def _doubt(offset_range: OffsetRange) -> OffsetRange:

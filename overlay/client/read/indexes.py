@@ -6,8 +6,9 @@ index. An index is used as far as its chunks were made from the log that exists 
 batch at the end of the last chunk is compared with the log before each reading
 (overlay/index/log_check.py).
 
-overlay/index/skip/prune.py says which chunks need not be read, and plan.py makes the route.
-pending.py may know how many records of some subjects there are without reading any.
+overlay/index/skip/prune.py says which chunks need not be read, and overlay/index/skip/plan.py makes
+the route. overlay/index/pending/estimate.py may know how many records of some subjects there are
+without reading any.
 """
 
 from __future__ import annotations
@@ -143,9 +144,10 @@ class KeptIndex:
         wanted: Sequence[tuple[Pattern, ...]],
         spans: Sequence[tuple[TopicPartition, int, int]],
     ) -> Ints | None:
-        """Read what is new in the index, and return how many records of each list of patterns it counts in each span
-        (first and next offset), int64 [lists, spans]: -1 where it does not tell exactly. None if there
-        is no index, or if it cannot be read, which is logged. Waits while another reading uses the index.
+        """Read what is new in the index, and return how many records of each list of patterns it
+        counts in each span (first and next offset), int64 [lists, spans]: -1 where it does not tell
+        exactly, 0 for a list without patterns. None if there is no index, or if it cannot be read,
+        which is logged. Waits while another reading uses the index.
         """
         try:
             async with self._take_turn():

@@ -74,7 +74,9 @@ class Question(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class CheckedQuestion:
-    """A question about one stream, checked and parsed. Times are ms since 1970."""
+    """A question about one stream, checked and parsed. Times are ms since 1970. A field that is
+    None was left out.
+    """
 
     stream: StreamConfig
     is_named: bool

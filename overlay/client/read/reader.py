@@ -4,7 +4,7 @@ Nothing is read ahead of the caller except what the fetcher holds, and the fetch
 of bytes. So a slow caller costs no memory, and once the generator is closed nothing is left behind.
 
 If a chunk index allows gaps, a partition is read in fetch ranges (offset_ranges.py), each by a partition
-fetch of its own. Later fetch ranges are fetched while one is processed (skip_route.py), but their records
+fetch of its own. Later fetch ranges are fetched while one is processed (range_reading.py), but their records
 are returned in order.
 
 The last N records that pass are found by reading backwards in growing spans, each span forwards,
@@ -98,7 +98,8 @@ class Progress:
     """Offsets that retention removed before they were read."""
     unread: int = 0
     """Offsets skipped by the stream's chunk index. They count as done; the other numbers do not
-    include them.
+    include them. If records are only counted, also the records that the index has counted, which
+    are in `matched` and not in `done`.
     """
 
 
@@ -210,8 +211,9 @@ async def _begin(line: Connection, request: CheckedQuestion, read_plan: ReadPlan
     blind = [each for each in read_plan.offset_ranges if each.sized_route is None]
     if request.since is None or not blind:
         return read_plan
-    begun = {each.source: each for each in await begin_at(line, blind, request.since)}
-    return replace(read_plan, offset_ranges=tuple(begun.get(each.source, each) for each in read_plan.offset_ranges))
+    begun = iter(await begin_at(line, blind, request.since))
+    ranges = (next(begun) if each.sized_route is None else each for each in read_plan.offset_ranges)
+    return replace(read_plan, offset_ranges=tuple(ranges))
 
 
 @dataclass(slots=True)

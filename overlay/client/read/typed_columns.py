@@ -35,8 +35,9 @@ Typed = Column | dict[str, Column]
 
 
 def list_fields(stream: StreamConfig) -> dict[tuple[str, str], Column]:
-    """Return the typed fields of a stream's records by section and name: declared ones, and those
-    of every message.
+    """Return the fields of a stream's records that a filter can name, with their types, by section
+    (`header`, `properties` or `application_properties`) and name: the declared properties, and the
+    fixed fields of the first two sections. A fixed field that is declared has the declared type.
     """
     declared = {place_property(name): entry.type.value for name, entry in stream.properties.items()}
     built_in = {(section, name): type for section, of in FIELDS.items() for name, type in of.items()}
@@ -97,7 +98,7 @@ def lay_out(stream: StreamConfig, names: Iterable[str]) -> dict[str, Typed]:
 
 
 def make_form(stream: StreamConfig, columns: Collection[str], name: str | None, *, decode: bool) -> Form:
-    """Return the builder of batches with these columns, of which `find_unknown` knows each.
+    """Return the builder of batches with these columns, for which `find_unknown` returns None.
 
     `name`: the stream's, None for a topic that no file describes. `decode`: whether `timestamp` has
     a zone.

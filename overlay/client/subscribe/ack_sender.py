@@ -101,14 +101,14 @@ class AckSender:
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
         """Queue a nak, term or progress for a delivery, and return at once. `text`: the delay of a
-        nak, the reason of a term. Raises NoAckWanted, Closed.
+        nak as `write_delay` returns it, or the reason of a term. Raises NoAckWanted, Closed.
         """
         self._check_wanted()
         self._send(write_word(self._head, token, verb, text))
 
     def answer_flow(self, flow: FlowRequest) -> None:
         """Queue the answer to a flow control request. Call it when all messages before the request
-        were taken: with `ack_policy: flow_control` the answer acks them.
+        were taken: with `ack_policy: flow_control` the answer acks them. Raises Closed.
         """
         acks = self._policy is AckPolicy.FLOW_CONTROL and flow.up_to
         body = write_ranges([(1, flow.up_to)]) if acks else b""
@@ -118,7 +118,7 @@ class AckSender:
         """Queue an ack that the service answers once it has committed it, and return the wait for
         that answer. The first call may block for seconds, to connect.
 
-        Raises NoAckWanted, Closed, SourceUnavailable.
+        Raises NoAckWanted, Closed, SourceUnavailable, CredentialsRefused.
         """
         self._check_wanted()
         waiting = self._answers.expect()

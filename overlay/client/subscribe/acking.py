@@ -126,7 +126,8 @@ def write_latest_ack(head: Head, tokens: Sequence[bytes]) -> list[Record]:
 def write_word(head: Head, token: bytes, verb: Verb, text: str = "", more: Headers = ()) -> Record:
     """Return an ack record for one delivery, with the token in a header.
 
-    `text`: the delay of a nak, the reason of a term; `more`: further headers.
+    `text`: the delay of a nak (JSON, see `write_delay`), or the reason of a term; `more`: further
+    headers.
     """
     body = verb.value + (b" " + text.encode() if text else b"")
     return Record(head.text, body, [(TOKEN, token), *more])
@@ -193,11 +194,12 @@ def _read_sequences(
     text: Bytes, skip: int, skip_2: int, middle: Bytes, streams: Ints, consumers: Ints, by: Ints, known: Ints
 ) -> int:
     """Parse tokens that are separated by newlines into `streams`, `consumers` and `by` (see
-    TokenColumns). `known` receives place and size of each incarnation's text. Return how many
-    incarnations there are.
+    TokenColumns). Return how many incarnations there are.
 
-    `skip`: bytes before the numbers in version 1. `skip_2`: bytes before the incarnation in version
-    2. `middle`: the text between the incarnation and the numbers.
+    `streams` and `consumers` must be zeros: a token that cannot be parsed may leave them unchanged.
+    `known`: [2, tokens], receives place and size of each incarnation's text. `skip`: bytes before
+    the numbers in version 1. `skip_2`: bytes before the incarnation in version 2. `middle`: the
+    text between the incarnation and the numbers.
     """
     pos, end, count, latest = 0, text.size, 0, 0
     for row in range(streams.size):

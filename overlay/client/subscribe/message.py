@@ -87,7 +87,16 @@ def read_metadata(token: bytes) -> Metadata:
 
 
 class Acks(Protocol):
-    """The receiver of acks. Tokens are those of messages that were handed out."""
+    """The receiver of acks. Tokens are those of messages that were handed out to the application.
+
+    All methods queue, and return at once; only `ask` may block, to connect. They may be called from
+    any thread. They raise Closed if acks cannot be sent, as after the end of a subscription. If the
+    consumer takes no acks by token, `ack` does nothing, and `tell` and `ask` raise NoAckWanted.
+    `ask` also raises SourceUnavailable and CredentialsRefused.
+
+    `verb`: nak, term or progress. `text`: the delay of a nak as `write_delay` returns it, or the
+    reason of a term.
+    """
 
     def ack(self, token: bytes) -> None: ...
 
@@ -160,7 +169,9 @@ class Delivered:
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers of the source record without those that the overlay added, in order, with repetitions."""
+        """The headers of the source record without those that the overlay added, in order, with
+        repetitions. `Nats-Msg-Size` and `Nats-Pin-Id` stay, if the overlay has added these.
+        """
         return [(name, value) for name, value in self._record.headers() if name not in self._added]
 
     def header(self, name: str) -> bytes | None:
@@ -241,7 +252,7 @@ class Message(Delivered):
         redelivered.
 
         Raises AckTimeout after `timeout` seconds (the message may then be acked again),
-        AlreadySettled, NoAckWanted, SourceUnavailable.
+        AlreadySettled, NoAckWanted, SourceUnavailable, CredentialsRefused.
         """
         self._check()
         with self._acks.ask(self._token) as answer:

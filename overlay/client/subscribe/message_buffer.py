@@ -109,9 +109,9 @@ class MessageBuffer:
             self._tell()
 
     def take(self, timeout: float | None = None) -> Batch | None:
-        """Return the next batch; blocks until there is one, at most `timeout` seconds. Returns None
-        after these. Returns None, or raises the error given to `end`, when the buffer is ended and
-        empty.
+        """Return the next batch; blocks until there is one. Return None after `timeout` seconds,
+        and when the buffer is ended (`is_ended`) and has no more batches. In the second case raise
+        the error given to `end` instead, if there was one.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._is_ended, timeout)
@@ -134,6 +134,9 @@ class MessageBuffer:
         """Return the offset to commit by partition (see Batch.find_position), for the batches that
         were taken. Once the application has asked for more than a batch has, its end is returned
         once and the batch is forgotten.
+
+        `with_last`: whether the record handed out last counts as well, although the application may
+        still work on it.
         """
         found: dict[int, int] = {}
         with self._changed:

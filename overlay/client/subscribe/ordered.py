@@ -58,11 +58,13 @@ CLOSE_S = 10.0
 
 
 class OrderedConsumer:
-    """The messages of a stream in order. Iterate by `for` or `async for`, or pass a callback to `start`.
+    """The messages of a stream in order. Iterate by `for` or `async for`, or pass a callback to
+    `start`.
 
     Creating it creates a consumer in the service. Raises BadOrder for a config that ADR-17 forbids,
-    and what `Control.add` raises. The iteration raises CredentialsRefused and ConcurrentIteration.
-    If the service is away, the iteration waits for it.
+    and what `Control.add` raises. The iteration raises CredentialsRefused, ConcurrentIteration, and
+    Refused if the service does not create the consumer once more. If the service is away, the
+    iteration waits for it.
     """
 
     def __init__(
@@ -97,10 +99,11 @@ class OrderedConsumer:
         return AsyncIteration(self._find_next_async)
 
     def start(self, callback: Callable[[Delivered], object]) -> threading.Thread:
-        """Call `callback` with each message, in a thread of its own, until `close`. Return the
-        thread, which is running.
+        """Call `callback` with each message, in a daemon thread of its own, until `close`. Return
+        the thread, which is running.
 
-        An error of the callback ends the thread.
+        An error of the callback or of the iteration ends the thread and goes to
+        threading.excepthook. It does not close the consumer.
         """
         thread = threading.Thread(target=self._call, args=(callback,), name="overlay-ordered", daemon=True)
         thread.start()

@@ -104,7 +104,8 @@ class PullConsumer:
     overlap.
 
     `batch`: messages that a loop asks for at once. `idle`: seconds without a message after which a
-    loop ends; None for a loop without an end.
+    loop ends; None for a loop without an end. A loop ends at `close`. It raises as `fetch` does,
+    but waits while the service or Kafka does not answer.
     """
 
     def __init__(

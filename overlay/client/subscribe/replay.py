@@ -195,11 +195,12 @@ class Replay:
 
     def send(self, letters: list[Letter], topic: str) -> None:
         """Produce the letters that have their value to `topic`. In the same transaction, commit the
-        offsets that `read` has come to, so that a later replay does not return any of these
-        letters.
+        offsets that `read` has come to, so that a later replay goes on behind them; where an earlier
+        replay has come further, that stays. So every letter that was read counts as replayed, also
+        one without its value or one that is not in `letters`.
 
         Raises SourceUnavailable, and OverlayError if the topic does not exist; nothing is produced
-        then.
+        then, unless only the answer to the commit was lost.
         """
         assert self._consumer is not None
         settings = {
@@ -210,7 +211,9 @@ class Replay:
             "partitioner": "murmur2_random",
             "log_level": 0,
         }
+        outcome = "nothing was replayed"
         try:
+            done = self._find_done()
             producer = Producer(settings)
             if (found := producer.list_topics(topic, REACH_S).topics[topic]).error is not None:
                 raise OverlayError(f"{topic}: {found.error.str()}. Create the topic first; nothing was replayed")
@@ -219,8 +222,18 @@ class Replay:
             for letter in filter(lambda letter: letter.is_whole, letters):
                 producer.produce(topic, letter.record.value(), letter.record.key(), headers=letter.headers)
                 producer.poll(0)
-            done = [TopicPartition(self._topic, partition, offset) for partition, offset in self._read_to.items()]
             producer.send_offsets_to_transaction(done, self._consumer.consumer_group_metadata(), DEADLINE_S)
+            outcome = "it is not known whether it was replayed; a replay without --again sends no letter twice"
             producer.commit_transaction(DEADLINE_S)
         except KafkaException as error:
-            raise SourceUnavailable(f"{topic}: nothing was replayed: {error.args[0].str()}") from error
+            raise SourceUnavailable(f"{topic}: {outcome}: {error.args[0].str()}") from error
+
+    def _find_done(self) -> list[TopicPartition]:
+        """Return up to where the letters count as replayed from now on."""
+        assert self._consumer is not None
+        places = [TopicPartition(self._topic, partition) for partition in self._read_to]
+        before = {place.partition: place.offset for place in self._consumer.committed(places, REACH_S)}
+        return [
+            TopicPartition(self._topic, partition, max(offset, before[partition]))
+            for partition, offset in self._read_to.items()
+        ]

@@ -34,7 +34,9 @@ def evaluate(node: Node, batch: pa.RecordBatch, now: int) -> pa.BooleanArray:
 
 
 def read_columns(batch: pa.RecordBatch, keys: frozenset[Key]) -> dict[Key, pa.Array]:
-    """Return the fields named by `keys` of a batch's struct columns, without missing fields."""
+    """Return the fields named by `keys` of a batch's struct columns, without missing fields. Raises
+    TypeError if the column of a key's section is not a struct.
+    """
     found = {key: _read_field(batch, *key) for key in keys}
     return {key: array for key, array in found.items() if array is not None}
 

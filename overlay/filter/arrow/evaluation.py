@@ -56,6 +56,7 @@ class Program:
 
     def __call__(self, columns: Mapping[Key, pa.Array], rows: int, now: int) -> pa.BooleanArray:
         """Return the filter's answer for each row; null is unknown. `now`: ms since 1970.
+        `columns`, `rows`: as in Evaluation.
 
         To run several filters on one batch, use Evaluation.
         """

@@ -38,7 +38,7 @@ NUMBERS = (Kind.LONG, Kind.DOUBLE)
 
 
 class Vector(NamedTuple):
-    """A value for each row; null is NULL or unknown.
+    """A value for each row, and which rows are in doubt; null is NULL or unknown.
 
     It is a tuple because one is made for every node and batch, and creating a frozen dataclass
     takes as long as a small kernel.

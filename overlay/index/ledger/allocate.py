@@ -76,11 +76,12 @@ def allocate(standing: Standing, taken: Mapping[TopicPartition, tuple[int, LogPo
 
 
 def extend(source: TopicPartition, cut: LogPosition) -> LedgerEntry:
-    """Return the first ledger entry of a stream that had one partition so far: it gives each offset
-    of `source` below the cut the sequence offset + 1.
+    """Return the first ledger entry of a stream that had one partition so far: one run that gives
+    each offset of `source` below the cut the sequence offset + 1.
 
     `source` must be the only partition whose records had sequences, and no record from the cut on
-    may have been delivered. With a cut at 0 the entry is a restart, so that the ledger exists.
+    may have been delivered. With a cut at 0 the run is empty, a restart, so that the ledger exists;
+    this uses up sequence 1.
     """
     return LedgerEntry((LedgerRun(*source, 0, cut.position, 1, cut.epoch, cut.crc),))
 

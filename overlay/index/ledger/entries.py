@@ -265,7 +265,8 @@ def _find_sources(
     buf: Bytes, at: Ints, topics: Ints, counts: Ints, rows: Structs
 ) -> tuple[tuple[TopicPartition, ...], Ints]:
     """Return the distinct partitions (topic, number) of the runs, and for each run the index of its
-    partition among them. `counts`: runs of each value. `rows`: all runs, of dtype RUN.
+    partition among them. `at`: where each ledger value begins in `buf`. `topics`, `counts`: numbers
+    of topics and runs by value. `rows`: the runs of all values, of dtype RUN.
     """
     prints = np.empty(rows.size, np.uint64)
     names = np.empty((2, rows.size), np.int64)

@@ -70,9 +70,10 @@ class Pages:
 
     @property
     def _shelf(self) -> tuple[Bytes, Ints, Ints, Ints]:
-        """Return the arrays that kernels search: the packed bytes, and of each page in use where it
-        begins in them (one item more, the end), its first sequence, and its marks (by partition,
-        where the last row before the page ends).
+        """Return the arrays that kernels search: the packed bytes; where each page in use begins in
+        them, and as one item more the end; the first sequence of each page; and the marks, [pages,
+        partitions by code]: the offset after the last row of the partition before the page, 0 if
+        there is none.
         """
         used = self._used
         return self._data, self._at[: used + 1], self._sequences[:used], self._marks[:used]
@@ -105,8 +106,9 @@ class Pages:
             )  # fmt: skip
 
     def void(self, code: int, end: int) -> None:
-        """Remove the sequences of the partition with this code from offset `end` on. Rows of all
-        partitions after that are packed anew. Does nothing if the partition ends at or below `end`.
+        """Remove the sequences of the partition with this code from offset `end` on. Other
+        partitions keep theirs, but later rows of all partitions are packed anew. Does nothing if
+        the partition ends at or below `end`.
         """
         if self._tips[code] <= end:
             return

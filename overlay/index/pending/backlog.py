@@ -164,12 +164,13 @@ class Backlog:
             self._restart(position)
 
     def skip(self, chunks: Chunks, position: int, *, was_read: bool) -> None:
-        """Set the consumer's next offset to `position`, for a range in which it was given no
-        record. O(chunks in between).
+        """Set the consumer's next offset to `position`, which is not below the present one, for a
+        range in which it was given no record. O(chunks in between).
 
         `was_read`: the range was read and has no record of its subjects, so nothing is subtracted.
         If False, chunks were left out because of the consumer's filter: the records that their
-        headers count are subtracted.
+        headers count are subtracted. If a part of a chunk was left out, the count may be an
+        estimate from then on.
         """
         if not was_read:
             low, high = np.searchsorted(chunks.next_offset, (self._position, min(position, self._end)), side="right")

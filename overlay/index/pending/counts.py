@@ -83,10 +83,12 @@ class Counts:
         return known
 
     def truncate(self, rows: int) -> None:
+        """Keep only the first `rows` rows."""
         self._codes.truncate(rows)
         self._records.truncate(rows)
 
     def take(self, kept: Ints) -> None:
+        """Keep only the rows with these numbers, in this order."""
         self._codes.take(kept)
         self._records.take(kept)
 

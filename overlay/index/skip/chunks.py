@@ -104,6 +104,7 @@ class Chunks:
 
     @property
     def records(self) -> Ints:
+        """Committed records of each chunk, whether or not they have a subject in the stream."""
         return self._column("records")
 
     @property
@@ -115,6 +116,7 @@ class Chunks:
 
     @property
     def bytes(self) -> Ints:
+        """Bytes of the batches of each chunk in the log, compressed."""
         return self._column("bytes")
 
     @property
@@ -124,18 +126,22 @@ class Chunks:
 
     @property
     def max_time(self) -> Ints:
+        """Largest timestamp of each chunk in ms since 1970, -1 if unknown."""
         return self._column("max_time")
 
     @property
     def epoch(self) -> Int32s:
+        """Leader epoch of the last batch of each chunk."""
         return self._column("epoch")
 
     @property
     def crc(self) -> Ints:
+        """CRC of that batch, -1 if unknown."""
         return self._column("crc")
 
     @property
     def exact(self) -> Flags:
+        """Whether no offset of each chunk was missing when it was sealed."""
         return self._column("exact")
 
     @property

@@ -145,8 +145,8 @@ class Block:
     """Values that were read together, one row each. If a row has a flaw, only the flaw is
     meaningful.
 
-    at[i] says where the parts of row i begin in `buf`: its terms, zones, counts, subjects' texts
-    and Bloom filter.
+    `heads`: the fixed part of each, of dtype HEAD. at[i] says where the parts of row i begin in
+    `buf`: its terms, zones, counts, subjects' texts and Bloom filter. `flaws`: a Flaw of each.
     """
 
     buf: Bytes

@@ -320,7 +320,9 @@ class _Rules:
 
     def have_value(self, column: Column, value: Constant) -> Probe:
         """Return the probe of `column = value` by zones, timestamps and Bloom filters, without
-        subjects.
+        subjects; Unsure if headers have none of these for the column.
+
+        `value` must not be NULL, and must be of the column's family (number, text, boolean).
         """
         if isinstance(value, bool):
             return self.have_term(column, value)

@@ -30,8 +30,8 @@ LIMIT = 2 * bloom.TARGET
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A header made of several, and the headers that it replaces in the index topic. It has the key
-    of the first one; the records of the others are to be deleted.
+    """A header made of several, and all of these, which it replaces in the index topic
+    (`replaced`). It has the key of the first one; the records of the others are to be deleted.
     """
 
     header: Header

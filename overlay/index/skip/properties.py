@@ -39,7 +39,7 @@ from .zones import Bounds, find_bounds, read_bounds, unite
 @dataclass(frozen=True, slots=True)
 class Indexed:
     """A property, or a filter value in a header, of which chunk headers have terms or a zone: where
-    a record has it, and how it is read.
+    a record has it, and how it is read. `name`: of the property, "" for the filter value.
     """
 
     name: str

@@ -146,10 +146,11 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """The answers of a partition's chunks to some conditions.
+    """The answers of a partition's chunks to conditions that a record has to satisfy together.
 
-    `levels`: an Answer per chunk. `residual`: for each chunk the parts that its records must be
-    tested for, as bits of Part. `tallies`: the answers to each probe that is not made of others.
+    `levels`: an Answer per chunk to their AND. `residual`: for each chunk the parts that its
+    records must be tested for, as bits of Part. `tallies`: by probe that is not made of others, of
+    how many chunks it was asked, and how many answered NO and ALL.
     """
 
     levels: Levels
@@ -168,7 +169,8 @@ NO, MAYBE, ALL = (np.int8(answer) for answer in Answer)
 
 def evaluate(conditions: Conditions, chunks: Chunks) -> Answers:
     """Ask the headers of all chunks about the conditions, and return each chunk's answer and what
-    its records still have to be tested for. A chunk without a record in the stream answers NO.
+    its records still have to be tested for. A chunk that has no record in the stream, by its
+    current subjects, answers NO.
     """
     count = len(chunks)
     asking = _Asking(chunks)
@@ -317,7 +319,8 @@ class _Asking:
 
 def might_match(chunks: Chunks, patterns: Sequence[Pattern], among: Flags) -> Flags:
     """Return `among` (one flag per chunk) without the chunks whose Bloom filters rule out all
-    subjects of the patterns. Nothing is ruled out for too many patterns, or if one is `>`.
+    subjects of the patterns. Nothing is ruled out for more than MOST_TERMS patterns, or if one has
+    no terms (`pattern_terms`); then the result is `among` itself.
     """
     asked = [pattern_terms(pattern) for pattern in patterns]
     if len(asked) > MOST_TERMS or not all(asked):

@@ -217,7 +217,8 @@ def _measure(
 def _sum(base: Ints, last: Ints, at: Ints, end: Ints, count: Int32s, position: int) -> tuple[int, bool]:
     """Return the bytes of consecutive batches, and whether no offset is missing from `position` to
     the end of the last one, as compaction would cause. Control records and aborted ones are not
-    missing. Without batches: (0, True).
+    missing. A batch that begins below `position` counts with all its bytes. Without batches:
+    (0, True).
     """
     size, has_all = 0, True
     for i in range(base.size):

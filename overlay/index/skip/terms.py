@@ -93,8 +93,8 @@ def _prefix_term(tokens: tuple[str, ...]) -> Term:
 
 
 def pattern_terms(pattern: Pattern) -> list[Term]:
-    """Return the terms that every record with a subject of the pattern adds to a filter; none for
-    `>`.
+    """Return the terms that every record with a subject of the pattern adds to a filter. The list
+    is empty for patterns such as `>` and `*.>`, which no filter rules out.
     """
     tokens = pattern.tokens
     if pattern.is_literal:

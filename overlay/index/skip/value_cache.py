@@ -269,8 +269,10 @@ def _sift(values: int, places: UInt16s, lines: Words, words: Words, keys: Words,
 def _find(
     a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, place: np.uint64, places: UInt16s, lines: Words
 ) -> np.uint64:
-    """Return where the line of a value begins in `lines`. A value without a line gets a new one. a
-    to d: the words of the value. `place`: where the search in the hash table `places` begins.
+    """Return where the line of a value begins in `lines`. A value without a line gets a new one,
+    with the state _UNREAD. The caller ensures that there is room for it: nothing checks that here.
+
+    a to d: the words of the value. `place`: where the search in the hash table `places` begins.
     """
     while places[place]:
         line = np.uintp(places[place]) * _LINE
@@ -324,9 +326,12 @@ def _read(
     buf: Bytes, pos: Int, size: Int, type: Int, is_json: bool, has_terms: bool, seed: np.uint64, lines: Words,
     line: np.uint64,
 ) -> Int:  # fmt: skip
-    """Read the value buf[pos : pos + size], and write its term's hash and its number into its line.
-    Return _NULL if it is not readable as its type, _LEFT if it has to be read elsewhere, else
-    _READ.
+    """Read the value buf[pos : pos + size] as TYPES[type], and write it into its line, which begins
+    at lines[line]: the hash of its term at _HASH, with `seed`, if `has_terms`; its number at
+    _NUMBER, unless it is a text. `is_json`: the bytes are JSON, so a text has quotes.
+
+    Return _NULL if it is not readable as its type, _LEFT if it has to be read elsewhere
+    (properties.py), else _READ.
     """
     if type <= _BINARY:  # texts
         if is_json:

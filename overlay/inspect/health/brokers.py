@@ -73,7 +73,8 @@ def judge_brokers(brokers: Sequence[BrokerFacts], wants: Wants) -> Iterator[Diag
 def name_release(level: int | None) -> str:
     """Return the release of Kafka whose software knows this level of `metadata.version` as its highest.
 
-    Return "" for None and for a level of no known release.
+    Return "" for None and for a level below the first known release, and `later than 4.3` (TESTED)
+    for one above the last.
     """
     if level is None or level < 1:
         return ""

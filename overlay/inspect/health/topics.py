@@ -162,7 +162,9 @@ def _judge_acks(loaded: Loaded, answers: ClusterAnswers) -> Iterator[Diagnosis]:
 
 
 def judge_sizes(loaded: Loaded, answers: ClusterAnswers, usual: int = USUAL_MESSAGE_BYTES) -> Iterator[Diagnosis]:
-    """Yield the outputs that do not take the largest records of their sources. `usual`: message.max.bytes of the brokers."""
+    """Yield the outputs that do not take the largest records of their sources. `answers` must have every source and
+    output topic. `usual`: message.max.bytes of the brokers.
+    """
     seen: set[tuple[str, str]] = set()
     for config in loaded.consumers.values():
         largest = max((_limit(answers.topics[t], {}, usual), t) for t in loaded.streams[config.stream].topic_names)

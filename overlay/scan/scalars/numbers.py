@@ -38,8 +38,9 @@ def measure(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[Int, Int, In
     """Check that pos:end is a number. Return (where its digits begin, where the fraction's digits
     begin, where the digits end, the exponent).
 
-    The first is -1 if the text is no number. Without a fraction the second is the third plus 1, as
-    if a point were there.
+    The first is behind the sign; it is -1 if the text is no number. Without a fraction the second
+    is the third plus 1, as if a point were there. Without an exponent the last is 0; its absolute
+    value is at most _FAR. `is_json`: refuse a plus in front and leading zeros.
     """
     if pos < end and (buf[np.uintp(pos)] == 0x2D or (buf[np.uintp(pos)] == 0x2B and not is_json)):
         pos += 1
@@ -86,7 +87,8 @@ def gather_digits(buf: Bytes, first: Int, fraction: Int, last: Int) -> tuple[np.
     """Return the significant digits, without zeros on either side: (their number as uint64, how
     many, power of ten to multiply by).
 
-    The number is right only if there are at most 19 of them.
+    The number is right only if there are at most 19 of them. `first`, `fraction`, `last`: as
+    `measure` returned them.
     """
     value, kept, count, zeros = np.uint64(0), np.uint64(0), 0, 0
     for pos in range(first, last):

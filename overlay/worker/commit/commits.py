@@ -168,7 +168,8 @@ class Commits:
     _written: int = 0
     """State records that this session has written."""
     since_all: int = 0
-    """State records since older ones were last deleted."""
+    """State records that were written since a unit with `is_checkpoint` was last put; at first, the
+    number of records in the log."""
 
     @property
     def wants_all(self) -> bool:
@@ -177,7 +178,7 @@ class Commits:
         return self.has_machines and self.since_all >= TELL_ALL_EVERY
 
     async def open(self, everything: Delta, opening: Sequence[OutputBatch] = ()) -> None:
-        """Commit the first transaction of the session, before anything is delivered. `everything`:
+        """Commit the first transaction of the session. Call once, before `run`. `everything`:
         the positions of all cursors and consumers. `opening`: batches for index topics, such as the
         first entries of ledgers."""
         await self.transactions.begin()
@@ -186,7 +187,8 @@ class Commits:
     async def put(self, unit: CommitUnit) -> None:
         """Queue a unit. Wait while more than QUEUE_BYTES or QUEUE_ROUNDS are queued, but not for
         its commit. A unit whose batches are all sent outside of transactions is queued without
-        waiting."""
+        waiting. If `run` has failed, this may wait for ever: the caller has to be cancelled
+        then."""
         if unit.is_checkpoint:
             self.since_all = 0
         queued = _Queued(unit)
@@ -209,7 +211,7 @@ class Commits:
     async def run(self) -> None:
         """Commit the units that are put, until `end` was called and all are committed. Write an
         empty record every PROOF_S if there is nothing to commit. Raises the error of the first
-        transaction that fails."""
+        transaction, or plain send, that fails."""
         pending: list[_Queued] = []
         written = monotonic()
         while not self._ended or pending:
@@ -302,8 +304,9 @@ class Commits:
         return last.unit.backlog
 
     async def _commit_in_parts(self, queued: Sequence[_Queued]) -> bool:
-        """Commit units one after the other, each in several transactions of at most PARTITIONS
-        output partitions. Return whether the last unit tells of a backlog."""
+        """Commit units one after the other, each in transactions of at most PARTITIONS output
+        partitions, as `split` divides them. Return whether the last unit tells of a backlog (much
+        more is waiting to be read)."""
         for each in queued:
             unit = each.unit
             await self._settle_plain(unit)

@@ -62,7 +62,8 @@ class Counting:
                 log.info("catching up", stream=stream, partition=f"{topic}-{partition}", left=left, consumers=names)
 
     def _note(self, corruption: Corruption) -> None:
-        """Count a corrupt batch, unless it was counted before, and log it if it was skipped."""
+        """Count a corrupt batch, and log it if it was skipped. Does nothing if the batch was
+        counted before."""
         (topic, partition), bad = corruption.source, corruption.malformed
         batch = (corruption.stream, corruption.source), bad.base_offset
         if batch in self._corrupt:

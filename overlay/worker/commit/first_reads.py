@@ -18,8 +18,10 @@ from overlay.worker.round.task import SliceRead
 class ReadCounts:
     """Counts of a stream since the worker has started.
 
-    `again`: records that were read once more. `unaddressed`: of those read first, by reason.
-    `example`: where the last of these was, such as `orders-0@146: missing`.
+    `first`: records that were read for the first time, and `again`: once more. A slice is divided
+    between the two by its offsets. `unaddressed`: of those read first, without a subject, by
+    reason.
+    `example`: where the last of these was, such as `orders-0@146: missing`; "" if there was none.
     """
 
     first: int = 0

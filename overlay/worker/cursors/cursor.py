@@ -34,8 +34,8 @@ class Cursor:
     members: set[ConsumerId] = field(default_factory=set)
     state: State = State.READING
     only: Ints | None = None
-    """Offsets to deliver and no others, below `snapshot_end`; None to deliver all. A cursor with
-    such offsets is never joined (last_per_subject)."""
+    """Offsets to deliver and no others, ascending, below `snapshot_end`; empty while they are being
+    searched; None to deliver all. A cursor with such offsets is never joined (last_per_subject)."""
     snapshot_end: int = NO_STOP
     """The offset from which on the cursor reads like any other."""
     indexed: bool = False
@@ -110,8 +110,8 @@ def plan_round(cursors: Sequence[Cursor], fetched_to: Mapping[Cursor, int]) -> l
     the next cursor that they can join. A cursor that another one is going to reach sits the round
     out.
 
-    `fetched_to`: the offset at which the fetched data ends, for the cursors that have some. Others
-    have no turn.
+    `fetched_to`: the offset at which the fetched data ends (`Fetched.reach`), for the cursors that
+    have some. Others have no turn.
     """
     turns: list[Turn] = []
     held: set[Cursor] = set()

@@ -132,6 +132,8 @@ class Cursors:
         return {consumer: standing.sequence for consumer, standing in self._standings.items()}
 
     def standing(self, consumer: ConsumerId) -> Standing:
+        """Return what is known of a consumer besides its cursors. Raises KeyError if it was not
+        added (`enlist`)."""
         return self._standings[consumer]
 
     def is_alone(self, consumer: ConsumerId) -> bool:
@@ -182,7 +184,7 @@ class Cursors:
 
     def enlist_index(self, partition: StreamPartition, log_position: LogPosition) -> None:
         """Have the chunk index of a partition made from `log_position` on: by a cursor at exactly
-        that position, or by a new cursor."""
+        that position (in a stream with a ledger only by the head), or by a new cursor."""
         ordered = partition[0] in self._ledgers
         here = next(
             (
@@ -208,8 +210,9 @@ class Cursors:
     # who leaves and comes back
 
     def park(self, consumers: Collection[ConsumerId]) -> Moved:
-        """Take consumers off their cursors, and keep their positions for `resume`. Return what the
-        state must record. A cursor that no consumer, index or ledger needs any more ends."""
+        """Take consumers off their cursors, and keep their positions for `resume`. None of them may
+        be parked already: its positions would be lost. Return what the state must record. A cursor
+        that no consumer, index or ledger needs any more ends."""
         if not consumers:
             return Moved(set(), set())
         for consumer in consumers:
@@ -230,8 +233,9 @@ class Cursors:
         return Moved(partitions, others | set(consumers))
 
     def resume(self, consumers: Collection[ConsumerId], now: int) -> None:
-        """Put parked consumers on cursors again, at the positions where they left. `now`: ms since
-        1970."""
+        """Put parked consumers on cursors again, at the positions where they left. All of
+        `consumers` must be parked. The next `advance` returns what the state must record for it.
+        `now`: ms since 1970."""
         for consumer in consumers:
             standing = self._standings[consumer]
             parked, snapshot = standing.parked, self.state_of(consumer).snapshot
@@ -282,9 +286,9 @@ class Cursors:
         """Start the cursors of a consumer whose last messages have been searched. Only its cursors
         that wait for that change.
 
-        `offsets`: by partition, the offsets of the last messages, ascending. The cursors deliver
-        only these up to the end of the consumer's snapshot, and everything from there on. `now`: ms
-        since 1970.
+        `offsets`: by partition in which it has such a cursor, the offsets of the last messages,
+        ascending. The cursors deliver only these up to the end of the consumer's snapshot, and
+        everything from there on. `now`: ms since 1970.
         """
         for source, cursor in self.members_of(consumer):
             if cursor.is_searching:
@@ -506,7 +510,7 @@ class Cursors:
 
     def _settle(self, partitions: set[StreamPartition], now: int) -> set[ConsumerId]:
         """Join cursors of these partitions that are at the same position. Return the consumers
-        whose positions the state must record anew."""
+        whose positions the state must record anew. `now`: ms since 1970."""
         ordered = {stream for stream, _ in partitions} & self._ledgers.keys()
         for stream in ordered:
             self._align(stream)

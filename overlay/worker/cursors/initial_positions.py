@@ -21,7 +21,8 @@ def open_cursors(assignment: Assignment, state: ShardState, indexed: Mapping[Str
     begin where the state says, or at the partition's log start if it has no position.
 
     With a ledger, a consumer with a machine steps back to one sequence in all partitions. Ledgers
-    begin at `assignment.heads`, indexes at `indexed`.
+    begin at `assignment.heads`, indexes at `indexed`. `state` must have every consumer of the
+    assignment: apply the delta of `enlist` before.
     """
     routes = Routes(assignment.streams, assignment.indexes, assignment.readers)
     cursors = Cursors(assignment.readers, assignment.ledgers, routes)

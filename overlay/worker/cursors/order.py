@@ -66,8 +66,9 @@ def plan_steps(
     """Return which offsets a round reads in a stream with a ledger, so that consumers are given
     records by rising sequence.
 
-    `cursors`: by partition; `fetched_to`: the offset at which the fetched data ends, for the
-    cursors that have some; `committed`: the first sequence that is not committed yet.
+    `cursors`: by partition; `fetched_to`: the offset at which the fetched data ends
+    (`Fetched.reach`), for the cursors that have some; `committed`: the first sequence that is not
+    committed yet.
     """
     head = {source: cursor for source, some in cursors.items() for cursor in some if cursor.sequenced}
     steps, held, sitting, wanted = list[Step](), set[TopicPartition](), set[int](), set[Cursor]()

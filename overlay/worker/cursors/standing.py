@@ -22,9 +22,10 @@ class Standing:
     heard: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Positions in ack topics, where they differ from the stream's."""
     replay_until: int | None = None
-    """For replay original, the sequence up to which the consumer replays the stream."""
+    """For replay original, the sequence up to which the consumer replays the stream; None if
+    unknown or not needed."""
     policy: str = ""
-    """The ack policy with which it is delivered."""
+    """The ack policy with which it is delivered, empty if unknown."""
     is_careful: bool = False
     """Whether it must not be told of sequences that are not committed yet."""
     holds: Mapping[TopicPartition, int] = field(default_factory=dict)

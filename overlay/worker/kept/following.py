@@ -1,13 +1,17 @@
-"""Ledgers that other shards keep, read as they grow: a record is delivered here once its sequence
-is committed there."""
+"""How far stream sequences are committed: a record is delivered once its sequence is. Ledgers that
+other shards keep are read as they grow; for our own, commits tell."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from overlay.clock import monotonic
 from overlay.errors import SourceUnavailable
 from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
 from overlay.worker.assignment import Assignment
+from overlay.worker.cursors.cursors import Cursors
 
 
 @dataclass(slots=True)
@@ -43,3 +47,23 @@ class Following:
                     raise SourceUnavailable(
                         f"{partition_fetch.topic}: the ledger of stream {stream} cannot be read on. Looking again"
                     )
+
+
+def follow_given_out(
+    cursors: Cursors, given_out: Mapping[str, int], changed: asyncio.Event
+) -> Callable[[Sequence[int]], None] | None:
+    """Return a callback for after the commit; None if `given_out` is empty. It records the sequences
+    below those in `given_out` (by stream, the next one) as committed, and sets `changed`. A stream
+    that gets many records a second writes no ledger entry for up to LINGER_S; `changed` is set after
+    that too.
+    """
+    if not given_out:
+        return None
+    if pause := cursors.rest(given_out, monotonic()):
+        asyncio.get_running_loop().call_later(pause, changed.set)
+
+    def note_committed(_: Sequence[int]) -> None:
+        cursors.note_committed(given_out)
+        changed.set()  # cursor groups may wait for committed sequences
+
+    return note_committed

@@ -26,6 +26,8 @@ from overlay.logs import get_logger
 from overlay.output.topics import find_fault
 from overlay.state.shard_state import Delta, ShardState, StreamPartition
 from overlay.worker.assignment import Assignment
+from overlay.worker.cursors.cursors import Cursors
+from overlay.worker.round.indexing import Reach
 
 from . import ledgers
 from .merging import merge_small
@@ -192,3 +194,12 @@ async def _open(
         "index read", stream=stream.name, chunks=held, resumes={f"{t}-{p}": m.position for (t, p), m in resumes.items()}
     )
     return index, resumes
+
+
+def find_reaches(assignment: Assignment, cursors: Cursors) -> dict[StreamPartition, Reach]:
+    """Return how far the index of each partition that is indexed here reaches as a session begins."""
+    return {
+        partition: Reach(assignment.indexes[partition[0]].count_made(partition[1], cursor.position), cursor.position)
+        for partition, cursor in cursors.all()
+        if cursor.indexed
+    }

@@ -131,8 +131,10 @@ async def find_outdated(client: AIOKafkaClient, admin: Admin, opening: Opening, 
 async def open_ledger(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment, delta: Delta
 ) -> None:
-    """Add a ledger to the assignment. If its sequences are given out here, also give sequences to
-    the records that have none yet, and add to the assignment's `heads` where that goes on. Raises
+    """Add a ledger to the assignment, and the id of its topic to `delta`, unless another shard
+    keeps it and it is empty. If its sequences are given out here, also give sequences to the
+    records that have none yet. Then the assignment's `opening` gets the new entries, which are
+    still to be committed, its `heads` where that goes on, and `delta` the next sequence. Raises
     SourceUnavailable."""
     stream, ledger = opening.stream, opening.index.ledger
     ledger.drop({source: assignment.starts[source] for source in assignment.sources[stream].partitions})

@@ -24,7 +24,8 @@ async def follow_retention(
     admin: Admin, assignment: Assignment, told: dict[str, str], every_s: float = EVERY_S
 ) -> None:
     """Every `every_s` seconds, raise the retention of the index topics that are kept here if their
-    records would be deleted before those of the stream's topics. Runs until cancelled.
+    records would be deleted before those of the stream's topics. Runs until cancelled. An
+    OverlayError is logged, and the topics are looked at again the next time.
 
     `told`: by topic, the refusal by Kafka that was logged last; updated here. A refusal is logged
     again when the reason is another one.

@@ -97,7 +97,8 @@ class _Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """The readers of a task that write to one output topic: their recipients, each at a place."""
+    """The readers of a task that write to one output topic. `recipients`: of each, its number among
+    the recipients of the topic's envelope."""
 
     output: _Output
     recipients: Ints
@@ -105,9 +106,11 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Where the deliveries of a task's readers go: by reader number, its lane and its place there.
-    `picky`: the numbers of readers that may not get all that matches, for their first stream
-    sequence or their dead letters."""
+    """Where the deliveries of a task's readers go. `places`: by reader number, its lane (readers
+    that write to the same output topic) and its index in the lane's `recipients`. Readers with
+    machines, and those of pull consumers, are not in it. `picky`: the numbers of readers that may
+    not get all that matches, for their first stream sequence or their dead letters.
+    """
 
     places: Mapping[int, tuple[Lane, int]]
     picky: tuple[int, ...]
@@ -165,8 +168,9 @@ class Deliveries:
         return output
 
     def add(self, task: Task, piece: Addressed, plan: Plan, passed: Passed, now: int, gathered: Gathering) -> None:
-        """Write the deliveries of a slice. Readers that are not in the plan are passed over. `now`:
-        ms since 1970. Adds dead letters to `gathered`."""
+        """Write the deliveries of a slice, and give them their consumer sequences. Readers that are
+        not in the plan are passed over. Adds dead letters to `gathered`; `flush` adds the rest.
+        Takes the rows that a reader does not get out of `passed.rows`. `now`: ms since 1970."""
         for number in plan.picky:
             if number in passed.rows:
                 passed.rows[number] = self._admit(task, piece, number, passed.rows[number], now, gathered)
@@ -181,8 +185,8 @@ class Deliveries:
 
     def flush(self, gathered: Gathering) -> None:
         """Close all batches, and add them to `gathered`, each with the consumers whose deliveries it
-        may hold; for a record that is too large for its topic, that is one consumer. Adds the counts
-        of the round as well."""
+        may hold; for a record that is too large for its topic, that is one consumer. Adds the
+        counts of the round as well. Call once a round, after the last `add`."""
         owners = {topic: output.close_round(gathered) for topic, output in self._filled.items()}
         self._filled.clear()
         for output_topic, outgoing in self._builder.flush():
@@ -192,8 +196,12 @@ class Deliveries:
 
     def _admit(self, task: Task, piece: Addressed, number: int, rows: Ints, now: int, gathered: Gathering) -> Ints:
         """Return the rows that get a consumer sequence: those from the reader's first stream
-        sequence on that its output can take. Adds dead letters for the others that have a topic for
-        these. `now`: ms since 1970."""
+        sequence on. If the reader has a dead letter topic, leave out those that its output can
+        never take, and add a dead letter for each to `gathered`. Without one they are returned too.
+
+        `number`: the reader's number. `rows`: the rows of `piece` that its filter accepts,
+        ascending. `now`: ms since 1970.
+        """
         reader = task.readers[number]
         sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
         if reader.first_sequence:

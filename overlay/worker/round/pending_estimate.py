@@ -165,8 +165,9 @@ class PendingEstimate:
         return Sight(ahead.count, is_exact, end)
 
     def _list_behind(self, task: Task) -> list[_Behind]:
-        """Return the other partitions of the task's stream that its readers have not read to the
-        end, or whose end is unknown."""
+        """Return the partitions of the task's stream, without the task's own, that the task's
+        readers have not read to the end, or whose end is unknown. Empty if its cursor is in no
+        group."""
         behind = []
         for source, (position, end) in task.others.items():
             position = max(position, self._reached.get((task.stream, task.cursor_group, source), 0))
@@ -214,7 +215,7 @@ class View:
         after the slice, in all partitions; a reader without an entry has no known number.
 
         `wanted`: by reader number, the rows of the slice that match its subjects, before its
-        filter.
+        filter; at least one of each reader in it.
         """
         position = self._find_reach(records.next_offset)
         fetched, only = self._task.fetched, self._task.only

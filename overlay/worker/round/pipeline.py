@@ -73,8 +73,8 @@ class Pipeline:
 
     def run(self, tasks: Sequence[Task], now: int) -> RoundResult:
         """Process the tasks in order, and return the round's batches, offers and progress. Without
-        tasks, only make the chunk headers that are due. `now`: ms since 1970, also written on
-        output records."""
+        tasks, only make the chunk headers that are due, and renew the ledgers of idle partitions.
+        `now`: ms since 1970, also written on output records."""
         gathered = Gathering()
         if self._pending_estimate is not None:
             self._pending_estimate.begin_round()
@@ -94,7 +94,8 @@ class Pipeline:
 
     def close(self, now: int) -> RoundResult:
         """Return the headers of all chunks that are still growing, even small ones; the rest of the
-        result is empty. A later pipeline goes on with chunks that are not full."""
+        result is empty. Call after the last `run`. A later pipeline goes on with chunks that are
+        not full. `now`: ms since 1970."""
         sealed, index = self._indexing.finish(now, last=True)
         return RoundResult(index=index, sealed=sealed)
 

@@ -81,7 +81,8 @@ class Sequencing:
 
     def give_out(self, readings: Iterable[Reading], now: int) -> tuple[list[OutputBatch], dict[str, int]]:
         """Give sequences to what was read with `sequenced`. Return the ledger entries as batches,
-        which have to be committed, and the next sequence of each stream read. `now`: ms since 1970.
+        which have to be committed, and the next sequence by stream that has such readings or
+        entries. The ledgers in memory have the entries at once. `now`: ms since 1970.
 
         Ledgers whose partitions are idle are renewed in time, since retention may take their last
         entry.
@@ -92,6 +93,7 @@ class Sequencing:
                 end = min(each.stop, each.fetched.next_offset)
                 taken[each.stream][each.source] = each.position, find_log_position(each.fetched, end)
         rounds: list[OutputBatch] = []
+        given = set(taken)
         for stream in self.topics.keys() & self.ledgers.keys():
             ledger = self.ledgers[stream]
             for make in (self._renew, self._allocate):
@@ -100,7 +102,8 @@ class Sequencing:
                     refusal = ledger.append(round)
                     assert not refusal, (stream, round, refusal)
                     rounds.append(write_round(self.topics[stream], stream, round, now))
-        return rounds, {stream: self.ledgers[stream].next_sequence for stream in taken}
+                    given.add(stream)  # each entry takes a sequence, also one that only repeats positions
+        return rounds, {stream: self.ledgers[stream].next_sequence for stream in given}
 
     def _allocate(self, stream: str, parts: Parts, now: int) -> LedgerEntry | None:
         """Return the entry that gives sequences to `parts`: of each partition the first offset and
