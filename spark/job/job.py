@@ -211,7 +211,7 @@ class Job:
                     ahead, tables.by_writer, self.consumers.writers, plan.writers,
                 )  # fmt: skip
                 self._write(found, job)
-            self._write_plan(plan.complete())
+            self._write_plan(plan.complete(self.clock()))
             self.note(plan)
         finally:
             found.unpersist()
@@ -286,7 +286,8 @@ class Job:
         last, writers = self.journal.last, self.journal.assign_writers(outputs)
         left = {} if last is None else last.leave(consumers)
         return BatchPlan(
-            batch, now, self.stream.name, digest(self.stream), ends, consumers, writers, left=left
+            batch, now, self.stream.name, digest(self.stream), ends, consumers, writers, left=left,
+            owner=self.spark.sparkContext.applicationId, ended=0 if last is None else last.ended,
         )  # fmt: skip
 
     def _write(self, found: DataFrame, job: JobWrite) -> None:
