@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,28 +64,30 @@ def list_python_workers(pid: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Standalone:
-    """`url`: of the master. `workers`: one for each host, 127.0.0.1 and on. `conf`: the drivers' folder of settings."""
+    """`url`: of the master. `workers`: one for each host, 127.0.0.1 and on."""
 
     url: str
     workers: Sequence[RunningProcess]
-    conf: Path
 
     def list_executors(self) -> list[int]:
         return [row.pid for worker in self.workers for row in list_below(worker.process.pid, EXECUTOR)]
 
     def list_python_workers(self, worker: int | None = None) -> list[int]:
-        """The Python workers on one worker's host, or on all."""
+        """The Python workers on one worker's host, or on all, of executors that run."""
         chosen = self.workers if worker is None else [self.workers[worker]]
         return [pid for each in chosen for pid in list_python_workers(each.process.pid)]
 
     @contextmanager
-    def run_job(self, config: Path, checkpoint: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a job of this cluster over a config folder until the end of the block, which kills its driver."""
+    def run_job(self, config: Path, checkpoint: Path, log: Path, conf: Path) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a job of this cluster over stream S of a config folder until the end of the block, which kills its driver.
+
+        `conf`: a folder that `write_settings` has made.
+        """
         command = [
-            *(sys.executable, "-m", "spark.pipeline", "--continuous", "--config", str(config), "--consumer", "c"),
+            *(sys.executable, "-m", "spark.pipeline", "--continuous", "--config", str(config), "--stream", "S"),
             *("--checkpoint", str(checkpoint), "--master", self.url, "--option", "maxRecordsPerTrigger=150"),
         ]
-        environment = {**os.environ, "SPARK_CONF_DIR": str(self.conf)}
+        environment = {**os.environ, "SPARK_CONF_DIR": str(conf)}
         with log.open("ab") as out:
             # a process group of its own: the driver's Java ends with it
             driver = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, env=environment)
@@ -99,17 +101,18 @@ class Standalone:
             guard.release()
 
 
-@contextmanager
-def run_standalone(folder: Path, workers: int = 2, settings: Mapping[str, str] | None = None) -> Iterator[Standalone]:
-    """Start a master and workers of two cores each, every worker on a loopback address of its own.
-
-    `settings`: of Spark, for all drivers, in addition to SETTINGS.
-    """
+def write_settings(folder: Path, settings: Mapping[str, str]) -> Path:
+    """Write the settings of a driver, those in SETTINGS and others, and return the folder."""
     folder.mkdir(parents=True)
-    conf = folder / "conf"
-    conf.mkdir()
-    lines = [f"{name} {value}\n" for name, value in {**SETTINGS, **(settings or {})}.items()]
-    (conf / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+    lines = [f"{name} {value}\n" for name, value in {**SETTINGS, **settings}.items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+@contextmanager
+def run_standalone(folder: Path, workers: int = 2) -> Iterator[Standalone]:
+    """Start a master and workers of two cores each, every worker on a loopback address of its own."""
+    folder.mkdir(parents=True)
     port = find_free_port()
     with ExitStack() as stack:
         url = f"spark://127.0.0.1:{port}"
@@ -125,12 +128,12 @@ def run_standalone(folder: Path, workers: int = 2, settings: Mapping[str, str] |
             started.append(stack.enter_context(_run(log, host, WORKER, *words)))
         for worker in started:
             _await_line(worker, "Successfully registered with master")
-        yield Standalone(url, started, conf)
+        yield Standalone(url, started)
 
 
 @contextmanager
 def _run(log: Path, host: str, *command: str) -> Iterator[RunningProcess]:
-    """Run one of Spark's own programs, which is killed at the end of the block."""
+    """Run one of Spark's own programs, which is killed at the end of the block with all that it has started."""
     environment = {
         **os.environ,
         "JAVA_HOME": str(find_java_home()),
@@ -145,7 +148,11 @@ def _run(log: Path, host: str, *command: str) -> Iterator[RunningProcess]:
     try:
         yield running
     finally:
+        started = list_below(process.pid)
         running.kill()
+        for each in started:
+            with suppress(ProcessLookupError):  # an executor ends by itself when its worker is gone
+                os.kill(each.pid, signal.SIGKILL)
 
 
 def _await_line(running: RunningProcess, line: str) -> None:
