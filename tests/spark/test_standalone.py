@@ -45,6 +45,8 @@ SPECULATION = {
     "spark.speculation.quantile": "0.1",
     "spark.speculation.multiplier": "1.2",
     "spark.speculation.minTaskRuntime": "500ms",
+    # else a stage of one task has no second attempt: there is none to compare it with
+    "spark.speculation.task.duration.threshold": "2s",
 }
 EXCLUSION = {
     "spark.excludeOnFailure.enabled": "true",
