@@ -25,6 +25,10 @@ from .shard_state import StateUnreadable
 
 VERSION = 2
 NO_LIMIT = 1 << 62
+WINDOW_MS = 10_000
+"""A rate counts at most so much of the time in which a job waited for its next batch."""
+IDLE_MS = 60_000
+"""A job whose last batch ended longer ago delivers nothing now."""
 Ends = dict[TopicPartition, tuple[int, int]]
 """First and next offset of each partition."""
 
@@ -62,6 +66,7 @@ class ConsumerPlan:
     messages end in each partition, while it is given these; the batch then reads nothing else for it.
     `ahead`: the records with a wanted subject that are ahead of it behind the batch, up to the plan's
     `log_ends`; -1 if that is not known. `skipped`: the part of `lost` that lies before the batch's offsets.
+    `rate`: deliveries per second by the last batch that has ended; -1 if that is not known.
     """
 
     fingerprint: str
@@ -77,6 +82,7 @@ class ConsumerPlan:
     snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
     ahead: int = -1
     skipped: int = 0
+    rate: float = -1
 
     def count_lost(self, ends: Ends, log_starts: Mapping[TopicPartition, int], scanned: int) -> ConsumerPlan:
         """Return the plan with the offsets in `lost` that retention had removed. A batch that is run again counts none
@@ -118,7 +124,8 @@ class BatchPlan:
     the stream's. `stream`: fingerprint of its config. `ends`: first and next offset of each source
     partition. `writers`: by output partition, the partition of the state topic. `is_complete`:
     whether all deliveries are committed. `left`: the consumers that have left the job. `log_ends`: where
-    the log of each partition ended, for what is ahead of the consumers.
+    the log of each partition ended, for what is ahead of the consumers. `owner`: the id of the Spark application whose
+    driver wrote the plan. `ended`: ms since 1970 when the last batch that is complete ended, 0 if none has.
     """
 
     batch: int
@@ -131,6 +138,8 @@ class BatchPlan:
     is_complete: bool = False
     left: Mapping[str, JobPosition] = field(default_factory=dict)
     log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    owner: str = ""
+    ended: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -145,9 +154,22 @@ class BatchPlan:
         }
         return json.dumps([self.batch, self.stream, _spell_ends(self.ends), own], sort_keys=True)
 
-    def complete(self) -> BatchPlan:
-        """Return the plan with all its deliveries committed."""
-        return replace(self, is_complete=True)
+    def complete(self, now: int) -> BatchPlan:
+        """Return the plan with all its deliveries committed. `now`: ms since 1970."""
+        span = now - max(self.ended, self.now - WINDOW_MS)
+        consumers = {
+            name: replace(each, rate=(each.last - each.before) * 1_000 / span if span > 0 else -1)
+            for name, each in self.consumers.items()
+        }
+        return replace(self, is_complete=True, ended=now, consumers=consumers)
+
+    def find_rate(self, consumer: str, now: int) -> float | None:
+        """Return how many deliveries per second a consumer has by the last batch that has ended; 0 if that was long before
+        `now` (ms since 1970) and no batch is under way, None if it is not known.
+        """
+        if (known := self.consumers.get(consumer)) is None or known.rate < 0:
+            return None
+        return 0.0 if self.is_complete and now - self.ended > IDLE_MS else known.rate
 
     def count_behind(self) -> dict[str, int]:
         """Return by how many offsets consumers that are catching up stand before the batch's end; the others are left out."""
@@ -357,6 +379,8 @@ def encode_plan(plan: BatchPlan) -> bytes:
             },
             "writers": _spell(plan.writers),
             "is_complete": plan.is_complete,
+            "owner": plan.owner,
+            "ended": plan.ended,
             "log_ends": _spell(plan.log_ends),
             "left": {
                 name: {**asdict(each), "offsets": _spell(each.offsets), "snapshot": _spell(each.snapshot)}
@@ -375,7 +399,7 @@ def decode_plan(data: bytes) -> BatchPlan:
                 each["fingerprint"], each["before"], each["last"], each["since"],
                 _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]), each.get("letters", 0),
                 PaceState(**each.get("pace", {})), each.get("lost", 0), _parse(each.get("snapshot", {})),
-                each.get("ahead", -1), each.get("skipped", 0),
+                each.get("ahead", -1), each.get("skipped", 0), each.get("rate", -1),
             )
             for name, each in found["consumers"].items()
         }  # fmt: skip
@@ -388,6 +412,7 @@ def decode_plan(data: bytes) -> BatchPlan:
         return BatchPlan(
             found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
             consumers, _parse(found["writers"]), found["is_complete"], left, _parse(found.get("log_ends", {})),
+            found.get("owner", ""), found.get("ended", 0),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error

@@ -18,6 +18,7 @@ from .running import NoService, ask_service
 from .stored import REMOVED, SPARK, describe_memory, read_memory
 
 NO_RATES = "positions and lag are those of the last commit, and there are no rates"
+RATES_OF_JOBS = NO_RATES + " but those of Spark jobs"
 ELSEWHERE = "elsewhere"
 
 
@@ -48,7 +49,8 @@ async def look(loaded: Loaded) -> OverlayFacts:
         note = explain_stranger(running.service, mine, memory.cluster)
         if not note:
             return combine(running, stored, mine)
-    return replace(stored, notes=(f"{note}; {NO_RATES}",))
+    has_rates = any(found.rate is not None for found in stored.consumers.values())
+    return replace(stored, notes=(f"{note}; {RATES_OF_JOBS if has_rates else NO_RATES}",))
 
 
 def explain_stranger(found: ServiceFacts, mine: Identity, cluster: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from overlay.clock import now_ns
+from overlay.clock import now_ms, now_ns
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
 from overlay.config.consumer import Engine
 from overlay.control.tail import read_registry
@@ -111,8 +111,8 @@ def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> l
 
 
 def describe_memory(loaded: Loaded, memory: Memory) -> OverlayFacts:
-    """Return facts without rates about the streams and consumers of the config, and about consumers
-    that only the state has.
+    """Return facts about the streams and consumers of the config, and about consumers that only the
+    state has. Only consumers of Spark jobs have rates.
     """
     loaded = memory.loaded or loaded
     reasons = {name: find_change(stream, memory) for name, stream in loaded.streams.items()}
@@ -166,12 +166,10 @@ def _consumer(consumer: ConsumerId, config: ConsumerConfig, memory: Memory, reas
     if not reason and (config.pause_until or 0) > now_ns():
         assert config.pause_until is not None
         reason = f"paused until {format_time(config.pause_until)}"
+    rate = None
     if config.engine is Engine.SPARK:
-        job = memory.find_in_jobs(consumer)
-        state, reason = (
-            SPARK,
-            f"Spark job {job[0]!r} delivers it" if job is not None else "no Spark job has begun with it",
-        )
+        state = SPARK
+        reason, rate = _describe_job(consumer, memory)
     return ConsumerFacts(
         *consumer,
         config.deliver_subject,
@@ -181,8 +179,23 @@ def _consumer(consumer: ConsumerId, config: ConsumerConfig, memory: Memory, reas
         facts.sequence,
         facts.positions,
         facts.lag,
+        rate=rate,
         config=config,
     )
+
+
+def _describe_job(consumer: ConsumerId, memory: Memory) -> tuple[str, float | None]:
+    """Return a sentence about the Spark job of a consumer, and the consumer's deliveries per second, None if not known."""
+    job = memory.find_in_jobs(consumer)
+    if job is None:
+        return "no Spark job has begun with it", None
+    name, position = job
+    plan = memory.jobs.get(name)
+    known = plan.consumers.get(consumer[1]) if plan is not None and plan.name == consumer[0] else None
+    if plan is None or known is None or known.claim != position.claim:
+        return f"Spark job {name!r} delivers it", None
+    owner = f", as application {plan.owner}" if plan.owner else ""
+    return f"Spark job {name!r} delivers it{owner}", plan.find_rate(consumer[1], now_ms())
 
 
 def _removed(consumer: ConsumerId, memory: Memory, *, known: bool) -> ConsumerFacts:

@@ -40,6 +40,7 @@ from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_f
 
 from . import blocks, writing
 from .ahead import UNKNOWN
+from .checkpoint import ForeignCheckpoint, check_batch
 from .consumers import JobConsumers, digest
 from .journal import JobTaken, Journal
 from .keeping import Only
@@ -51,10 +52,6 @@ from .tasks import BatchTasks, TaskPlanner
 from .writing import JobWrite, write
 
 log = get_logger(__name__)
-
-
-class ForeignCheckpoint(OverlayError):
-    """The checkpoint and the job's state topic do not belong together. The operator chooses the right one."""
 
 
 class JobEnded(OverlayError):
@@ -138,20 +135,12 @@ class Job:
             self.index(ends)
 
     def _check(self, batch: int, ends: Ends) -> None:
-        """Raise ForeignCheckpoint unless this batch may follow the last one of the journal."""
-        last, topic = self.journal.last, self.journal.topic
+        """Raise ForeignCheckpoint unless this batch follows the last one of the journal, or is run again as it was begun."""
+        last = self.journal.last
+        may_jump = not self.consumers.scan.fails_on_loss
+        check_batch(self.name, self.journal.topic, last, batch, ends, may_jump=may_jump)
         if last is None or last.batch < batch:
             return
-        if last.batch > batch:
-            raise ForeignCheckpoint(
-                f"the checkpoint begins batch {batch}, and job {self.name!r} has come to batch {last.batch} (topic {topic})."
-                " It is the checkpoint of another job, or an old one. Use the job's own, or begin a job of another name"
-            )
-        if last.ends != ends:
-            raise ForeignCheckpoint(
-                f"batch {batch} of the checkpoint has other offsets than batch {batch} of job {self.name!r} (topic {topic}):"
-                " it is the checkpoint of another job. Use the job's own, or begin a job of another name"
-            )
         if not last.is_complete and (changed := self._find_changes(last)):
             raise ForeignCheckpoint(
                 f"batch {batch} of job {self.name!r} was begun and has not ended, and since then {changed} has changed."
@@ -211,7 +200,7 @@ class Job:
                     ahead, tables.by_writer, self.consumers.writers, plan.writers,
                 )  # fmt: skip
                 self._write(found, job)
-            self._write_plan(plan.complete())
+            self._write_plan(plan.complete(self.clock()))
             self.note(plan)
         finally:
             found.unpersist()
@@ -286,7 +275,8 @@ class Job:
         last, writers = self.journal.last, self.journal.assign_writers(outputs)
         left = {} if last is None else last.leave(consumers)
         return BatchPlan(
-            batch, now, self.stream.name, digest(self.stream), ends, consumers, writers, left=left
+            batch, now, self.stream.name, digest(self.stream), ends, consumers, writers, left=left,
+            owner=self.spark.sparkContext.applicationId, ended=0 if last is None else last.ended,
         )  # fmt: skip
 
     def _write(self, found: DataFrame, job: JobWrite) -> None:

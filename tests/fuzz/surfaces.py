@@ -213,7 +213,9 @@ def list_snapshots() -> list[bytes]:
 def list_plans() -> list[bytes]:
     reads = {("t", 0): (0, 9)}
     consumer = job_plan.ConsumerPlan("f", 1, 2, 0, {("t", 0): 0}, "claim", reads)
-    plan = job_plan.BatchPlan(3, 1_700, "job", "S", reads, {"c": consumer}, {("out", 0): 1}, True, {}, {("t", 0): 9})
+    plan = job_plan.BatchPlan(
+        3, 1_700, "job", "S", reads, {"c": consumer}, {("out", 0): 1}, True, {}, {("t", 0): 9}, "app", 9
+    )
     return [job_plan.encode_plan(plan)]
 
 

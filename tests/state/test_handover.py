@@ -210,12 +210,12 @@ async def test_from_one_job_to_another(place: Place) -> None:
         with pytest.raises(BatchUnfinished, match="batch 0 of the Spark job"):
             await place.claim("J", "moved")
         with pytest.raises(JobTaken):
-            journal.write(unfinished.complete())
+            journal.write(unfinished.complete(0))
     assert await place.lost("K", moved="C") == {"moved"}  # recalled
     with place.journal("K") as journal:  # it starts again, and ends its batch
         assert await place.claim("K", "moved", plan=journal.last) == {"moved": Claimed("C", None)}
         assert await place.lost("K", moved="C") == set()
-        journal.write(unfinished.complete())
+        journal.write(unfinished.complete(0))
     found = await place.claim("J", "moved", "begun")
     # what K read is in its plan; of a consumer whose claim K's plan does not have, beside the claim
     assert found["moved"].start == JobPosition({P0: 20, P1: 4}, 20, found["moved"].claim)

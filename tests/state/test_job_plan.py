@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_pace import Pace
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, decode_plan, draft_first, encode_plan
+from overlay.state.job_plan import (
+    IDLE_MS,
+    WINDOW_MS,
+    BatchPlan,
+    ConsumerPlan,
+    Ends,
+    Limit,
+    decode_plan,
+    draft_first,
+    encode_plan,
+)
 
 SOURCES = (("t", 0), ("t", 1), ("u", 0))
 NAMES = ("a", "b", "c")
@@ -76,7 +86,7 @@ def test_each_offset_is_read_once_and_in_order(
                     assert limit.now >= each.pace.due
             assert each.before == sequences.get(name, 0)
             sequences[name] = each.before + 3
-        complete = make_plan(last, number, ends, drafts).complete()
+        complete = make_plan(last, number, ends, drafts).complete(0)
         last = decode_plan(encode_plan(complete))
         assert last == complete
         for name, offset in offsets.items():
@@ -139,7 +149,7 @@ def test_a_snapshot_is_read_to_its_end_before_anything_behind_it(
                 assert first == offsets[source]
                 assert not is_ahead or stop <= begin.snapshot[source]
                 offsets[source] = stop
-        last = decode_plan(encode_plan(make_plan(last, number, ends, drafts).complete()))
+        last = decode_plan(encode_plan(make_plan(last, number, ends, drafts).complete(0)))
         position = last.find_position("a")
         assert position is not None and position.offsets == offsets
         assert bool(position.snapshot) == any(offsets[source] < end for source, end in begin.snapshot.items())
@@ -169,7 +179,31 @@ def test_every_offset_is_read_or_counted_as_lost(batches: list[tuple[int, int, b
         lost += counted.lost
         start, stop = readable[source]
         read += max(0, stop - max(start, floor))
-        last = make_plan(last, number, ends, drafts).complete()
+        last = make_plan(last, number, ends, drafts).complete(0)
         position = last.find_position("a")
         assert position is not None
         assert read + lost == position.offsets[source] - floor
+
+
+def test_rates_are_those_of_batches_that_have_ended() -> None:
+    """From the end of the batch before, but at most WINDOW_MS before the batch's beginning: a job that waits has no batches."""
+    ends = {SOURCES[0]: (0, 9)}
+    consumers = {"c": ConsumerPlan("f", 10, 40, 0), "d": ConsumerPlan("f", 0, 0, 0)}
+    begun = BatchPlan(3, 100_000, "S", "f", ends, consumers, {}, owner="app-1", ended=99_000)
+    assert begun.find_rate("c", 100_500) is None
+    over = decode_plan(encode_plan(begun.complete(102_000)))
+    assert (over.owner, over.ended, over.is_complete) == ("app-1", 102_000, True)
+    assert (over.find_rate("c", 102_001), over.find_rate("d", 102_001), over.find_rate("e", 102_001)) == (
+        10.0,
+        0.0,
+        None,
+    )
+    assert replace(begun, ended=5_000).complete(105_000).find_rate("c", 105_000) == 30 / ((WINDOW_MS + 5_000) / 1_000)
+    later = {SOURCES[0]: (9, 12)}
+    # the next batch has the rate until it has ended itself
+    drafts = over.draft(4, later, {"c": ConsumerPlan("f", 0, 0, 0)}, Limit(100))
+    following = BatchPlan(4, 103_000, "S", "f", later, drafts, {}, ended=over.ended)
+    assert following.find_rate("c", 900_000) == 10.0
+    assert over.find_rate("c", over.ended + IDLE_MS + 1) == 0.0
+    # a clock that was set back
+    assert replace(begun, ended=200_000).complete(102_000).find_rate("c", 102_000) is None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from overlay.clock import now_ms
 from overlay.config import Loaded
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import TopicFacts
@@ -118,12 +119,18 @@ def test_a_consumer_of_a_spark_job(tmp_path: Path) -> None:
 
     mine = ConsumerState(7, {SOURCE: LogPosition(20)}, job="J", claim="C")
     assert show(begun, mine) == ("spark", "Spark job 'J' delivers it", 10, 20)
-    assert show(begun.complete(), mine) == ("spark", "Spark job 'J' delivers it", 14, 5)
+    assert show(begun.complete(0), mine) == ("spark", "Spark job 'J' delivers it", 14, 5)
     # claimed again, and no plan written since: the entry has the position
     assert show(begun, replace(mine, claim="D")) == ("spark", "Spark job 'J' delivers it", 7, 30)
     # no service has run with this prefix
-    assert show(begun.complete(), None) == ("spark", "Spark job 'J' delivers it", 14, 5)
+    assert show(begun.complete(0), None) == ("spark", "Spark job 'J' delivers it", 14, 5)
     assert show(None, None) == ("spark", "no Spark job has begun with it", None, None)
+    # by the application and the rate of its last batch
+    batch = replace(begun, now=now_ms(), owner="app-7", ended=now_ms()).complete(now_ms() + 1_000)
+    assert show(batch, mine)[1] == "Spark job 'J' delivers it, as application app-7"
+    topics = {"flights": TopicFacts("flights", "id-1", 1, {})}
+    memory = Memory([ShardState(consumers={LATE: mine})], topics, {SOURCE: (5, 50)}, jobs={"J": batch})
+    assert describe_memory(loaded, memory).consumers[LATE].rate == pytest.approx(4, rel=0.1)
     # the service still has it
     assert show(begun, ConsumerState(7, {SOURCE: LogPosition(20)}))[1:] == ("no Spark job has begun with it", 7, 30)
 

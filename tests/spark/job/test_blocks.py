@@ -109,7 +109,7 @@ def test_a_batch_that_lost_records_goes_on_behind_its_former_sequences() -> None
 def test_the_state_s_records_are_read_as_written() -> None:
     plan = make_plan_of(4, 10, 15)
     assert decode_plan(encode_plan(plan)) == plan
-    assert decode_plan(encode_plan(plan.complete())).is_complete
+    assert decode_plan(encode_plan(plan.complete(0))).is_complete
     assert plan.fingerprint == make_plan_of(4, 15, 18).fingerprint
     assert plan.fingerprint != make_plan_of(5, 10, 15).fingerprint
     commit = WriterCommit(4, plan.fingerprint, 5)
@@ -128,7 +128,7 @@ def test_a_position_of_each_consumer_follows_from_the_plan() -> None:
     begun = BatchPlan(4, 1_000, "S", "s", ends, consumers, {}, left={"gone": gone})
     with pytest.raises(BatchUnfinished, match="batch 4 of the Spark job that delivers consumer 'all' of stream 'S'"):
         begun.find_position("all")
-    plan = decode_plan(encode_plan(begun.complete()))
+    plan = decode_plan(encode_plan(begun.complete(0)))
     assert plan.find_position("all") == JobPosition({("t", 0): 9, ("t", 1): 4}, 15)
     assert plan.find_position("later") == JobPosition({("t", 0): 20, ("t", 1): 4}, 0, "claimed")
     assert plan.find_position("behind") == JobPosition({("t", 0): 2, ("t", 1): 4}, 2)

@@ -1,0 +1,52 @@
+"""Whether Spark's checkpoint and the state of a job belong together."""
+
+from __future__ import annotations
+
+from overlay.errors import OverlayError
+from overlay.state.job_plan import BatchPlan, Ends
+
+
+class ForeignCheckpoint(OverlayError):
+    """The checkpoint and the job's state topic do not belong together. The operator chooses the right one."""
+
+
+def check_batch(job: str, topic: str, last: BatchPlan | None, batch: int, ends: Ends, *, may_jump: bool) -> None:
+    """Raise ForeignCheckpoint unless a batch of the checkpoint is the last one of a job, or the one behind it.
+
+    `topic`: the job's state topic. `last`: the job's last plan, None for a new job. `ends`: the batch's offsets.
+    `may_jump`: the batch may begin elsewhere than the last one ended, since a topic was created again or has lost its
+    end (failOnDataLoss is off).
+    """
+    if last is None:
+        if batch > 0:
+            raise ForeignCheckpoint(
+                f"the checkpoint begins batch {batch}, and job {job!r} has no plan of an earlier one: its state topic"
+                f" {topic} is gone or has lost its records, or the checkpoint is another job's. Restore the topic, use the"
+                " job's own checkpoint, or begin a job of another name with a new checkpoint"
+            )
+        return
+    if last.batch > batch:
+        raise ForeignCheckpoint(
+            f"the checkpoint begins batch {batch}, and job {job!r} has come to batch {last.batch} (topic {topic})."
+            " It is the checkpoint of another job, or an old one. Use the job's own, or begin a job of another name"
+        )
+    if last.batch == batch and last.ends != ends:
+        raise ForeignCheckpoint(
+            f"batch {batch} of the checkpoint has other offsets than batch {batch} of job {job!r} (topic {topic}):"
+            " it is the checkpoint of another job. Use the job's own, or begin a job of another name"
+        )
+    if last.batch < batch and not may_jump:
+        _check_begin(job, topic, last, batch, ends)
+
+
+def _check_begin(job: str, topic: str, last: BatchPlan, batch: int, ends: Ends) -> None:
+    """Raise ForeignCheckpoint unless a batch begins where the last one ended, in each partition that both have."""
+    for source, (start, _) in sorted(ends.items()):
+        _, reached = last.ends.get(source, (start, start))
+        if start != reached:
+            raise ForeignCheckpoint(
+                f"batch {batch} of the checkpoint begins at offset {start} of {source[0]}-{source[1]}, and job {job!r} has"
+                f" come to offset {reached} there (batch {last.batch}, topic {topic}): it is the checkpoint of another job,"
+                f" or {topic} has lost its last records. Use the job's own checkpoint, or begin a job of another name with a"
+                " new one. If it is the source that has lost records, --option failOnDataLoss=false continues"
+            )

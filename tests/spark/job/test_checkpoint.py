@@ -1,0 +1,65 @@
+"""A checkpoint that does not belong to a job's state is refused, since records would be passed over or come twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from overlay.state.job_plan import BatchPlan
+from spark.job.checkpoint import ForeignCheckpoint, check_batch
+
+T, U = ("t", 0), ("u", 1)
+LAST = BatchPlan(4, 1_000, "S", "f", {T: (10, 20), U: (0, 3)}, {}, {}, is_complete=True)
+
+
+def check(
+    last: BatchPlan | None, batch: int, ends: dict[tuple[str, int], tuple[int, int]], *, may_jump: bool = False
+) -> None:
+    check_batch("J", "o.spark.J", last, batch, ends, may_jump=may_jump)
+
+
+@pytest.mark.parametrize(
+    ("batch", "ends"),
+    [
+        (4, {T: (10, 20), U: (0, 3)}),
+        (5, {T: (20, 29), U: (3, 3)}),
+        # batches without work have no plan
+        (9, {T: (20, 29), U: (3, 4)}),
+        # partitions that were added, and a topic that has left the stream
+        (5, {T: (20, 29), U: (3, 3), ("t", 1): (7, 9)}),
+        (5, {T: (20, 21)}),
+    ],
+)
+def test_the_batch_behind_the_last_one(batch: int, ends: dict[tuple[str, int], tuple[int, int]]) -> None:
+    check(LAST, batch, ends)
+    check(replace(LAST, is_complete=False), batch, ends)
+
+
+def test_a_new_job_begins_with_the_first_batch() -> None:
+    check(None, 0, {T: (5, 9)})
+    with pytest.raises(ForeignCheckpoint, match=r"begins batch 1, and job 'J' .* topic o\.spark\.J is gone .*Restore"):
+        check(None, 1, {T: (5, 9)})
+
+
+@pytest.mark.parametrize(
+    ("batch", "ends", "message"),
+    [
+        (3, {T: (20, 29), U: (3, 3)}, "begins batch 3, and job 'J' has come to batch 4"),
+        (4, {T: (10, 21), U: (0, 3)}, "batch 4 of the checkpoint has other offsets than batch 4 of job 'J'"),
+        (
+            5,
+            {T: (21, 29), U: (3, 3)},
+            "batch 5 of the checkpoint begins at offset 21 of t-0, .* come to offset 20 there",
+        ),
+        (5, {T: (20, 29), U: (2, 3)}, "batch 5 of the checkpoint begins at offset 2 of u-1, .* come to offset 3 there"),
+    ],
+)
+def test_another_job_s_checkpoint(batch: int, ends: dict[tuple[str, int], tuple[int, int]], message: str) -> None:
+    with pytest.raises(ForeignCheckpoint, match=message):
+        check(LAST, batch, ends)
+
+
+def test_after_a_loss_that_is_allowed_a_batch_begins_elsewhere() -> None:
+    check(LAST, 5, {T: (0, 9), U: (3, 3)}, may_jump=True)
+    check(LAST, 5, {T: (25, 29), U: (3, 3)}, may_jump=True)
