@@ -115,12 +115,18 @@ def _is_over(
     return asked > most and (known is None or measure(known.config) != asked)
 
 
-def find_temporary(request: Request) -> str:
-    """Return the name of the temporary output topic in a requested config, which may be anything; empty without one."""
+def find_temporary(request: Request, prefix: str) -> str:
+    """Return the name of the temporary output topic that a create or update asks for, so that Kafka is asked whether it is
+    there; empty without one. The config may be anything. Topics of ordered consumers are the overlay's own in any case.
+    """
+    if request.op not in (Op.CREATE, Op.UPDATE):
+        return ""
     config = request.body.get("config")
     output, topic = (config.get("output"), config.get("deliver_subject")) if isinstance(config, dict) else (None, "")
     is_temporary = isinstance(output, dict) and output.get("temporary") is True
-    return topic if is_temporary and isinstance(topic, str) and len(topic) <= MAX_TOPIC else ""
+    if not is_temporary or not isinstance(topic, str) or len(topic) > MAX_TOPIC:
+        return ""
+    return "" if is_ordered_topic(prefix, topic) else topic
 
 
 def makes_output(registry: Registry, config: ConsumerConfig, *, lacks_output: bool) -> bool:

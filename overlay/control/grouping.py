@@ -9,7 +9,8 @@ written in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from .records import ConsumerId
 from .requests import Op, Request
@@ -30,28 +31,40 @@ def group_requests(
     `is_alone` is true is decided after those before it, and before those behind it. So is a request
     about a consumer that an earlier request of the group is about.
     """
-    groups: dict[int, dict[ConsumerId, Request]] = {}
+    groups: dict[int, _Group] = {}
     for request in requests:
         shard = find_shard(request.about)
         if shard is None:
             continue
-        alone, group = is_alone(request), groups.get(shard, {})
-        if alone or request.about in group or _is_full(group):
+        # a refusal for being one too many depends on nothing
+        alone, about = is_alone(request), request.id if request.is_excess else request.about
+        group = groups.get(shard)
+        if alone or (group is not None and (group.is_full or about in group.requests)):
             yield from _list_groups(groups)
             groups.clear()
         if alone:
             yield shard, [request]
         else:
-            groups.setdefault(shard, {})[request.about] = request
+            group = groups.setdefault(shard, _Group())
+            group.requests[about] = request
+            group.characters += len(request.text)
     yield from _list_groups(groups)
 
 
-def _is_full(group: Mapping[ConsumerId, Request]) -> bool:
-    return len(group) >= MOST or sum(len(request.text) for request in group.values()) >= MOST_CHARACTERS
+@dataclass(slots=True)
+class _Group:
+    """Requests to decide together, by what they are about. `characters`: of their texts."""
+
+    requests: dict[ConsumerId | str, Request] = field(default_factory=dict)
+    characters: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.requests) >= MOST or self.characters >= MOST_CHARACTERS
 
 
-def _list_groups(groups: dict[int, dict[ConsumerId, Request]]) -> list[tuple[int, list[Request]]]:
-    return [(shard, list(group.values())) for shard, group in groups.items()]
+def _list_groups(groups: dict[int, _Group]) -> list[tuple[int, list[Request]]]:
+    return [(shard, list(group.requests.values())) for shard, group in groups.items()]
 
 
 def is_independent(request: Request, sources: Collection[str]) -> bool:

@@ -110,7 +110,7 @@ def copy_request(request: Request, row: StoredRecord, topic_id: str) -> Record:
     headers: list[tuple[str, bytes | None]] = [
         (REPLY_TOPIC, reply.topic.encode()),
         (CORRELATION, reply.correlation[:MAX_CORRELATION]),
-        (SENT, str(row.timestamp).encode()),
+        (SENT, str(max(row.timestamp, 0)).encode()),
     ]
     if reply.partition is not None:
         headers.append((REPLY_PARTITION, str(reply.partition).encode()))

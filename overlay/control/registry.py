@@ -89,6 +89,8 @@ class Registry:
     """Why the last of them was skipped."""
     _pending: int = 0
     """Length of the texts of `requests`."""
+    _whole: int = 0
+    """How many of `requests` are not refused for being too many."""
     _effective: Loaded | None = None
     _made: Counter[str] | None = None
     _judged: dict[ConsumerId, tuple[ConsumerConfig, RequestRefusal | None]] = field(default_factory=dict)
@@ -96,6 +98,11 @@ class Registry:
     refusal."""
     _followed: dict[ConsumerId, _Followed] = field(default_factory=dict)
     """How the present files' consumers follow the topic."""
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half as many requests wait as may wait, or half as much text."""
+        return 2 * self._whole >= self.files.service.requests.pending or 2 * self._pending >= PENDING_BYTES
 
     @property
     def made(self) -> Counter[str]:
@@ -127,6 +134,7 @@ class Registry:
                 self._note_copied(id)
                 if (ended := self.requests.pop(id, None)) is not None:
                     self._pending -= len(ended.text)
+                    self._whole -= not ended.is_excess
                 if value is not None:
                     self._keep(parse_request(id, value, find_header, timestamp, make_rule(self.files.service.topics)))
                 return subject
@@ -157,9 +165,10 @@ class Registry:
     def _keep(self, request: Request) -> None:
         """Keep a request until it has an answer. If too many wait, keep only what is needed to refuse it."""
         most = self.files.service.requests.pending
-        if len(self.requests) >= most or self._pending + len(request.text) > PENDING_BYTES:
+        if self._whole >= most or self._pending + len(request.text) > PENDING_BYTES:
             request = request.shorten()
         self._pending += len(request.text)
+        self._whole += not request.is_excess
         self.requests[request.id] = request
 
     def _pass_over(self, reason: str, misfit: Misfit) -> None:
@@ -196,7 +205,7 @@ class Registry:
         self.drained.clear()
         self.requests.clear()
         self.copied.clear()
-        self._pending = 0
+        self._pending = self._whole = 0
 
     def lapse(self, id: ConsumerId) -> None:
         """Leave out a consumer of a file until the worker restarts: inactive_threshold has ended it."""

@@ -41,6 +41,8 @@ log = get_logger(__name__)
 
 MOST = 200
 """Most records and batches that are taken at once: what comes of them is written in one transaction."""
+TAKEN_BYTES = 1 << 20
+"""With so many bytes of values no more records are taken at once."""
 REST_S = 30.0
 """Seconds before the topic is tried again after an error."""
 
@@ -118,29 +120,29 @@ class Relay:
         self._tell_passed_over()
         return taken
 
-    def _judge(self, rows: list[StoredRecord]) -> Taken:
+    def _judge(self, rows: list[tuple[StoredRecord, str]]) -> Taken:
         """Return copies of the open requests among these, and refusals of the others. What their
         clients have withdrawn is left out.
         """
         taken = Taken()
-        last = {row.key: row.offset for row in rows}
-        for row in rows:
-            if last[row.key] > row.offset:
+        last = {row.key: number for number, (row, _) in enumerate(rows)}
+        for number, (row, topic_id) in enumerate(rows):
+            if last[row.key] > number:
                 continue
             try:
-                self._judge_row(row, taken)
+                self._judge_row(row, topic_id, taken)
             except Unreadable as error:
                 self._passed_over.append((row.offset, str(error), error.misfit))
             except Exception as error:  # noqa: BLE001 - the next owner would read the record, and fail, too
                 self._passed_over.append((row.offset, f"{type(error).__name__}: {error}", Misfit.FORM))
         return taken
 
-    def _judge_row(self, row: StoredRecord, taken: Taken) -> None:
+    def _judge_row(self, row: StoredRecord, topic_id: str, taken: Taken) -> None:
         request = read_open(row, self._rule)
         if request is None:
             return
         if (refusal := judge_open(request, self._rule.prefix)) is None:
-            taken.copies.append(copy_request(request, row, self._topic_id))
+            taken.copies.append(copy_request(request, row, topic_id))
         else:
             taken.answers.append(answer(request.reply, write_json(respond_refused(request, refusal))))
 
@@ -161,12 +163,17 @@ class Relay:
             fetcher.changed.clear()
             self._on_ready()
 
-    async def _take_rows(self) -> list[StoredRecord]:
-        """Return the next records that were fetched, at most MOST. Raises CredentialsRefused,
-        SourceUnavailable.
+    async def _take_rows(self) -> list[tuple[StoredRecord, str]]:
+        """Return the next records that were fetched, about MOST or TAKEN_BYTES at most, each with
+        Kafka's id of its topic. Raises CredentialsRefused, SourceUnavailable.
         """
-        found: list[StoredRecord] = []
-        while len(found) + len(self._passed_over) < MOST and (self._rows is not None or await self._turn()):
+        found: list[tuple[StoredRecord, str]] = []
+        size = 0
+        while (
+            len(found) + len(self._passed_over) < MOST
+            and size < TAKEN_BYTES
+            and (self._rows is not None or await self._turn())
+        ):
             assert self._rows is not None
             row = next(self._rows, None)
             if row is None:
@@ -175,7 +182,9 @@ class Relay:
                 self._pass_over(row)
                 await asyncio.sleep(0)  # it may have been decompressed up to the limit
             else:
-                found.append(row)
+                # the topic may be made anew before the next row
+                found.append((row, self._topic_id))
+                size += len(row.value or b"")
         return found
 
     async def _turn(self) -> bool:

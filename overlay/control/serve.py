@@ -53,6 +53,7 @@ from .brokertime import Age
 from .changes import find_temporary, has_room, makes_output
 from .creation import find_log_ends, is_missing
 from .decide import Body, Decision, decide, describe
+from .grouping import MOST as MOST_TOGETHER
 from .grouping import group_requests, is_independent
 from .journal import Journal
 from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
@@ -305,11 +306,13 @@ class RequestServer:
         if self._tail.seen >= self._hold:
             await self._pass_over()
         # each decision needs a registry that contains every earlier one it depends on
+        slices = Slices(SLICE_S)
         for shard, requests in self._group_requests():
             if self._tail.seen < self._hold:
                 return
             if not await self._handle(requests, shard):
                 return
+            await slices.rest()
         if self._relay is not None:
             await self._take_open(self._relay)
 
@@ -318,12 +321,22 @@ class RequestServer:
         waiting = [request for request in self.registry.requests.values() if request.id not in self._answering]
         self._alone.intersection_update(self.registry.requests)
         sources = {topic for stream in self.registry.files.streams.values() for topic in stream.topic_names}
-        # decided together they would all see the same free places
-        is_scarce = not has_room(self.registry, len(waiting))
+        fresh = sum(
+            request.op is Op.CREATE
+            and not request.is_excess
+            and request.about not in self.registry.definitions
+            and self.host.find_shard(request.about) is not None
+            for request in waiting
+        )
+        # decided together they would all see the same free places; after one group the registry is looked at again
+        is_scarce = not has_room(self.registry, min(fresh, MOST_TOGETHER))
         return group_requests(
             waiting,
             self.host.find_shard,
-            lambda request: is_scarce or request.id in self._alone or not is_independent(request, sources),
+            lambda request: (
+                request.id in self._alone
+                or (not request.is_excess and (is_scarce or not is_independent(request, sources)))
+            ),
         )
 
     async def _begin_again(self) -> None:
@@ -566,8 +579,13 @@ class RequestServer:
         if shard is None:
             await relay.close()
             return
-        # the registry must have all copies that former owners have written
-        if not relay.is_due or self._tail.seen < self._hold or not await self._knows_all(shard):
+        # clients of the control topic keep half of the room; the registry must have all copies that former owners have written
+        if (
+            not relay.is_due
+            or self.registry.is_half_full
+            or self._tail.seen < self._hold
+            or not await self._knows_all(shard)
+        ):
             return
         taken = await relay.take(self.registry.copied)
         try:
@@ -599,7 +617,7 @@ class RequestServer:
         slices = Slices(SLICE_S)
         for request in requests:
             found = await self._find_ends(request, ends)
-            topic = find_temporary(request)
+            topic = find_temporary(request, self.prefix)
             lacks_output = topic != "" and await is_missing(self.admin, topic)
             decision = decide(self.registry, self.host, request, now_ns(), found, lacks_output=lacks_output)
             more = self._carry_out(request, decision)
@@ -654,7 +672,8 @@ class RequestServer:
         waiting, deadline = deque(requests), monotonic() + SERVED_S
         try:
             while waiting:
-                is_late = monotonic() >= deadline
+                # what is not read back yet is not deleted
+                is_late = monotonic() >= deadline and self._tail.seen >= written
                 if not is_late and not self._is_made(waiting[0].about, written):
                     waiting.rotate(-1)  # one that is not served holds up no other
                     await asyncio.sleep(LOOK_S)

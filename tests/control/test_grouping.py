@@ -82,3 +82,10 @@ def test_every_request_is_decided_once_and_after_those_it_depends_on(asked: list
 def test_which_decisions_depend_on_no_other_consumer(op: str, config: object, expected: bool) -> None:
     request = make_request(op, stream="S", consumer="c", config=config)
     assert is_independent(request, {"source"}) is expected
+
+
+def test_refusals_for_being_too_many_are_decided_together() -> None:
+    """Even of one consumer: they depend on nothing."""
+    requests = [make(number, "0").shorten() for number in range(3)]
+    (found,) = group_requests(requests, lambda _: 0, lambda _: False)
+    assert found == (0, requests)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from overlay.control.changes import find_temporary
 from overlay.control.creation import is_missing
 from overlay.control.decide import Decision, decide, delete
 from overlay.control.records import Definition, Origin, read_definition, write_definition
@@ -143,6 +144,40 @@ def test_requests_that_wait_have_a_limit_in_bytes() -> None:
     for number in range(most + 1):
         put(number, large)
     assert sum(each.is_excess for each in registry.requests.values()) == 1
+
+
+def test_refused_requests_take_no_room() -> None:
+    """Otherwise all that come after a flood would be refused, until the last refusal is written."""
+    registry = Registry(make_files(pending=2))
+
+    def put(id: int, value: bytes | None) -> None:
+        registry.take(b"request %d" % id, value, dict[str, bytes]().get, NOW // 10**6)
+
+    wanted = b'{"op":"consumer.info","stream":"S","consumer":"c"}'
+    for id in range(9):
+        put(id, wanted)
+    found = [registry.is_half_full]
+    put(0, None)
+    put(9, wanted)
+    assert [id for id, each in registry.requests.items() if not each.is_excess] == ["1", "9"]
+    put(1, None)
+    put(9, None)
+    assert [*found, registry.is_half_full] == [True, False]
+    put(2, wanted)
+    registry.clear()
+    put(1, wanted)
+    put(2, wanted)
+    assert not any(each.is_excess for each in registry.requests.values())
+
+
+@pytest.mark.parametrize("op", ["consumer.create", "consumer.update", "consumer.info"])
+def test_kafka_is_asked_only_for_topics_that_may_be_made(op: str) -> None:
+    def find(topic: str, *, temporary: bool = True) -> str:
+        config = {"deliver_subject": topic, "output": {"temporary": temporary}}
+        return find_temporary(make_request(op, "c", stream="S", config=config), "overlay")
+
+    assert find("out") == ("" if op == "consumer.info" else "out")
+    assert find("out", temporary=False) == find("x" * 250) == find("overlay-ordered-0123456789ab") == ""
 
 
 def test_a_temporary_topic_that_was_there_is_not_the_overlays() -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ from overlay.control import serve
 from overlay.control.decide import Body, Decision, Host
 from overlay.control.records import write_drain
 from overlay.control.registry import Registry
+from overlay.control.relay import Relay, Taken
 from overlay.control.requests import Request, respond
 from overlay.control.serve import RequestServer
 from overlay.errors import DeliveryFailed, SourceUnavailable
@@ -268,6 +270,7 @@ async def test_creates_are_decided_and_answered_together(
     request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"made-{number:02}" for number in range(75)]
+    monkeypatch.setattr(serve, "SLICE_S", 60.0)  # nothing else runs within the turn
     registry, host = request_server.registry, cast(Owner, request_server.host)
     request_server._unwritten = []
     ask_for(registry, names)
@@ -290,10 +293,37 @@ async def test_the_last_free_places_are_given_out_one_by_one(request_server: Req
     registry, names = request_server.registry, ["a", "b", "c"]
     limits = registry.files.service.requests.model_copy(update={"consumers": 2})
     registry.reload(replace(registry.files, service=registry.files.service.model_copy(update={"requests": limits})))
+    registry.requests.clear()
     ask_for(registry, names)
-    assert [[request.id for request in requests] for _, requests in request_server._group_requests()] == [
-        [name] for name in names
-    ]
+
+    def list_groups() -> list[list[str]]:
+        return [[request.id for request in requests] for _, requests in request_server._group_requests()]
+
+    assert list_groups() == [[name] for name in names]
+    # what takes no place does not count
+    registry.requests.pop("c")
+    registry.take(b"request info", b'{"op":"consumer.info","stream":"S","consumer":"a"}', dict[str, bytes]().get, 1)
+    assert list_groups() == [["a", "b"], ["info"]]
+
+
+async def test_open_requests_wait_while_many_others_do(request_server: RequestServer) -> None:
+    """Clients of the control topic keep half of the room."""
+    relay = SimpleNamespace(is_due=True, takes=0)
+
+    async def take_open(_: object) -> Taken:
+        relay.takes += 1
+        return Taken()
+
+    relay.take = take_open
+    registry = request_server.registry
+    limits = registry.files.service.requests.model_copy(update={"pending": 4})
+    registry.reload(replace(registry.files, service=registry.files.service.model_copy(update={"requests": limits})))
+    assert len(registry.requests) == 2
+    await request_server._take_open(cast(Relay, relay))
+    assert relay.takes == 0
+    take(registry, Record(b"request one", None))
+    await request_server._take_open(cast(Relay, relay))
+    assert relay.takes == 1
 
 
 async def test_a_create_that_fails_takes_no_other_along(
