@@ -132,7 +132,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 @pytest.fixture
 def request_server(monkeypatch: pytest.MonkeyPatch, log: Log) -> RequestServer:
-    """With two requests that wait in the registry, the first of which is a create."""
+    """With two requests that wait in the registry, the first of which is a create. Nothing else runs within a turn."""
+    monkeypatch.setattr(serve, "SLICE_S", 60.0)
     registry = Registry(make_files(make_config()))
     found = RequestServer({"bootstrap.servers": "localhost:1"}, Questions(), registry, "test")  # type: ignore[arg-type]
     found.host = Owner()
@@ -270,7 +271,6 @@ async def test_creates_are_decided_and_answered_together(
     request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"made-{number:02}" for number in range(75)]
-    monkeypatch.setattr(serve, "SLICE_S", 60.0)  # nothing else runs within the turn
     registry, host = request_server.registry, cast(Owner, request_server.host)
     request_server._unwritten = []
     ask_for(registry, names)
