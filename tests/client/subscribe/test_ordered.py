@@ -9,10 +9,12 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 import overlay
@@ -90,7 +92,7 @@ def test_a_gap_makes_it_begin_anew_behind_the_last_good_message(
         # what the client has fetched cannot be lost any more, so it is lost before the client opens its reader
         if not lost:
             lost.append(target.head.consumer)
-            third = await_delivery(scene, target.topic, target.head.consumer, 3)
+            third = await_delivery(scene, target, 3)
             remove_records(scene.bootstrap, target.topic, 0, third + 1)
         return RecordIntake(kafka, target, *arguments, **options)
 
@@ -110,19 +112,19 @@ def test_a_gap_makes_it_begin_anew_behind_the_last_good_message(
     assert read_sequences(found) == list(range(1, 21))
 
 
-def await_delivery(scene: Scene, topic: str, consumer: str, consumer_seq: int) -> int:
-    """Wait for a delivery of a consumer, and return its offset."""
-    with CommittedReader(scene.bootstrap, topic) as reader:
+def await_delivery(scene: Scene, target: Target, consumer_seq: int) -> int:
+    """Wait for a delivery of a consumer, and return its offset. A member of the reader group makes the consumer deliver."""
+    settings = {"bootstrap.servers": scene.bootstrap, "group.id": target.group, "enable.auto.commit": False}
+    wanted = target.head.consumer, consumer_seq
+    with closing(Consumer(settings)) as member, CommittedReader(scene.bootstrap, target.topic) as reader:
+        member.subscribe([target.topic])
 
         def find() -> list[int]:
+            member.poll(0)
             deliveries = [seen for seen in reader.read() if seen.header(b"Nats-Reply-To")]
-            named = [(seen.token.consumer, seen.token.consumer_sequence) for seen in deliveries]
-            return [
-                seen.offset for seen, name in zip(deliveries, named, strict=True) if name == (consumer, consumer_seq)
-            ]
+            return [seen.offset for seen in deliveries if (seen.token.consumer, seen.token.consumer_sequence) == wanted]
 
-        wait_until(lambda: bool(find()), DEADLINE_S, f"{consumer} delivers message {consumer_seq}")
-        return find()[0]
+        return wait_until(find, DEADLINE_S, f"{wanted[0]} delivers message {consumer_seq}")[0]
 
 
 async def test_a_restart_in_the_midst(scene: Scene, source: str) -> None:
