@@ -306,6 +306,10 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self.drained = drained
         self._join_if_changed()
 
+    def is_assigned(self, numbers: frozenset[int]) -> bool:
+        """Return whether exactly these shards are assigned to us; False within a rebalance and at the end."""
+        return self._take is not None and self._is_assigned.is_set() and numbers == self.owned
+
     @property
     def is_moving(self) -> bool:
         """Whether shards wait for their present owners to let go of them, as far as the last assignment said."""
