@@ -366,11 +366,15 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         return int(self._coordinator.generation)
 
     async def is_owner(self, shard: int) -> bool:
-        """Return whether the shard is assigned to us; False within a rebalance. The coordinator is
-        asked (`confirm`) unless it has confirmed that within the last LEASE_S."""
+        """Return whether the shard is assigned to us; within a rebalance, wait for its end first, for
+        CONFIRM_S at most. The coordinator is asked (`confirm`) unless it has confirmed that within
+        the last LEASE_S."""
+        if self._is_assigned.is_set() and shard not in self.owned:
+            return False
         if shard in self.owned and monotonic() < self._confirmed_at + LEASE_S:
             return True
-        return shard in self.owned and await self.confirm(shard) is not None
+        # a False within each rebalance would have the request server close the journals of all shards
+        return await self.confirm(shard) is not None
 
     async def await_ownership(self, shard: int) -> int:
         """Wait, without limit, until the coordinator confirms that the shard is assigned to us.
