@@ -31,6 +31,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuth
 from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic
+from overlay.credentials import stamp
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
 from overlay.kafka.own_topics import workers_group
@@ -108,8 +109,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         """Set while no shards run here but those that are assigned to us."""
         self._heartbeats: set[asyncio.Future[bool]] = set()
         """Those of ours, beside those of the consumer, that are under way."""
+        seen = stamp(kafka)
         self._consumer = self._make_consumer(kafka, workers_group(prefix))
-        mend_client(self._consumer._client, kafka)
+        mend_client(self._consumer._client, kafka, seen)
 
     def _make_consumer(self, kafka: Properties, group: str) -> AIOKafkaConsumer:
         """Return the consumer that joins the group; it fetches nothing."""
