@@ -193,11 +193,15 @@ class ShardManager:
         be dropped.
 
         A new owner of the shard may have dropped it already, and may serve another consumer by the
-        same name. So nothing is dropped unless the shard is still ours.
+        same name. So nothing is dropped unless the shard is still ours. The first consumer for which
+        that is not confirmed ends it: the shard is stopped meanwhile, and a confirmation takes seconds.
         """
+        is_ours = True
 
         async def confirm(state: ShardState) -> int:
+            nonlocal is_ours
             if await self.membership.confirm(number) is None:
+                is_ours = False
                 raise OverlayError(f"shard {number} is not ours any more: its owner drops what was deleted")
             return state.generation
 
@@ -208,6 +212,8 @@ class ShardManager:
                 await amend(self.loaded.service, self.admin, forget, confirm)
             except OverlayError as error:
                 failures.append(error)
+            if not is_ours:
+                break
         return failures
 
     def tend(self) -> list[ConsumerId]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
 from prometheus_client import generate_latest
 
 from overlay.config import ConsumerConfig
+from overlay.errors import OverlayError
 from overlay.kafka.own_topics import shard_of
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
@@ -114,6 +115,28 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
         served = {id: config for shard in shard_manager.shards.values() for id, config in shard.mine.items()}
         assert served == changed.consumers
         assert len(tried) == 2
+        await shard_manager.release()
+
+
+async def test_states_are_left_to_the_owner_after_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shard is stopped meanwhile, and each question may take CONFIRM_S."""
+    membership = Group()
+
+    async def amend(service: object, admin: object, change: object, confirm: Callable[[object], Any]) -> list[int]:
+        await confirm(None)
+        raise AssertionError("it was told that the shard is not ours")
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    monkeypatch.setattr("overlay.worker.shard_manager.amend", amend)
+    configs = [make_config(f"c{number}") for number in range(20)]
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, configs, membership)
+        await serve(shard_manager, 0)
+        gone = [config.id for config in configs if shard_of(config.id, 4) == 0]
+        assert len(gone) > 1
+        with pytest.raises(OverlayError, match="not ours any more"):
+            await shard_manager.take_up(make_files(*(each for each in configs if each.id not in gone)), gone)
+        assert membership.asked == 1
         await shard_manager.release()
 
 
