@@ -161,11 +161,16 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             self._take = None
             self.owned = frozenset()
             self._is_assigned.set()  # a takeover that waits to be confirmed is to end
-            await release()
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-            await self._leave()
+            try:
+                await release()
+            finally:
+                for helper in helpers:
+                    helper.cancel()
+                try:
+                    await asyncio.gather(*helpers, return_exceptions=True)
+                finally:
+                    # otherwise a member that serves nothing would keep its shards from the others
+                    await self._leave()
 
     async def _give_up(self) -> None:
         """Have the other workers take our shards before we leave, so that each is without an owner as
@@ -229,12 +234,19 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         of it. Runs until it is cancelled."""
         while True:
             await self._moving.wait()
-            for _ in range(HURRIES):
-                await asyncio.sleep(HURRY_S)
-                if not self._moving.is_set():
-                    break
-                await self._beat()
-            self._moving.clear()
+            try:
+                for _ in range(HURRIES):
+                    await asyncio.sleep(HURRY_S)
+                    if not self._moving.is_set():
+                        break
+                    await self._beat()
+                self._moving.clear()
+            except (Exception, asyncio.CancelledError) as error:
+                if is_cancelled():
+                    raise
+                # if this ended silently, shards between two owners would wait for the next usual heartbeat
+                log.exception("a heartbeat failed", cause=type(error).__name__)
+                await asyncio.sleep(POLL_S)
 
     async def _beat(self) -> bool:
         """Send the group's coordinator a heartbeat of our generation. Return whether it knows us; that

@@ -12,20 +12,24 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from overlay.kafka.properties import Properties
-from overlay.worker.membership import Membership
+from overlay.worker.membership import Membership, Release
 
 TOPIC = "overlay.state"
 
 
 @dataclass
 class Coordinator:
-    """The group's coordinator, as aiokafka shows it. `beats`: how many heartbeats it has confirmed."""
+    """The group's coordinator, as aiokafka shows it. `failures`: what its next heartbeats raise."""
 
     generation: int = 1
-    beats: int = 0
+    failures: list[BaseException] = field(default_factory=list)
+    is_heard: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by a heartbeat that is confirmed."""
 
     async def _do_heartbeat(self) -> bool:
-        self.beats += 1
+        if self.failures:
+            raise self.failures.pop()
+        self.is_heard.set()
         return True
 
     def request_rejoin(self) -> None:
@@ -78,12 +82,12 @@ async def take(_: frozenset[int]) -> bool:
     return True
 
 
-async def release() -> None:
+async def release_nothing() -> None:
     pass
 
 
 @asynccontextmanager
-async def run_member(*numbers: int) -> AsyncIterator[Member]:
+async def run_member(*numbers: int, release: Release = release_nothing) -> AsyncIterator[Member]:
     """A member that has these shards, and leaves at the end."""
     member, stop = Member({"bootstrap.servers": "localhost:1"}, "overlay", TOPIC, is_cooperative=False), asyncio.Event()
     running = asyncio.create_task(member.run(stop, take, release))
@@ -127,3 +131,28 @@ async def test_an_assignment_is_over_when_the_next_rebalance_begins() -> None:
         assert not member.is_assigned(frozenset())
         assert member.is_assigned(frozenset({1}))
     assert not member.is_assigned(frozenset()), "it has left"
+
+
+async def test_a_failed_release_ends_the_membership() -> None:
+    """Its shards would go to no other worker as long as heartbeats are sent."""
+
+    async def fail() -> None:
+        raise RuntimeError("not released")
+
+    before = asyncio.all_tasks()
+    with pytest.raises(RuntimeError, match="not released"):
+        async with run_member(1, release=fail) as member:
+            pass
+    assert member.fake.is_stopped
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("not foreseen"), asyncio.CancelledError()])
+async def test_a_failed_heartbeat_ends_no_hurry(failure: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HURRY_S", "POLL_S"):
+        monkeypatch.setattr(f"overlay.worker.membership.{name}", 0.001)
+    async with run_member(1) as member:
+        member.fake._coordinator.failures.append(failure)
+        member._note_moving(True)
+        async with asyncio.timeout(5.0):
+            await member.fake._coordinator.is_heard.wait()
