@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from overlay.errors import SourceUnavailable
 from overlay.kafka.properties import Properties, for_confluent
 from overlay.logs import get_logger
 
@@ -70,11 +71,12 @@ class InterestListener(StreamingQueryListener):
         self.names: set[str] = set()
         """Names of the observed metrics by which these queries are known."""
         self._kafka, self._topic, self._group = kafka, topic, group
-        self._open()
+        self._client = self._make_client()
 
-    def _open(self) -> None:
+    def _make_client(self) -> Consumer:
+        """Return a new client. Raises SourceUnavailable or KafkaException while secrets or certificates cannot be read."""
         settings = {"group.id": self._group, "enable.auto.commit": False, "log_level": 0}
-        self._client = Consumer({**for_confluent(self._kafka), **settings})
+        return Consumer({**for_confluent(self._kafka), **settings})
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing: nothing has been read yet."""
@@ -105,8 +107,18 @@ class InterestListener(StreamingQueryListener):
         except KafkaException as error:
             log.warning("offsets not committed", group=self._group, topic=self._topic, reason=str(error))
             # if the client has lost all brokers, it never commits again (overlay/kafka/confluent.py, Contact)
-            self._client.close()
-            self._open()
+            self._replace_client()
+
+    def _replace_client(self) -> None:
+        """Replace the client by a new one. If none can be made, log that and keep the client: its next
+        commit fails, and then this is called again."""
+        try:
+            client = self._make_client()
+        except (SourceUnavailable, KafkaException) as error:
+            log.warning("no new client for commits", group=self._group, topic=self._topic, reason=str(error))
+            return
+        former, self._client = self._client, client
+        former.close()
 
 
 def find_lowest(ends: Sequence[Mapping[int, int]]) -> dict[int, int]:

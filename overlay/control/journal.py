@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from overlay.clock import now_ms
+from overlay.credentials import stamp
 from overlay.errors import SourceUnavailable
 from overlay.kafka.connection import for_aiokafka, mend_client
 from overlay.kafka.own_topics import control_topic, journal_id
@@ -79,8 +80,9 @@ async def strike(kafka: Properties, prefix: str, id: ConsumerId) -> None:
     transaction. For a command that drops the consumer's state by hand. Raises SourceUnavailable.
     """
     topic = control_topic(prefix)
+    seen = stamp(kafka)
     producer = AIOKafkaProducer(**for_aiokafka(kafka), acks="all", request_timeout_ms=10_000)
-    mend_client(producer.client, kafka)
+    mend_client(producer.client, kafka, seen)
     try:
         async with asyncio.timeout(DEADLINE_S):
             await producer.start()

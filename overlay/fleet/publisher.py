@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from overlay.credentials import stamp
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
@@ -105,8 +106,9 @@ class Publisher:
         """Write records one after the other. Raises OverlayError, KafkaError, OSError."""
         if self._producer is None:
             await ensure_topic(self.admin, fleet_topic(self.prefix), FLEET_CONFIG, self.replication)
+            seen = stamp(self.kafka)
             producer = AIOKafkaProducer(**for_aiokafka(self.kafka), acks=1, request_timeout_ms=int(WRITE_S * 1000))
-            mend_client(producer.client, self.kafka)
+            mend_client(producer.client, self.kafka, seen)
             self._producer = producer
             await finish_within(producer.start(), BOOTSTRAP_S)
         for value in values:

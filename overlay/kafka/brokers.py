@@ -69,7 +69,8 @@ class Brokers:
     def __init__(self, kafka: Properties) -> None:
         self._kafka = kafka
         self._settings: dict[str, Any] = {}
-        self._stamp: Stamp = ()
+        self._stamp: Stamp | None = None
+        """Of the files that the settings were read from; None if they are to be read again in any case."""
         self._read_at = 0.0
         self._reading = asyncio.Lock()
         self._bootstrap: list[Address] = []
@@ -301,9 +302,9 @@ class Brokers:
         try:
             return await aiokafka_client.create_conn(*address, max_idle_ms=IDLE_MS, **settings)
         except FAILURES:
-            # certificates may have been replaced
+            # certificates may have been replaced; these settings serve until the others can be read
             if self._settings is settings and monotonic() - self._read_at >= REREAD_S:
-                self._settings = {}
+                self._stamp = None
             raise
 
     async def _read_settings(self) -> dict[str, Any]:

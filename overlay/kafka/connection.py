@@ -23,7 +23,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
-from overlay.credentials import list_files, resolve, stamp
+from overlay.credentials import Stamp, list_files, resolve, stamp
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.waits import finish_within
@@ -187,9 +187,9 @@ async def _try_host(
         await asyncio.sleep(RETRY_S)
 
 
-def mend_client(client: AIOKafkaClient, kafka: Properties) -> None:
+def mend_client(client: AIOKafkaClient, kafka: Properties, seen: Stamp) -> None:
     """Change what an aiokafka client does in three cases, before it is started. `kafka`: the settings
-    that it was made of.
+    that it was made of; `seen`: the stamp of their files from before `for_aiokafka` read them.
 
     A broker that the controller does not hear from answers, but lists no broker, not even itself.
     aiokafka takes that for a start, and fails an assertion when it needs a broker. Here the start
@@ -203,7 +203,7 @@ def mend_client(client: AIOKafkaClient, kafka: Properties) -> None:
     before a new connection if their files were replaced.
     """
     bootstrap, update = client.bootstrap, client._metadata_update
-    renewal = _Renewal(client, kafka) if list_files(kafka) else None
+    renewal = _Renewal(client, kafka, seen) if list_files(kafka) else None
     if renewal is not None:
         client._get_conn = renewal.get_connection
 
@@ -229,10 +229,11 @@ def mend_client(client: AIOKafkaClient, kafka: Properties) -> None:
 class _Renewal:
     """The credentials of a client, which are read again when their files were replaced."""
 
-    def __init__(self, client: AIOKafkaClient, kafka: Properties) -> None:
+    def __init__(self, client: AIOKafkaClient, kafka: Properties, seen: Stamp) -> None:
         self._client, self._kafka = client, kafka
         self._get = client._get_conn
-        self._seen = self._told = stamp(kafka)
+        # a stamp from after the reading would hide a replacement in between for ever
+        self._seen = self._told = seen
 
     async def get_connection(
         self, node: int | str, *, group: ConnectionGroup = ConnectionGroup.DEFAULT, no_hint: bool = False
@@ -267,8 +268,9 @@ async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
     """Return a connected aiokafka client. `more`: further arguments for it. Raises
     SourceUnavailable.
     """
+    seen = stamp(kafka)
     client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})
-    mend_client(client, kafka)
+    mend_client(client, kafka, seen)
     try:
         await finish_within(client.bootstrap(), BOOTSTRAP_S)
     except asyncio.CancelledError:

@@ -34,6 +34,8 @@ LIFETIME_S = 300.0
 """Seconds for which a token is used if neither the endpoint nor the token says."""
 SHARE = 0.8
 """The part of its lifetime after which a token is replaced, as librdkafka has it."""
+REFUSED_S = 1.0
+"""Seconds after which a token that a broker refused is replaced; a refusal costs at most one token a second."""
 MAX_BYTES = 1 << 20
 """Most bytes of an answer of the token endpoint."""
 DAY_S = 86_400.0
@@ -46,7 +48,7 @@ _MALFORMED = (
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no types
-    """The tokens of one client. A token is kept until SHARE of its lifetime has passed."""
+    """The tokens of one client. A token is kept until SHARE of its lifetime has passed, or until a broker refuses it."""
 
     def __init__(self, kafka: Properties) -> None:
         self._kafka = kafka
@@ -54,6 +56,8 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no typ
         # an endpoint that does not answer would hold up what else the event loop's own threads do
         self._thread = open_thread("tokens")
         self._token = ""
+        self._asked_at = 0.0
+        """When the token was asked for, monotonic seconds."""
         self._until = 0.0
         # see _Authenticator
         aiokafka_conn.OAuthAuthenticator = _Authenticator
@@ -67,8 +71,15 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no typ
                 self._token, lifetime_s = await asyncio.wrap_future(
                     self._thread.submit(ask_endpoint, self._kafka, now_ns() / 1e9)
                 )
+                self._asked_at = began
                 self._until = began + SHARE * lifetime_s
             return self._token
+
+    def forget(self) -> None:
+        """Replace the token before its time, since a broker has refused it: the key that signed it may have been
+        withdrawn. Not before it is REFUSED_S old, so that brokers which refuse every token do not flood the endpoint.
+        """
+        self._until = min(self._until, self._asked_at + REFUSED_S)
 
     def extensions(self) -> dict[str, str]:
         """Return what the brokers are told beside the token."""
@@ -86,6 +97,9 @@ class _Authenticator(OAuthAuthenticator):  # type: ignore[misc] # aiokafka has n
 
     async def step(self, payload: bytes | None) -> tuple[bytes, bool] | None:
         if payload:
+            # otherwise the refused token would be presented again for most of its lifetime
+            if isinstance(tokens := self._sasl_oauth_token_provider, Tokens):
+                tokens.forget()
             return b"\x01", True
         answer: tuple[bytes, bool] | None = await super().step(payload)
         return answer

@@ -33,6 +33,7 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic, now_ms
+from overlay.credentials import stamp
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable, StateCut
 from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
 from overlay.kafka.properties import Properties
@@ -68,10 +69,11 @@ class _Sender:
     """
 
     def __init__(self, kafka: Properties, **settings: Any) -> None:
+        seen = stamp(kafka)
         self._producer = AIOKafkaProducer(
             **for_aiokafka(kafka), acks="all", enable_idempotence=True, request_timeout_ms=10_000, **settings
         )
-        mend_client(self._producer.client, kafka)
+        mend_client(self._producer.client, kafka, seen)
         self._produce = Produce(self._producer)
 
     async def start(self, topics: Iterable[str]) -> None:

@@ -96,6 +96,19 @@ def deal(shards: Collection[int], members: Mapping[str, Member]) -> Deal:
     return Deal({name: sorted(numbers) for name, numbers in dealt.items()}, frozenset(waiting))
 
 
+def keep(members: Mapping[str, Member]) -> Deal:
+    """Assign each member what it holds, for a leader that has not learnt the topic's partitions yet.
+
+    To deal out none would stop every shard of every worker. None moves: a shard that its owner has
+    let go of is known to no member. The group joins anew once the leader learns the partitions.
+    """
+    shards: dict[str, list[int]] = {name: [] for name in members}
+    held = frozenset[int]().union(*(member.holds for member in members.values()))
+    for number, name in sorted(_find_holders(held, members).items()):
+        shards[name].append(number)
+    return Deal(shards, frozenset())
+
+
 def _find_holders(shards: Collection[int], members: Mapping[str, Member]) -> dict[int, str]:
     """Return who holds each shard. Of several that say so, the one with the latest generation: the
     others were not heard of for a while, and the group has dealt out their shards since."""
@@ -130,7 +143,8 @@ def make_assignor(
                 for name, told in members.items()
                 if topic in told.subscription
             }
-            found = deal(cluster.partitions_for_topic(topic) or (), ours)
+            partitions = cluster.partitions_for_topic(topic)
+            found = deal(partitions, ours) if partitions else keep(ours)
             news = MOVING if found.waiting else b""
             shards = {name: found.shards.get(name) for name in members}
             return {

@@ -31,6 +31,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuth
 from aiokafka.structs import TopicPartition
 
 from overlay.clock import monotonic
+from overlay.credentials import stamp
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.connection import BOOTSTRAP_S, for_aiokafka, mend_client
 from overlay.kafka.own_topics import workers_group
@@ -108,8 +109,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         """Set while no shards run here but those that are assigned to us."""
         self._heartbeats: set[asyncio.Future[bool]] = set()
         """Those of ours, beside those of the consumer, that are under way."""
+        seen = stamp(kafka)
         self._consumer = self._make_consumer(kafka, workers_group(prefix))
-        mend_client(self._consumer._client, kafka)
+        mend_client(self._consumer._client, kafka, seen)
 
     def _make_consumer(self, kafka: Properties, group: str) -> AIOKafkaConsumer:
         """Return the consumer that joins the group; it fetches nothing."""
@@ -159,11 +161,16 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             self._take = None
             self.owned = frozenset()
             self._is_assigned.set()  # a takeover that waits to be confirmed is to end
-            await release()
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-            await self._leave()
+            try:
+                await release()
+            finally:
+                for helper in helpers:
+                    helper.cancel()
+                try:
+                    await asyncio.gather(*helpers, return_exceptions=True)
+                finally:
+                    # otherwise a member that serves nothing would keep its shards from the others
+                    await self._leave()
 
     async def _give_up(self) -> None:
         """Have the other workers take our shards before we leave, so that each is without an owner as
@@ -227,12 +234,19 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         of it. Runs until it is cancelled."""
         while True:
             await self._moving.wait()
-            for _ in range(HURRIES):
-                await asyncio.sleep(HURRY_S)
-                if not self._moving.is_set():
-                    break
-                await self._beat()
-            self._moving.clear()
+            try:
+                for _ in range(HURRIES):
+                    await asyncio.sleep(HURRY_S)
+                    if not self._moving.is_set():
+                        break
+                    await self._beat()
+                self._moving.clear()
+            except (Exception, asyncio.CancelledError) as error:
+                if is_cancelled():
+                    raise
+                # if this ended silently, shards between two owners would wait for the next usual heartbeat
+                log.exception("a heartbeat failed", cause=type(error).__name__)
+                await asyncio.sleep(POLL_S)
 
     async def _beat(self) -> bool:
         """Send the group's coordinator a heartbeat of our generation. Return whether it knows us; that
@@ -306,6 +320,10 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self.drained = drained
         self._join_if_changed()
 
+    def is_assigned(self, numbers: frozenset[int]) -> bool:
+        """Return whether exactly these shards are assigned to us; False within a rebalance and at the end."""
+        return self._take is not None and self._is_assigned.is_set() and numbers == self.owned
+
     @property
     def is_moving(self) -> bool:
         """Whether shards wait for their present owners to let go of them, as far as the last assignment said."""
@@ -362,11 +380,15 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         return int(self._coordinator.generation)
 
     async def is_owner(self, shard: int) -> bool:
-        """Return whether the shard is assigned to us; False within a rebalance. The coordinator is
-        asked (`confirm`) unless it has confirmed that within the last LEASE_S."""
+        """Return whether the shard is assigned to us; within a rebalance, wait for its end first, for
+        CONFIRM_S at most. The coordinator is asked (`confirm`) unless it has confirmed that within
+        the last LEASE_S."""
+        if self._is_assigned.is_set() and shard not in self.owned:
+            return False
         if shard in self.owned and monotonic() < self._confirmed_at + LEASE_S:
             return True
-        return shard in self.owned and await self.confirm(shard) is not None
+        # a False within each rebalance would have the request server close the journals of all shards
+        return await self.confirm(shard) is not None
 
     async def await_ownership(self, shard: int) -> int:
         """Wait, without limit, until the coordinator confirms that the shard is assigned to us.

@@ -192,16 +192,14 @@ class Service:
 
             async def take(numbers: frozenset[int]) -> bool:
                 """Serve exactly these shards, after the control topic was read to its end. Return
-                whether that is so; if they are not all ours any more, nothing was done."""
+                whether that is so; if their assignment is over, nothing was done."""
                 if numbers and request_server is not None:
                     await request_server.catch_up()
-                # otherwise the group deals out shards again, or we are leaving, and nothing would stop them again
-                if numbers <= membership.owned:
-                    await shard_manager.take(numbers)
-                    if request_server is not None:
-                        request_server.wake()
-                    return True
-                return False
+                if not await shard_manager.take(numbers):
+                    return False
+                if request_server is not None:
+                    request_server.wake()
+                return True
 
             await membership.run(stop, take, shard_manager.release)
 

@@ -99,10 +99,15 @@ class ShardManager:
 
     # the group's news
 
-    async def take(self, numbers: frozenset[int]) -> None:
+    async def take(self, numbers: frozenset[int]) -> bool:
         """Serve exactly these shards, which the group has assigned to us. Those that run already run
-        on; others commit what is under way and stop, and this waits for them."""
+        on; others commit what is under way and stop, and this waits for them. Return whether that
+        was done; if the assignment is over, nothing was."""
         async with self._changing:
+            # The group may deal out shards again since, or we are leaving: nothing would stop a shard that starts now,
+            # and one that stops now may be ours for longer.
+            if not self.membership.is_assigned(numbers):
+                return False
             waits = not numbers and self.membership.is_moving
             self.trouble, self.owned = WAITING if waits else "", numbers
             for number in sorted(numbers - self._serving.keys()):
@@ -111,6 +116,7 @@ class ShardManager:
             # after the last commits of the ended sessions, which would open the series again
             await self._close_consumers(self.elsewhere)
             self._close_moved()
+            return True
 
     async def release(self) -> None:
         """Release all shards: commit what is under way, and stop."""
@@ -187,11 +193,15 @@ class ShardManager:
         be dropped.
 
         A new owner of the shard may have dropped it already, and may serve another consumer by the
-        same name. So nothing is dropped unless the shard is still ours.
+        same name. So nothing is dropped unless the shard is still ours. The first consumer for which
+        that is not confirmed ends it: the shard is stopped meanwhile, and a confirmation takes seconds.
         """
+        is_ours = True
 
         async def confirm(state: ShardState) -> int:
+            nonlocal is_ours
             if await self.membership.confirm(number) is None:
+                is_ours = False
                 raise OverlayError(f"shard {number} is not ours any more: its owner drops what was deleted")
             return state.generation
 
@@ -202,6 +212,8 @@ class ShardManager:
                 await amend(self.loaded.service, self.admin, forget, confirm)
             except OverlayError as error:
                 failures.append(error)
+            if not is_ours:
+                break
         return failures
 
     def tend(self) -> list[ConsumerId]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import client
 
 from overlay.errors import SourceUnavailable
 from overlay.kafka.admin import Admin
@@ -116,6 +117,32 @@ async def test_files_that_become_readable_later_are_read(tmp_path: Path, monkeyp
                 await admin.find_cluster()
                 stub.drop()
     assert readings == ["first", "second", "second"]
+
+
+async def test_the_former_secret_serves_after_a_failure_while_its_file_is_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overlay.kafka.brokers.REREAD_S", 0.0)
+    create, failures = client.create_conn, [OSError("away")]
+
+    async def fail_once(*address: Any, **settings: Any) -> Any:
+        if torn and failures:
+            raise failures.pop()
+        return await create(*address, **settings)
+
+    monkeypatch.setattr("aiokafka.client.create_conn", fail_once)
+    password, torn = tmp_path / "password", False
+    password.write_text("first")
+    async with run_stub() as stub:
+        # the stub knows no SASL, so the setting is there to be read alone
+        kafka = {"bootstrap.servers": stub.address, "sasl.password": f"file:{password}"}
+        async with Admin(kafka) as admin:
+            await admin.find_cluster()
+            stub.drop()
+            torn = True
+            password.write_text("")
+            assert await admin.find_cluster() == "a-cluster"
+    assert not failures
 
 
 async def test_certificates_are_read_again_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

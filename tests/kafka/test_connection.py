@@ -22,6 +22,7 @@ from aiokafka.errors import KafkaConnectionError
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
 from overlay.control.journal import Journal
+from overlay.credentials import stamp
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.confluent import check_reachable
@@ -110,7 +111,7 @@ async def test_a_client_reads_replaced_files_before_a_new_connection(
         "sasl.password": f"file:{password}",
     }
     client = AIOKafkaClient(**for_aiokafka(kafka))
-    mend_client(client, kafka)
+    mend_client(client, kafka, stamp(kafka))
     for content in ("first", "second", "", "third"):
         if content != "first":
             (tmp_path / "new").write_text(content)
@@ -149,7 +150,7 @@ async def test_files_that_become_readable_later_are_read(tmp_path: Path, monkeyp
         "sasl.password": f"file:{password}",
     }
     client = AIOKafkaClient(**for_aiokafka(kafka))
-    mend_client(client, kafka)
+    mend_client(client, kafka, stamp(kafka))
     password.write_text("second")
     read = for_aiokafka
     for is_readable in (False, False, True):
@@ -159,6 +160,36 @@ async def test_files_that_become_readable_later_are_read(tmp_path: Path, monkeyp
     await client.close()
     assert made == ["first", "first", "second"]
     assert told == ["connections are made with the former credentials", "the credentials for Kafka were replaced"]
+
+
+async def test_a_secret_that_is_replaced_while_a_client_is_made_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    async def refuse(*_: object, **settings: Any) -> None:
+        made.append(settings["sasl_plain_password"])
+        raise OSError("away")
+
+    def read_before_the_replacement(kafka: Properties) -> dict[str, Any]:
+        settings = for_aiokafka(kafka)
+        if not made:
+            password.write_text("second")
+        return settings
+
+    monkeypatch.setattr("aiokafka.client.create_conn", refuse)
+    monkeypatch.setattr("overlay.kafka.connection.for_aiokafka", read_before_the_replacement)
+    password = tmp_path / "password"
+    password.write_text("first")
+    kafka = {
+        "bootstrap.servers": "localhost:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.username": "me",
+        "sasl.password": f"file:{password}",
+    }
+    with pytest.raises(SourceUnavailable):
+        await open_client(kafka)
+    assert made == ["second"]
 
 
 def deny(_: Properties) -> dict[str, Any]:

@@ -39,6 +39,32 @@ async def test_a_token_is_kept_until_most_of_its_lifetime_has_passed(monkeypatch
         assert len(endpoint.asked) == 2
 
 
+async def test_a_token_that_a_broker_refuses_is_replaced_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("overlay.kafka.oauth.monotonic", lambda: now)
+    with serve_tokens() as endpoint:
+        endpoint.lifetime_s = 100.0
+        tokens = Tokens(endpoint.kafka)
+
+        async def be_refused() -> bytes:
+            side = conn.OAuthAuthenticator(sasl_oauth_token_provider=tokens)
+            payload, _ = await side.step(None)
+            await side.step(b'{"status":"invalid_token"}')
+            return bytes(payload)
+
+        first = await be_refused()
+        assert await be_refused() == first, "brokers that refuse every token do not flood the endpoint"
+        now += 1.1
+        second = await be_refused()
+        assert second != first
+        assert await be_refused() == second
+        assert len(endpoint.asked) == 2
+        now += 1.1
+        third = await tokens.token()
+        now += SHARE * 100.0 - 0.1
+        assert await tokens.token() == third, "a token that was not refused is kept"
+
+
 async def test_endpoints_that_do_not_answer_hold_up_nothing_else() -> None:
     """Each client waits in a thread of its own, and the event loop's threads stay free."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -10,10 +10,12 @@ import pytest
 from overlay.config import Loaded
 from overlay.kafka.own_topics import shard_of
 
+from .asking import ask, await_answer
 from .host import Worker, read_config, warm_up
+from .kafka.session import Answer
 from .process import State
 from .reading import read_topic
-from .scenes import read_values, until
+from .scenes import intercept, read_values, until
 from .test_drained import find_owned, measure_gap, write
 from .world import World
 
@@ -27,6 +29,8 @@ STAYS_S = 0.4
 READY_S = 3.0
 FROZEN_S = 4.0
 """Less than the session timeout: the group waits."""
+INIT_PRODUCER_ID = 22
+"""The API key of requests that open a journal."""
 
 
 def list_names(shards: int) -> list[str]:
@@ -159,3 +163,40 @@ def test_a_worker_comes_while_another_one_is_frozen() -> None:
     gaps = run(7, 3, freeze)
     assert stays
     assert max(gap for shard, gap in gaps.items() if shard in stays) < MOVES_S, gaps
+
+
+def test_a_request_that_waits_for_a_rebalance_has_no_journal_opened_anew() -> None:
+    """Its shard stays. To open a journal costs InitProducerId and a read of the control topic to its end."""
+    opened: list[str] = []
+
+    def note(answer: Answer, handle: Callable[[Answer], None]) -> None:
+        if str(answer.request.transactional_id).startswith("overlay.control"):
+            opened.append(answer.request.transactional_id)
+        handle(answer)
+
+    async def freeze(world: World, workers: list[Worker]) -> None:
+        first, second, third = workers
+        await third.stop()
+        await await_balance([first, second])
+        stays = min(find_owned(second))
+
+        async def inquire(id: str) -> None:
+            await ask(world, id, "consumer.info", "S", consumer=list_names(SHARDS)[stays])
+            assert (await await_answer(world, id))["overlay"]["state"] == "running"
+
+        intercept(world, INIT_PRODUCER_ID, note)
+        await inquire("before")
+        assert opened == [f"overlay.control.{stays}"]
+        first.freeze()
+        third.start()
+        await asyncio.sleep(FROZEN_S / 2)
+        inquiring = asyncio.create_task(inquire("within"))
+        await asyncio.sleep(FROZEN_S / 2)
+        assert not inquiring.done(), "the second worker has heard of the rebalance"
+        first.thaw()
+        await await_balance(workers)
+        await inquiring
+        assert stays in find_owned(second)
+
+    run(7, 3, freeze)
+    assert len(opened) == 1

@@ -21,17 +21,26 @@ class Shards(ClusterMetadata):  # type: ignore[misc]
         return set(range(4))
 
 
+class NoMetadata(ClusterMetadata):  # type: ignore[misc]
+    """What a member knows that has not learnt the state topic's partitions."""
+
+    def partitions_for_topic(self, topic: str) -> None:
+        return None
+
+
 def make(member: Member, news: list[bool] | None = None) -> Any:
     noted = [] if news is None else news
     return make_assignor(TOPIC, lambda: member, noted.append)
 
 
-def deal_on_the_wire(**members: Member) -> tuple[dict[str, list[int]], bool]:
+def deal_on_the_wire(
+    cluster: type[ClusterMetadata] = Shards, /, **members: Member
+) -> tuple[dict[str, list[int]], bool]:
     """The shards of each member, dealt out by the first of them, and whether shards wait for their present owners."""
     assignors: dict[str, Any] = {name: make(member) for name, member in members.items()}
     told = {name: assignor.metadata([TOPIC]) for name, assignor in assignors.items()}
     told = {name: type(one).decode(one.encode()) for name, one in told.items()}
-    found = next(iter(assignors.values())).assign(Shards(), told)
+    found = next(iter(assignors.values())).assign(cluster(), told)
     found = {name: type(one).decode(one.encode()) for name, one in found.items()}
     news: list[bool] = []
     for one in found.values():
@@ -62,6 +71,13 @@ def test_a_shard_waits_for_its_present_owner() -> None:
     assert deal_on_the_wire(a=a, b=b, c=Member()) == ({"a": [0, 1], "b": [2], "c": []}, True)
     b = Member(frozenset({2}), 6)
     assert deal_on_the_wire(a=a, b=b, c=Member()) == ({"a": [0, 1], "b": [2], "c": [3]}, False)
+
+
+def test_a_leader_that_knows_no_partitions_stops_and_moves_no_shard() -> None:
+    """A shard that its owner lets go of would be known to no member."""
+    a, b = Member(frozenset({0, 1, 3}), 5), Member(frozenset({2, 3}), 6, drained=True)
+    assert deal_on_the_wire(NoMetadata, new=Member(), a=a, b=b) == ({"new": [], "a": [0, 1], "b": [2, 3]}, False)
+    assert deal_on_the_wire(NoMetadata, a=Member(), b=Member()) == ({"a": [], "b": []}, False)
 
 
 def test_of_two_that_hold_a_shard_the_one_of_the_later_generation_counts() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
 from prometheus_client import generate_latest
 
 from overlay.config import ConsumerConfig
+from overlay.errors import OverlayError
 from overlay.kafka.own_topics import shard_of
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
@@ -49,6 +51,39 @@ def test_light_fields_are_fields() -> None:
     assert set(ConsumerConfig.model_fields) > LIGHT
 
 
+class Group:
+    """A membership of the group, with the shards that the group has assigned now."""
+
+    is_moving = False
+
+    def __init__(self, *numbers: int) -> None:
+        self.owned = frozenset(numbers)
+        self.asked = 0
+        """How often the coordinator was asked; it confirms nothing."""
+
+    def is_assigned(self, numbers: frozenset[int]) -> bool:
+        return numbers == self.owned
+
+    async def confirm(self, shard: int) -> int | None:
+        self.asked += 1
+        return None
+
+
+def make_manager(
+    group: asyncio.TaskGroup, configs: Iterable[ConsumerConfig], membership: Group, metrics: Metrics | None = None
+) -> ShardManager:
+    """A manager of four shards."""
+    nothing = cast("Any", None)
+    files, known = make_files(*configs), cast("Any", membership)
+    return ShardManager(files, 4, nothing, metrics or Metrics(), known, group, Rates())
+
+
+async def serve(shard_manager: ShardManager, *numbers: int) -> None:
+    """Have the group assign these shards, and the manager take them."""
+    cast("Group", shard_manager.membership).owned = frozenset(numbers)
+    assert await shard_manager.take(frozenset(numbers))
+
+
 class Idle:
     """A shard that serves nothing."""
 
@@ -72,8 +107,8 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
     monkeypatch.setattr("overlay.worker.shard_manager.amend", amend)
     configs = [make_config(f"c{number}") for number in range(20)]
     async with asyncio.TaskGroup() as group:
-        shard_manager = ShardManager(make_files(*configs), 4, None, Metrics(), None, group, Rates())  # type: ignore[arg-type]
-        await shard_manager.take(frozenset({0, 1, 2, 3}))
+        shard_manager = make_manager(group, configs, Group())
+        await serve(shard_manager, 0, 1, 2, 3)
         changed = make_files(*(make_config(f"c{number}", filter_subject="t.a") for number in range(2, 20)))
         with pytest.raises(StateUnreadable, match="torn"):
             await shard_manager.take_up(changed, [config.id for config in configs[:2]])
@@ -83,19 +118,62 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
         await shard_manager.release()
 
 
+async def test_states_are_left_to_the_owner_after_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shard is stopped meanwhile, and each question may take CONFIRM_S."""
+    membership = Group()
+
+    async def amend(service: object, admin: object, change: object, confirm: Callable[[object], Any]) -> list[int]:
+        await confirm(None)
+        raise AssertionError("it was told that the shard is not ours")
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    monkeypatch.setattr("overlay.worker.shard_manager.amend", amend)
+    configs = [make_config(f"c{number}") for number in range(20)]
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, configs, membership)
+        await serve(shard_manager, 0)
+        gone = [config.id for config in configs if shard_of(config.id, 4) == 0]
+        assert len(gone) > 1
+        with pytest.raises(OverlayError, match="not ours any more"):
+            await shard_manager.take_up(make_files(*(each for each in configs if each.id not in gone)), gone)
+        assert membership.asked == 1
+        await shard_manager.release()
+
+
 async def test_shards_that_stay_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
     configs = [make_config(f"c{number}") for number in range(20)]
     async with asyncio.TaskGroup() as group:
-        shard_manager = ShardManager(make_files(*configs), 4, None, Metrics(), None, group, Rates())  # type: ignore[arg-type]
-        await shard_manager.take(frozenset({0, 1, 2}))
+        shard_manager = make_manager(group, configs, Group())
+        await serve(shard_manager, 0, 1, 2)
         before = dict(shard_manager.shards)
-        await shard_manager.take(frozenset({1, 2, 3}))
+        await serve(shard_manager, 1, 2, 3)
         after = shard_manager.shards
         assert after.keys() == {1, 2, 3}
         assert [after[number] is before.get(number) for number in (1, 2, 3)] == [True, True, False]
         await shard_manager.release()
         assert not shard_manager.shards
+
+
+@pytest.mark.parametrize("now", [{1, 2, 3}, set[int]()])
+async def test_an_assignment_that_ends_while_it_waits_stops_no_shard(
+    now: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one, or the shards that stay through the rebalance, may have more than it."""
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    membership = Group()
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, (make_config(f"c{number}") for number in range(20)), membership)
+        await serve(shard_manager, 1, 2, 3)
+        before = dict(shard_manager.shards)
+        membership.owned = frozenset({1, 2})
+        async with shard_manager._changing:
+            taking = asyncio.create_task(shard_manager.take(membership.owned))
+            await asyncio.sleep(0)
+            membership.owned = frozenset(now)
+        assert not await taking
+        assert shard_manager.shards == before
+        await shard_manager.release()
 
 
 def test_deliveries_of_no_known_time_are_counted() -> None:
@@ -131,14 +209,14 @@ async def test_series_end_with_a_shard_that_moves_and_with_a_consumer(monkeypatc
         return {sample.labels["consumer"] for sample in samples if "consumer" in sample.labels}
 
     async with asyncio.TaskGroup() as group:
-        shard_manager = ShardManager(make_files(*configs), 4, None, metrics, None, group, Rates())  # type: ignore[arg-type]
-        await shard_manager.take(frozenset({0, 1, 2, 3}))
+        shard_manager = make_manager(group, configs, Group(), metrics)
+        await serve(shard_manager, 0, 1, 2, 3)
         for config in configs:
             metrics.consumer_lag_seconds.labels(*config.id).set(1)
         metrics.index_lag_records.labels("S").set(1)
         assert list_consumers() == {config.id[1] for config in configs}
         await shard_manager.release()
-        await shard_manager.take(frozenset({other}))
+        await serve(shard_manager, other)
         here = {config.id[1] for config in configs if shard_of(config.id, 4) == other}
         assert 1 < len(here) < 20
         assert list_consumers() == here

@@ -164,9 +164,9 @@ OWNERSHIP = (
         them again.""",
         (
             Change(
-                "overlay.worker.service",
-                "                if numbers <= membership.owned:\n",
-                "                if True:\n",
+                "overlay.worker.shard_manager",
+                "            if not self.membership.is_assigned(numbers):\n",
+                "            if False:\n",
             ),
         ),
         mend="57b86e9",
