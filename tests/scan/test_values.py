@@ -200,9 +200,8 @@ def test_the_limit_of_a_batch_does_not_depend_on_texts_that_were_written_before(
     bomb = build([Record(1, 0, None, encode_order("x" * 1_200_000), [])], base_offset=1, codec=codec)
     after = build([Record(2, 0, None, AVRO, [])], base_offset=2, codec=codec)
     pieces = decoder.decode(np.frombuffer(before + bomb + after, np.uint8))
-    sizes = []
-    for piece in pieces:
-        sizes.append(piece.fault if isinstance(piece, Malformed) else piece.size[1].tolist())
+    # each piece is looked at while it is valid
+    sizes = [piece.fault if isinstance(piece, Malformed) else piece.size[1].tolist() for piece in pieces]
     assert sizes[:3] == [[1_000_002], Fault.TOO_LARGE, [5]]
     assert arena.buf.size <= arena.limit
 
