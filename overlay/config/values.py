@@ -23,6 +23,8 @@ from .document import Path
 from .model import Model
 
 SCHEMA_SUFFIX = ".avsc"
+MOST_NESTED = 200
+"""Most brackets of a schema within each other. pydantic writes no config with more than some 250."""
 
 
 class ValueFormat(StrEnum):
@@ -197,17 +199,37 @@ def _read_file(format: ValueFormat, file: FilePath) -> Schema:
         return _read_avro(data) if format is ValueFormat.AVRO else _read_protobuf(data)
     except json.JSONDecodeError as error:
         raise SchemaError(f"{file}:{error.lineno}:{error.colno} is not JSON: {error.msg}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise SchemaError(f"{file} is not JSON: {error}") from error
     except SchemaError as error:
         raise SchemaError(f"{file}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        # text that is no UTF-8, a number of too many digits, too many brackets
+        raise SchemaError(f"{file} is not JSON that can be read: {error}") from error
 
 
 def _read_avro(data: bytes) -> Schema:
     schema: Any = json.loads(data)
+    _check_nesting(schema)
     parse_schema(schema)
     # a schema that is the name of a type would be taken for the name of a file
     return schema if isinstance(schema, dict) else tuple(schema) if isinstance(schema, list) else {"type": schema}
+
+
+def _check_nesting(schema: object) -> None:
+    """Raise SchemaError if a schema of a file of its own is nested too deeply. Of one in a stream's file, the reader of
+    YAML has counted the levels.
+    """
+    level = [schema]
+    for _ in range(MOST_NESTED):
+        if not level:
+            return
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list | tuple)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise SchemaError(f"the schema is nested too deeply: {MOST_NESTED} levels of brackets are the most")
 
 
 def _read_protobuf(data: bytes) -> Schema:

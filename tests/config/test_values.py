@@ -30,6 +30,8 @@ ORDER = {
     ],
 }
 SCHEMA = json.dumps(ORDER)
+NESTED = json.dumps({**ORDER, "doc": json.loads("[" * 250 + "]" * 250)})
+"""More brackets than pydantic writes, in a member that Avro does not look at."""
 FILE = "values: {format: avro, schema: schemas/order.avsc}\n"
 IDS = "values: {format: avro, schemas: schemas/orders}\n"
 FILES = {"schemas/order.avsc": SCHEMA, "schemas/orders/7.avsc": SCHEMA}
@@ -141,6 +143,12 @@ def test_problems_of_compiled_schemas(text: str, place: str, words: str, tmp_pat
         ("values: {format: avro, schema: latin.avsc}\n", "3:32: values.schema", "latin.avsc is not JSON"),
         ("values: {format: avro, schema: deep.avsc}\n", "3:32: values.schema", "deep.avsc is not JSON"),
         (
+            "values: {format: avro, schema: nested.avsc}\n",
+            "3:32: values.schema",
+            "nested.avsc: the schema is nested too",
+        ),
+        ("values: {format: avro, schema: digits.avsc}\n", "3:32: values.schema", "digits.avsc is not JSON that can be"),
+        (
             "values: {format: avro, schema: wrong.avsc}\n",
             "3:32: values.schema",
             "field 'x' of record R has the unknown",
@@ -166,6 +174,8 @@ def test_problems(text: str, place: str, words: str, tmp_path: Path) -> None:
     files = {
         "bad.avsc": "{\n",
         "deep.avsc": "[" * 100_000,
+        "nested.avsc": NESTED,
+        "digits.avsc": SCHEMA.replace('"long"', '{"type": "long", "x": ' + "1" * 5_000 + "}"),
         "wrong.avsc": '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "lnog"}]}',
     }
     write_folder(tmp_path, {})
@@ -196,3 +206,24 @@ def test_a_changed_schema_is_a_change_of_the_folder(tmp_path: Path) -> None:
     assert sign(tmp_path) != before
     assert first.streams["S"] != second.streams["S"]
     assert identify(first).digest != identify(second).digest
+
+
+def test_a_schema_as_deep_as_may_be_has_an_identity(tmp_path: Path) -> None:
+    nested = json.dumps({**ORDER, "doc": json.loads("[" * 198 + "]" * 198)})
+    loaded = read(tmp_path, IDS, {"schemas/orders/7.avsc": nested})
+    assert loaded.problems == ()
+    assert identify(loaded).digest
+
+
+def test_links_that_lead_back_or_nowhere_are_not_followed(tmp_path: Path) -> None:
+    read(tmp_path, FILE)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "8.avsc").write_text(SCHEMA, encoding="utf-8")
+    schemas = tmp_path / "schemas"
+    before = sign(tmp_path)
+    for name, target in (("a", "a"), ("b", "."), ("c", "."), ("d", "none"), ("e", "../outside")):
+        (schemas / name).symlink_to(target)
+    found = sign(tmp_path)
+    assert {Path(path).name for path, *_ in found} == {Path(path).name for path, *_ in before} | {"8.avsc"}
+    assert len(found) < 50
