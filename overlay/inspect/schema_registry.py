@@ -81,7 +81,7 @@ class SchemaRegistry:
         for version in self._list_versions(f"{path}?deleted=true"):
             known = self._ask(f"{path}/{version}?deleted=true")
             try:
-                file = folder / f"{int(known['id'])}{SCHEMA_SUFFIX}"
+                file = folder / f"{_read_id(known)}{SCHEMA_SUFFIX}"
                 if file.exists():
                     yield file, False
                     continue
@@ -95,7 +95,7 @@ class SchemaRegistry:
 
     def _list_versions(self, path: str) -> list[int]:
         versions = self._ask(path)
-        if not isinstance(versions, list) or not all(isinstance(each, int) for each in versions):
+        if not isinstance(versions, list) or not all(type(each) is int for each in versions):
             raise RegistryError(f"{self._url}{path}: the answer is none of a schema registry: {versions!r:.100}")
         return versions
 
@@ -182,6 +182,16 @@ def _explain(error: urllib.error.HTTPError) -> str:
             return f"the registry is at another address ({code}): {error.headers.get('Location', 'not said')}"
         case code:
             return f"the registry answers with status {code}. {_AGAIN}"
+
+
+def _read_id(known: Any) -> int:
+    """Return the id of a version's schema. Raises SchemaError for one that no value can have in front: the service would
+    refuse a folder with a file of that name.
+    """
+    id = known["id"]
+    if type(id) is not int or not 0 <= id < 1 << 32:
+        raise SchemaError(f"{id!r:.100} is no id of a schema. Ids are whole numbers of 32 bits")
+    return id
 
 
 def _parse(known: Any) -> object:

@@ -190,7 +190,7 @@ def test_a_redirect_is_not_followed(registry: Registry, tmp_path: Path) -> None:
         (b"[]", "cannot be used: TypeError"),
         (b"{}", "cannot be used: KeyError: 'id'"),
         (b'{"id": 5, "schema": 7}', "cannot be used: TypeError"),
-        (b'{"id": "../../x", "schema": "\\"int\\""}', "cannot be used: ValueError"),
+        (b'{"id": "../../x", "schema": "\\"int\\""}', "'../../x' is no id of a schema"),
         (b'{"id": 5, "schema": "{\\"type\\": \\"recrod\\"}"}', "unknown type 'recrod'"),
         (b'{"id": 5, "schema": "\\"int\\"", "references": [7]}', "cannot be used: TypeError"),
         (b'{"id": 5, "schemaType": "PROTOBUF", "schema": "syntax"}', "only those of AVRO can be fetched: compile its"),
@@ -269,3 +269,19 @@ def test_the_command(registry: Registry, tmp_path: Path, monkeypatch: pytest.Mon
     assert (first.exit_code, first.output) == (0, f"wrote {tmp_path / '1.avsc'}\n")
     assert (second.exit_code, second.output) == (0, f"kept {tmp_path / '1.avsc'}\n")
     assert wrong.exit_code == 2 and "write NAME=VALUE" in wrong.output
+
+
+@pytest.mark.parametrize("id", [-1, 1 << 32, True, 7.9, "7", None, [7]])
+def test_an_id_that_no_value_has_in_front_is_refused(id: Any, registry: Registry, tmp_path: Path) -> None:
+    """A file of that name would make a running service refuse the whole folder."""
+    registry.add("odd", id, MONEY)
+    with serve(registry) as url, pytest.raises(RegistryError, match=r"version 1 of subject odd .* no id of a schema"):
+        pull(url, "odd", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_largest_id(registry: Registry, tmp_path: Path) -> None:
+    registry.add("far", (1 << 32) - 1, MONEY)
+    registry.add("far", 0, MONEY)
+    with serve(registry) as url:
+        assert pull(url, "far", tmp_path) == [("4294967295.avsc", True), ("0.avsc", True)]
