@@ -139,6 +139,22 @@ class ValuesConfig(Model):
             case _:
                 return []
 
+    def compile_programs(self, fields: Iterable[RecordField]) -> None:
+        """Compile what finds these fields of the values, as the scan does at its start.
+
+        Raises SchemaError if a schema is too large for that.
+        """
+        # only here: most folders have no schemas, and commands that load them need no numpy
+        from overlay.scan.avro.program import compile_program as compile_avro
+        from overlay.scan.plan import make_plan
+        from overlay.scan.protobuf.program import compile_program as compile_protobuf
+
+        paths = make_plan(fields).paths
+        if self.format is ValueFormat.AVRO:
+            compile_avro(self.types, paths, is_framed=self.is_framed)
+        elif self.format is ValueFormat.PROTOBUF:
+            compile_protobuf(self.messages, paths, is_framed=self.is_framed)
+
 
 def _find_avro(root: Type, path: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     return [(type.title, avro.find_readings(type)) for type in find_types(root, path)]

@@ -215,6 +215,46 @@ def test_a_schema_as_deep_as_may_be_has_an_identity(tmp_path: Path) -> None:
     assert identify(loaded).digest
 
 
+@pytest.mark.parametrize(
+    ("values", "field", "of"),
+    [(FILE, "id", "avro"), (IDS, "id", "avro"), (PROTOBUF, "total", "protobuf")],
+)
+def test_a_schema_that_is_too_large_for_the_scan(
+    values: str, field: str, of: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A session that found it out would end, again and again."""
+    write_compiled(tmp_path)
+    text = values + "subject: {template: 's.{value:" + field + "}'}\n"
+    assert read(tmp_path, text).problems == ()
+    monkeypatch.setattr(f"overlay.scan.{of}.program.MOST_ROWS", 0)
+    loaded = read(tmp_path, text)
+    (problem,) = loaded.problems
+    assert problem.field == ("values.schemas" if values == IDS else "values.schema")
+    assert "the schema is too large to follow" in problem.message
+    assert list(loaded.streams) == ["FLIGHTS"]
+
+
+def test_records_that_name_each_other_in_a_long_chain(tmp_path: Path) -> None:
+    """Nested by names alone, each text within the next: more levels than Python calls functions within each other."""
+    first = {"type": "record", "name": "R0", "fields": []}
+    chain = [
+        first,
+        *({**first, "name": f"R{i}", "fields": [{"name": "f", "type": f"R{i - 1}"}]} for i in range(1, 3_000)),
+    ]
+    fields = [{"name": "n", "type": "int"}, *({"name": f"f{i}", "type": each} for i, each in enumerate(chain))]
+    schema = {
+        "type": "record",
+        "name": "Root",
+        "fields": [
+            {"name": "types", "type": {"type": "record", "name": "Types", "fields": fields}},
+            {"name": "last", "type": "R2999"},
+            {"name": "id", "type": "long"},
+        ],
+    }
+    loaded = read(tmp_path, FILE + declare("id", "long"), {"schemas/order.avsc": json.dumps(schema)})
+    assert loaded.problems == ()
+
+
 def test_links_that_lead_back_or_nowhere_are_not_followed(tmp_path: Path) -> None:
     read(tmp_path, FILE)
     outside = tmp_path / "outside"
