@@ -176,7 +176,7 @@ def test_a_redirect_is_not_followed(registry: Registry, tmp_path: Path) -> None:
     other = Registry()
     with serve(registry) as url, serve(other) as elsewhere:
         registry.answers["/subjects/Money/versions?deleted=true"] = 302, {"Location": elsewhere}, b""
-        with pytest.raises(RegistryError, match=f"at another address .302.: {elsewhere}"):
+        with pytest.raises(RegistryError, match=f"at another address .302.: '{elsewhere}'"):
             pull(url, "Money", tmp_path, **{"bearer.auth.token": "secret"})
     assert other.asked == []
 
@@ -205,6 +205,14 @@ def test_what_cannot_be_used_is_named(registry: Registry, tmp_path: Path, body: 
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize("location", ["http://[", "http://x\x1b[2J/", "ftp://x/"])
+def test_a_redirect_to_what_is_no_address(location: str, registry: Registry, tmp_path: Path) -> None:
+    registry.answers["/subjects/Money/versions?deleted=true"] = 302, {"Location": location}, b""
+    with serve(registry) as url, pytest.raises(RegistryError) as caught:
+        pull(url, "Money", tmp_path)
+    assert str(caught.value).isprintable()
+
+
 def test_a_subject_that_is_not_there(registry: Registry, tmp_path: Path) -> None:
     with serve(registry) as url:
         with pytest.raises(RegistryError, match=r"no such subject or version \(404\). Most are named TOPIC-value"):
@@ -221,6 +229,9 @@ def test_a_subject_that_is_not_there(registry: Registry, tmp_path: Path) -> None
         ("file:///etc", {}, "is no URL of a schema registry"),
         ("http://me:secret@localhost", {}, "the URL has a user in it"),
         ("http://localhost?x=1", {}, "Leave out what follows the path"),
+        ("http://[localhost", {}, "cannot be read: Invalid IPv6 URL"),
+        ("http://localhost/größe", {}, "has characters that no URL has"),
+        ("http://local host", {}, "has characters that no URL has"),
         ("http://localhost", {"sasl.password": "x"}, "there is no such setting. There are basic.auth.user.info,"),
         ("http://localhost", {"basic.auth.user.info": "a:b", "bearer.auth.token": "c"}, "one way to authenticate"),
         ("http://localhost", {"bearer.auth.token": "secret\n"}, "bearer.auth.token: a token has printable ASCII"),
