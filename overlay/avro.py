@@ -271,10 +271,22 @@ def _mark_logical(type: Type, schema: Mapping[str, object]) -> Type:
     if not isinstance(logical, str):
         return type
     if logical == "decimal":
-        is_sound = isinstance(scale, int) and not isinstance(scale, bool) and 0 <= scale <= MOST_SCALE
-        if not is_sound or type.kind not in (Kind.BYTES, Kind.FIXED):
+        precision = schema.get("precision")
+        if not _is_decimal(type, precision, scale):
             return type
         assert isinstance(scale, int)
         type.scale = scale
     type.logical = logical
     return type
+
+
+def _is_decimal(type: Type, precision: object, scale: object) -> bool:
+    """Return whether a type can hold decimals of so many digits, of which `scale` are after the point."""
+    if not isinstance(precision, int) or not isinstance(scale, int):
+        return False
+    if isinstance(precision, bool) or isinstance(scale, bool) or precision < 1:
+        return False
+    if not 0 <= scale <= min(precision, MOST_SCALE):
+        return False
+    # a fixed of n bytes holds all numbers of up to log10(2^(8n - 1) - 1) digits; log10(2) is about 0.30103
+    return type.kind is Kind.BYTES or (type.kind is Kind.FIXED and precision <= (8 * type.size - 1) * 30103 // 100_000)

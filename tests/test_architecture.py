@@ -65,7 +65,6 @@ ROOMS = (
 APART = {
     "subject": {"scan"},
     "filter": {"subject"},
-    "config": {"scan"},
     "kafka": {"config", "filter", "subject"},
     "match": {"kafka"},
     "consumer": {"kafka", "index", "match"},

@@ -11,6 +11,8 @@ from overlay.avro import DEEPEST, Kind, find_readings, find_types, parse_schema
 from overlay.errors import SchemaError
 from tests.support.avro import Schema, list_named, schemas
 
+DECIMAL: Schema = {"type": "bytes", "logicalType": "decimal"}
+
 
 def make(*fields: tuple[str, Any], **more: Any) -> Schema:
     return {
@@ -128,11 +130,18 @@ def test_where_a_path_leads(path: str, found: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "logical"),
     [
-        ({"type": "bytes", "logicalType": "decimal", "scale": 2}, "decimal"),
-        ({"type": "fixed", "name": "F", "size": 4, "logicalType": "decimal"}, "decimal"),
-        ({"type": "bytes", "logicalType": "decimal", "scale": -1}, ""),
-        ({"type": "bytes", "logicalType": "decimal", "scale": 1 << 40}, ""),
-        ({"type": "string", "logicalType": "decimal"}, ""),
+        (DECIMAL | {"precision": 4, "scale": 4}, "decimal"),
+        (DECIMAL | {"precision": 4}, "decimal"),
+        (DECIMAL | {"scale": 2}, ""),
+        (DECIMAL | {"precision": 0}, ""),
+        (DECIMAL | {"precision": 4.0}, ""),
+        (DECIMAL | {"precision": True}, ""),
+        (DECIMAL | {"precision": 3, "scale": 4}, ""),
+        (DECIMAL | {"precision": 3, "scale": -1}, ""),
+        (DECIMAL | {"precision": 1 << 40, "scale": 1 << 40}, ""),
+        (DECIMAL | {"type": "fixed", "name": "F", "size": 4, "precision": 9}, "decimal"),
+        (DECIMAL | {"type": "fixed", "name": "F", "size": 4, "precision": 10}, ""),  # ten digits need five bytes
+        (DECIMAL | {"type": "string", "precision": 4}, ""),
         ({"type": "long", "logicalType": 7}, ""),
     ],
 )
@@ -142,6 +151,6 @@ def test_a_logical_type_that_is_invalid_is_none(schema: Schema, logical: str) ->
 
 def test_types_that_values_can_be_read_as() -> None:
     assert find_readings(parse_schema("string")) == ("string", "binary", "timestamp")
-    assert find_readings(parse_schema({"type": "bytes", "logicalType": "decimal"})) == ("double", "long")
+    assert find_readings(parse_schema(DECIMAL | {"precision": 4})) == ("double", "long")
     assert find_readings(parse_schema("bytes")) == ("binary", "string")
     assert find_readings(parse_schema("null")) == find_readings(parse_schema(make())) == ()

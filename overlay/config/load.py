@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -114,13 +115,20 @@ def _sign(entry: os.DirEntry[str]) -> tuple[str, int, int] | None:
     return entry.path, facts.st_mtime_ns, facts.st_size
 
 
-def _sign_all(folder: FilePath) -> Iterator[tuple[str, int, int]]:
-    """Yield what `sign` says of each file in a folder and its folders."""
+def _sign_all(folder: FilePath, above: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple[str, int, int]]:
+    """Yield what `sign` says of each file in a folder and its folders. `above`: the folders around it, by device and
+    inode. A link that leads back to one of these is not followed, nor one that leads nowhere.
+    """
     for entry in _scan(folder):
-        if entry.is_dir():
-            yield from _sign_all(FilePath(entry.path))
-        elif (facts := _sign(entry)) is not None:
-            yield facts
+        try:
+            facts = entry.stat()
+        except OSError:
+            continue
+        own = (facts.st_dev, facts.st_ino)
+        if not stat.S_ISDIR(facts.st_mode):
+            yield entry.path, facts.st_mtime_ns, facts.st_size
+        elif own not in above:
+            yield from _sign_all(FilePath(entry.path), (*above, own))
 
 
 def _scan(folder: FilePath) -> list[os.DirEntry[str]]:

@@ -6,10 +6,11 @@ They are not in the model, because each error names the field to change.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
-from overlay.field import FieldKind
+from overlay.errors import SchemaError
+from overlay.field import Field, FieldKind
 from overlay.filter.fields import FIELDS
 from overlay.filter.nodes import Section
 from overlay.subject import SubjectRule, intersects
@@ -68,15 +69,32 @@ def _check_values(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
     if stream.values.format is ValueFormat.JSON:
         return
     finders = stream.values.make_finders()
+    found: list[tuple[Path, str]] = []
+    fields: list[Field] = []
     for name, entry in stream.properties.items():
         source = entry.source
         if source is not None and source.kind is FieldKind.VALUE:
+            fields.append(source)
             for path, message in check_field(finders, source, entry.type):
-                yield ("properties", name, *(path or ("from",))), message
+                found.append((("properties", name, *(path or ("from",))), message))
     for place, template in (("subject", stream.subject.template), ("filter_value", stream.filter_value.template)):
         for field in SubjectRule.from_template(template).fields if template else ():
             if field.kind is FieldKind.VALUE:
-                yield from (((place, "template"), message) for _, message in check_field(finders, field))
+                fields.append(field)
+                found += (((place, "template"), message) for _, message in check_field(finders, field))
+    yield from found
+    if fields and not found:
+        yield from _check_programs(stream, fields)
+
+
+def _check_programs(stream: StreamConfig, fields: Iterable[Field]) -> Iterator[tuple[Path, str]]:
+    """Check that the schemas can be followed to all fields of values together. A session that found this out would end,
+    and with it all streams of its shard.
+    """
+    try:
+        stream.values.compile_programs(fields)
+    except SchemaError as error:
+        yield ("values", "schemas" if stream.values.is_framed else "schema"), str(error)
 
 
 def _check_reach(stream: StreamConfig) -> Iterator[tuple[Path, str]]:

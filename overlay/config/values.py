@@ -23,6 +23,8 @@ from .document import Path
 from .model import Model
 
 SCHEMA_SUFFIX = ".avsc"
+MOST_NESTED = 200
+"""Most brackets of a schema within each other. pydantic writes no config with more than some 250."""
 
 
 class ValueFormat(StrEnum):
@@ -137,6 +139,22 @@ class ValuesConfig(Model):
             case _:
                 return []
 
+    def compile_programs(self, fields: Iterable[RecordField]) -> None:
+        """Compile what finds these fields of the values, as the scan does at its start.
+
+        Raises SchemaError if a schema is too large for that.
+        """
+        # only here: most folders have no schemas, and commands that load them need no numpy
+        from overlay.scan.avro.program import compile_program as compile_avro
+        from overlay.scan.plan import make_plan
+        from overlay.scan.protobuf.program import compile_program as compile_protobuf
+
+        paths = make_plan(fields).paths
+        if self.format is ValueFormat.AVRO:
+            compile_avro(self.types, paths, is_framed=self.is_framed)
+        elif self.format is ValueFormat.PROTOBUF:
+            compile_protobuf(self.messages, paths, is_framed=self.is_framed)
+
 
 def _find_avro(root: Type, path: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     return [(type.title, avro.find_readings(type)) for type in find_types(root, path)]
@@ -197,17 +215,37 @@ def _read_file(format: ValueFormat, file: FilePath) -> Schema:
         return _read_avro(data) if format is ValueFormat.AVRO else _read_protobuf(data)
     except json.JSONDecodeError as error:
         raise SchemaError(f"{file}:{error.lineno}:{error.colno} is not JSON: {error.msg}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise SchemaError(f"{file} is not JSON: {error}") from error
     except SchemaError as error:
         raise SchemaError(f"{file}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        # text that is no UTF-8, a number of too many digits, too many brackets
+        raise SchemaError(f"{file} is not JSON that can be read: {error}") from error
 
 
 def _read_avro(data: bytes) -> Schema:
     schema: Any = json.loads(data)
+    _check_nesting(schema)
     parse_schema(schema)
     # a schema that is the name of a type would be taken for the name of a file
     return schema if isinstance(schema, dict) else tuple(schema) if isinstance(schema, list) else {"type": schema}
+
+
+def _check_nesting(schema: object) -> None:
+    """Raise SchemaError if a schema of a file of its own is nested too deeply. Of one in a stream's file, the reader of
+    YAML has counted the levels.
+    """
+    level = [schema]
+    for _ in range(MOST_NESTED):
+        if not level:
+            return
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list | tuple)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise SchemaError(f"the schema is nested too deeply: {MOST_NESTED} levels of brackets are the most")
 
 
 def _read_protobuf(data: bytes) -> Schema:

@@ -20,6 +20,7 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.arrays import Ints
 from overlay.config.stream import StreamConfig
+from overlay.config.values import ValueFormat
 from overlay.index.ledger.ledger import Ledger
 from overlay.jobs import Jobs
 from overlay.kafka.admin import Admin
@@ -27,7 +28,9 @@ from overlay.kafka.fetcher import Fetched, Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Addressing, make_addressing
+from overlay.match.formats import make_format
 from overlay.match.record_slice import RecordSlice, keep
+from overlay.scan.values import DeclaredFormat
 from overlay.waits import run_all
 
 NEAR = 500
@@ -68,6 +71,8 @@ class Refetch:
     admin: Admin
     streams: Mapping[str, StreamConfig]
     locates: Mapping[str, Locate]
+    _formats: dict[str, DeclaredFormat | None] = field(default_factory=dict, init=False)
+    """The formats of the streams' values, by stream name; made when a stream is first read."""
 
     async def read(self, wanted: Mapping[str, Ints], jobs: Jobs) -> Recalled:
         """Read the records with these stream sequences (ascending, by stream) from Kafka. Sequences
@@ -104,14 +109,23 @@ class Refetch:
         sequences, offsets = sequences[there], offsets[there]
         cuts = np.flatnonzero(np.diff(offsets) > NEAR) + 1
         stretches = [part for part in np.split(np.arange(offsets.size), cuts) if part.size]
-        config, gate = self.streams[stream], asyncio.Semaphore(AT_ONCE)
-        decoding = _Decoding(make_addressing(config), source, jobs)
+        gate = asyncio.Semaphore(AT_ONCE)
+        decoding = _Decoding(await self._make_addressing(stream, jobs), source, jobs)
 
         async def read(part: Ints) -> list[RecordSlice]:
             async with gate:
                 return await self._read_stretch(fetcher, decoding, sequences[part], offsets[part])
 
         return [piece for pieces in await run_all(map(read, stretches)) for piece in pieces]
+
+    async def _make_addressing(self, stream: str, jobs: Jobs) -> Addressing:
+        """Return the decoder of a stream's records. Its schemas are parsed once, in the thread of `jobs`: many of them
+        would hold the event loop up.
+        """
+        config = self.streams[stream]
+        if config.values.format is not ValueFormat.JSON and stream not in self._formats:
+            self._formats[stream] = await jobs.run(make_format, config.values)
+        return make_addressing(config, self._formats.get(stream))
 
     async def _read_stretch(
         self, fetcher: Fetcher, decoding: _Decoding, sequences: Ints, offsets: Ints

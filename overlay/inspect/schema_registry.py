@@ -81,7 +81,7 @@ class SchemaRegistry:
         for version in self._list_versions(f"{path}?deleted=true"):
             known = self._ask(f"{path}/{version}?deleted=true")
             try:
-                file = folder / f"{int(known['id'])}{SCHEMA_SUFFIX}"
+                file = folder / f"{_read_id(known)}{SCHEMA_SUFFIX}"
                 if file.exists():
                     yield file, False
                     continue
@@ -95,7 +95,7 @@ class SchemaRegistry:
 
     def _list_versions(self, path: str) -> list[int]:
         versions = self._ask(path)
-        if not isinstance(versions, list) or not all(isinstance(each, int) for each in versions):
+        if not isinstance(versions, list) or not all(type(each) is int for each in versions):
             raise RegistryError(f"{self._url}{path}: the answer is none of a schema registry: {versions!r:.100}")
         return versions
 
@@ -142,12 +142,18 @@ _AGAIN = "Schemas that are files already stay in use; run the command again when
 
 
 def _check_url(url: str) -> None:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        # without the URL: it may have a password
+        raise RegistryError(f"the URL of the schema registry cannot be read: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RegistryError(f"{url!r} is no URL of a schema registry, such as http://localhost:8081")
     if parts.username is not None or parts.password is not None:
         # not repeated in the message: it has a password
         raise RegistryError(f"the URL has a user in it, which the list of processes shows. Write -X {USER}=env:NAME")
+    if not _PRINTABLE.fullmatch(url):
+        raise RegistryError(f"{url!r} has characters that no URL has. Write them as %XX, in a host name as xn--")
     if parts.query or parts.fragment:
         raise RegistryError(f"{url!r} has more than the address of a schema registry. Leave out what follows the path")
 
@@ -165,10 +171,13 @@ def _make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follows no redirect: the request, with its credentials, is for the registry's address alone."""
 
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    # not redirect_request: before that is called, the address is taken apart, which raises ValueError for some
+    def http_error_302(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
     ) -> None:
         return None
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _explain(error: urllib.error.HTTPError) -> str:
@@ -179,9 +188,19 @@ def _explain(error: urllib.error.HTTPError) -> str:
         case 404:
             return "the registry has no such subject or version (404). Most are named TOPIC-value"
         case code if 300 <= code < 400:
-            return f"the registry is at another address ({code}): {error.headers.get('Location', 'not said')}"
+            return f"the registry is at another address ({code}): {error.headers.get('Location', 'not said')!r:.200}"
         case code:
             return f"the registry answers with status {code}. {_AGAIN}"
+
+
+def _read_id(known: Any) -> int:
+    """Return the id of a version's schema. Raises SchemaError for one that no value can have in front: the service would
+    refuse a folder with a file of that name.
+    """
+    id = known["id"]
+    if type(id) is not int or not 0 <= id < 1 << 32:
+        raise SchemaError(f"{id!r:.100} is no id of a schema. Ids are whole numbers of 32 bits")
+    return id
 
 
 def _parse(known: Any) -> object:

@@ -45,9 +45,11 @@ class Addressed:
         return {reason.value: int(n) for reason, n in zip(REASONS, counts, strict=False) if n}
 
 
-def make_addressing(stream: StreamConfig) -> Addressing:
-    """Return the decoder of a stream's records."""
-    return Addressing(stream.subject.rule, stream.patterns, values=make_format(stream.values))
+def make_addressing(stream: StreamConfig, values: DeclaredFormat | None = None) -> Addressing:
+    """Return the decoder of a stream's records. `values`: the format of its values, for a caller that keeps it: to make
+    one, all schemas of the stream are parsed.
+    """
+    return Addressing(stream.subject.rule, stream.patterns, values=values or make_format(stream.values))
 
 
 class Addressing:

@@ -38,11 +38,15 @@ XERIAL_HEADER = 16
 
 
 class Arena:
-    """A growing buffer for the decompressed records of one slice. `size` and `limit` are bytes."""
+    """A growing buffer for the decompressed records of one slice. `size` and `limit` are bytes.
+
+    The records end below the limit. `buf` is beyond it only while texts of a slice need more room.
+    """
 
     def __init__(self, size: int = 4 << 20, limit: int = 128 << 20) -> None:
-        self.buf: Bytes = np.empty(size, np.uint8)
         self.limit = limit
+        self._size = min(size, limit)
+        self.buf: Bytes = np.empty(self._size, np.uint8)
 
     def put(self, at: int, codec: int, data: Bytes) -> int | Fault:
         """Decompress `data` to position `at`. Return the position after it, or a Fault (CODEC,
@@ -56,7 +60,8 @@ class Arena:
             return Fault.CODEC
         while True:
             try:
-                return at + int(decompress(data, self.buf[at:]))
+                # room for texts, which may be beyond the limit, is none for records
+                return at + int(decompress(data, self.buf[at : self.limit]))
             except (cramjam.DecompressionError, ValueError) as error:
                 if not _is_full(error):
                     return Fault.DECOMPRESS
@@ -68,12 +73,19 @@ class Arena:
         bytes below `at` are kept.
         """
         if at + room > self.buf.size:
-            larger = np.empty(max(at + room, self.buf.size * 2), np.uint8)
+            larger = np.empty(max(at + room, min(self.buf.size * 2, self.limit)), np.uint8)
             larger[:at] = self.buf[:at]
             self.buf = larger
         return self.buf
 
+    def trim(self) -> None:
+        """Replace a buffer that is beyond the limit. Call when its slice is not read any more."""
+        if self.buf.size > self.limit:
+            self.buf = np.empty(self._size, np.uint8)
+
     def _copy(self, at: int, data: Bytes) -> int | Fault:
+        if at + data.size > self.limit:
+            return Fault.TOO_LARGE
         while at + data.size > self.buf.size:
             if not self._grow(at):
                 return Fault.TOO_LARGE

@@ -145,6 +145,7 @@ class Decoder:
                 source, count, fault = buf, self._gather_plain(batches[at:]), Fault.NONE
             if count:
                 walked = yield from self._walk(source, batches[at : at + count], position, stop)
+                self._arena.trim()
                 at += walked
             if fault and (not count or walked == count):
                 yield _malformed(batches[at], fault)

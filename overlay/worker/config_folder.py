@@ -33,18 +33,25 @@ async def watch_folder(folder: Path, take: Callable[[Loaded], None], every: floa
     taken = seen = sign(folder)
     while True:
         await asyncio.sleep(every)
-        before, seen = seen, await asyncio.to_thread(sign, folder)
-        if seen == taken or seen != before:
-            continue
-        taken = seen
         try:
-            loaded = await asyncio.to_thread(load, folder)
+            before, seen = seen, await asyncio.to_thread(sign, folder)
+            if seen == taken or seen != before:
+                continue
+            taken = seen
+            await _read_again(folder, take)
         except ConfigError as error:
             log.error("the folder has changed and cannot be read; everything runs as it was", reason=str(error))
-            continue
-        for problem in loaded.problems:
-            log.error("config problem", problem=str(problem))
-        for warning in loaded.warnings:
-            log.warning("config warning", warning=str(warning))
-        log.info("the folder has changed", streams=len(loaded.streams), consumers=len(loaded.consumers))
-        take(loaded)
+        except Exception:
+            # the watch is one task for the life of the process: without it, no later change would be read
+            log.exception("an error that was not foreseen; the next change of the folder is awaited")
+
+
+async def _read_again(folder: Path, take: Callable[[Loaded], None]) -> None:
+    """Pass the folder's configs to `take`. Raises ConfigError if overlay.yaml is bad."""
+    loaded = await asyncio.to_thread(load, folder)
+    for problem in loaded.problems:
+        log.error("config problem", problem=str(problem))
+    for warning in loaded.warnings:
+        log.warning("config warning", warning=str(warning))
+    log.info("the folder has changed", streams=len(loaded.streams), consumers=len(loaded.consumers))
+    take(loaded)

@@ -30,6 +30,8 @@ ORDER = {
     ],
 }
 SCHEMA = json.dumps(ORDER)
+NESTED = json.dumps({**ORDER, "doc": json.loads("[" * 250 + "]" * 250)})
+"""More brackets than pydantic writes, in a member that Avro does not look at."""
 FILE = "values: {format: avro, schema: schemas/order.avsc}\n"
 IDS = "values: {format: avro, schemas: schemas/orders}\n"
 FILES = {"schemas/order.avsc": SCHEMA, "schemas/orders/7.avsc": SCHEMA}
@@ -141,6 +143,12 @@ def test_problems_of_compiled_schemas(text: str, place: str, words: str, tmp_pat
         ("values: {format: avro, schema: latin.avsc}\n", "3:32: values.schema", "latin.avsc is not JSON"),
         ("values: {format: avro, schema: deep.avsc}\n", "3:32: values.schema", "deep.avsc is not JSON"),
         (
+            "values: {format: avro, schema: nested.avsc}\n",
+            "3:32: values.schema",
+            "nested.avsc: the schema is nested too",
+        ),
+        ("values: {format: avro, schema: digits.avsc}\n", "3:32: values.schema", "digits.avsc is not JSON that can be"),
+        (
             "values: {format: avro, schema: wrong.avsc}\n",
             "3:32: values.schema",
             "field 'x' of record R has the unknown",
@@ -166,6 +174,8 @@ def test_problems(text: str, place: str, words: str, tmp_path: Path) -> None:
     files = {
         "bad.avsc": "{\n",
         "deep.avsc": "[" * 100_000,
+        "nested.avsc": NESTED,
+        "digits.avsc": SCHEMA.replace('"long"', '{"type": "long", "x": ' + "1" * 5_000 + "}"),
         "wrong.avsc": '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "lnog"}]}',
     }
     write_folder(tmp_path, {})
@@ -196,3 +206,64 @@ def test_a_changed_schema_is_a_change_of_the_folder(tmp_path: Path) -> None:
     assert sign(tmp_path) != before
     assert first.streams["S"] != second.streams["S"]
     assert identify(first).digest != identify(second).digest
+
+
+def test_a_schema_as_deep_as_may_be_has_an_identity(tmp_path: Path) -> None:
+    nested = json.dumps({**ORDER, "doc": json.loads("[" * 198 + "]" * 198)})
+    loaded = read(tmp_path, IDS, {"schemas/orders/7.avsc": nested})
+    assert loaded.problems == ()
+    assert identify(loaded).digest
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "of"),
+    [(FILE, "id", "avro"), (IDS, "id", "avro"), (PROTOBUF, "total", "protobuf")],
+)
+def test_a_schema_that_is_too_large_for_the_scan(
+    values: str, field: str, of: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A session that found it out would end, again and again."""
+    write_compiled(tmp_path)
+    text = values + "subject: {template: 's.{value:" + field + "}'}\n"
+    assert read(tmp_path, text).problems == ()
+    monkeypatch.setattr(f"overlay.scan.{of}.program.MOST_ROWS", 0)
+    loaded = read(tmp_path, text)
+    (problem,) = loaded.problems
+    assert problem.field == ("values.schemas" if values == IDS else "values.schema")
+    assert "the schema is too large to follow" in problem.message
+    assert list(loaded.streams) == ["FLIGHTS"]
+
+
+def test_records_that_name_each_other_in_a_long_chain(tmp_path: Path) -> None:
+    """Nested by names alone, each text within the next: more levels than Python calls functions within each other."""
+    first = {"type": "record", "name": "R0", "fields": []}
+    chain = [
+        first,
+        *({**first, "name": f"R{i}", "fields": [{"name": "f", "type": f"R{i - 1}"}]} for i in range(1, 3_000)),
+    ]
+    fields = [{"name": "n", "type": "int"}, *({"name": f"f{i}", "type": each} for i, each in enumerate(chain))]
+    schema = {
+        "type": "record",
+        "name": "Root",
+        "fields": [
+            {"name": "types", "type": {"type": "record", "name": "Types", "fields": fields}},
+            {"name": "last", "type": "R2999"},
+            {"name": "id", "type": "long"},
+        ],
+    }
+    loaded = read(tmp_path, FILE + declare("id", "long"), {"schemas/order.avsc": json.dumps(schema)})
+    assert loaded.problems == ()
+
+
+def test_links_that_lead_back_or_nowhere_are_not_followed(tmp_path: Path) -> None:
+    read(tmp_path, FILE)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "8.avsc").write_text(SCHEMA, encoding="utf-8")
+    schemas = tmp_path / "schemas"
+    before = sign(tmp_path)
+    for name, target in (("a", "a"), ("b", "."), ("c", "."), ("d", "none"), ("e", "../outside")):
+        (schemas / name).symlink_to(target)
+    found = sign(tmp_path)
+    assert {Path(path).name for path, *_ in found} == {Path(path).name for path, *_ in before} | {"8.avsc"}
+    assert len(found) < 50

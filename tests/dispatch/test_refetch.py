@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
 
+from overlay.arrays import Ints
+from overlay.avro import Type, parse_schema
 from overlay.config import StreamConfig
 from overlay.dispatch import refetch as refetch_module
 from overlay.dispatch.refetch import Recalled, Refetch, locate_in
 from overlay.jobs import Jobs
 from overlay.kafka.admin import connect
 from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.log_position import TopicPartition
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import produce
 
@@ -67,3 +71,33 @@ def test_what_is_scattered_is_found_by_one_fetcher(
 def test_nothing_wanted_nothing_read(bootstrap: str, new_topic: NewTopicFixture) -> None:
     found = refetch(bootstrap, new_topic(), [])
     assert (found.pieces, found.gone) == ([], {})
+
+
+def test_the_schemas_of_a_stream_are_parsed_once_and_not_by_the_event_loop(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def note(schema: object) -> Type:
+        threads.append(threading.current_thread())
+        return parse_schema(schema)
+
+    monkeypatch.setattr("overlay.config.values.parse_schema", note)
+    topic = new_topic(partitions=2, retention_ms=-1)
+    values = {"format": "avro", "schema": {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}}
+    config = StreamConfig.model_validate(
+        {"name": "S", "topics": (topic,), "subject": {"template": "t.{value:a}"}, "values": values}
+    )
+
+    def locate(sequences: Ints) -> list[tuple[TopicPartition, Ints, Ints]]:
+        return [((topic, partition), sequences, sequences - 1) for partition in range(2)]
+
+    async def read() -> None:
+        async with connect({"bootstrap.servers": bootstrap}) as (admin, client), Jobs("decoding") as jobs:
+            reading = Refetch(client, admin, {"S": config}, {"S": locate})
+            for _ in range(2):
+                await reading.read({"S": np.array([1], np.int64)}, jobs)
+
+    asyncio.run(read())
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()

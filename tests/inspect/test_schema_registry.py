@@ -176,7 +176,7 @@ def test_a_redirect_is_not_followed(registry: Registry, tmp_path: Path) -> None:
     other = Registry()
     with serve(registry) as url, serve(other) as elsewhere:
         registry.answers["/subjects/Money/versions?deleted=true"] = 302, {"Location": elsewhere}, b""
-        with pytest.raises(RegistryError, match=f"at another address .302.: {elsewhere}"):
+        with pytest.raises(RegistryError, match=f"at another address .302.: '{elsewhere}'"):
             pull(url, "Money", tmp_path, **{"bearer.auth.token": "secret"})
     assert other.asked == []
 
@@ -190,7 +190,7 @@ def test_a_redirect_is_not_followed(registry: Registry, tmp_path: Path) -> None:
         (b"[]", "cannot be used: TypeError"),
         (b"{}", "cannot be used: KeyError: 'id'"),
         (b'{"id": 5, "schema": 7}', "cannot be used: TypeError"),
-        (b'{"id": "../../x", "schema": "\\"int\\""}', "cannot be used: ValueError"),
+        (b'{"id": "../../x", "schema": "\\"int\\""}', "'../../x' is no id of a schema"),
         (b'{"id": 5, "schema": "{\\"type\\": \\"recrod\\"}"}', "unknown type 'recrod'"),
         (b'{"id": 5, "schema": "\\"int\\"", "references": [7]}', "cannot be used: TypeError"),
         (b'{"id": 5, "schemaType": "PROTOBUF", "schema": "syntax"}', "only those of AVRO can be fetched: compile its"),
@@ -203,6 +203,14 @@ def test_what_cannot_be_used_is_named(registry: Registry, tmp_path: Path, body: 
         pull(url, "Money", tmp_path)
     assert words in str(caught.value)
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("location", ["http://[", "http://x\x1b[2J/", "ftp://x/"])
+def test_a_redirect_to_what_is_no_address(location: str, registry: Registry, tmp_path: Path) -> None:
+    registry.answers["/subjects/Money/versions?deleted=true"] = 302, {"Location": location}, b""
+    with serve(registry) as url, pytest.raises(RegistryError) as caught:
+        pull(url, "Money", tmp_path)
+    assert str(caught.value).isprintable()
 
 
 def test_a_subject_that_is_not_there(registry: Registry, tmp_path: Path) -> None:
@@ -221,6 +229,9 @@ def test_a_subject_that_is_not_there(registry: Registry, tmp_path: Path) -> None
         ("file:///etc", {}, "is no URL of a schema registry"),
         ("http://me:secret@localhost", {}, "the URL has a user in it"),
         ("http://localhost?x=1", {}, "Leave out what follows the path"),
+        ("http://[localhost", {}, "cannot be read: Invalid IPv6 URL"),
+        ("http://localhost/größe", {}, "has characters that no URL has"),
+        ("http://local host", {}, "has characters that no URL has"),
         ("http://localhost", {"sasl.password": "x"}, "there is no such setting. There are basic.auth.user.info,"),
         ("http://localhost", {"basic.auth.user.info": "a:b", "bearer.auth.token": "c"}, "one way to authenticate"),
         ("http://localhost", {"bearer.auth.token": "secret\n"}, "bearer.auth.token: a token has printable ASCII"),
@@ -269,3 +280,19 @@ def test_the_command(registry: Registry, tmp_path: Path, monkeypatch: pytest.Mon
     assert (first.exit_code, first.output) == (0, f"wrote {tmp_path / '1.avsc'}\n")
     assert (second.exit_code, second.output) == (0, f"kept {tmp_path / '1.avsc'}\n")
     assert wrong.exit_code == 2 and "write NAME=VALUE" in wrong.output
+
+
+@pytest.mark.parametrize("id", [-1, 1 << 32, True, 7.9, "7", None, [7]])
+def test_an_id_that_no_value_has_in_front_is_refused(id: Any, registry: Registry, tmp_path: Path) -> None:
+    """A file of that name would make a running service refuse the whole folder."""
+    registry.add("odd", id, MONEY)
+    with serve(registry) as url, pytest.raises(RegistryError, match=r"version 1 of subject odd .* no id of a schema"):
+        pull(url, "odd", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_largest_id(registry: Registry, tmp_path: Path) -> None:
+    registry.add("far", (1 << 32) - 1, MONEY)
+    registry.add("far", 0, MONEY)
+    with serve(registry) as url:
+        assert pull(url, "far", tmp_path) == [("4294967295.avsc", True), ("0.avsc", True)]

@@ -13,7 +13,18 @@ from overlay.avro import parse_schema
 from overlay.field import Field, FieldKind
 from overlay.inspect.formats import ValueFormat
 from overlay.inspect.formats import recognise as inspect
-from overlay.scan import MALFORMED, MISSING, UNDECODED, Decoder, Encoding, Records, decode, make_plan
+from overlay.scan import (
+    MALFORMED,
+    MISSING,
+    UNDECODED,
+    Decoder,
+    Encoding,
+    Fault,
+    Malformed,
+    Records,
+    decode,
+    make_plan,
+)
 from overlay.scan.avro.reader import AvroFormat
 from overlay.scan.codec import Arena
 from overlay.scan.values import recognise
@@ -178,6 +189,21 @@ def test_records_whose_texts_need_much_room_come_in_several_slices(monkeypatch: 
         assert seen == (lengths * 2)[start:]
         assert position == 2 * len(values)
         assert start or slices > 4
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_the_limit_of_a_batch_does_not_depend_on_texts_that_were_written_before(codec: int) -> None:
+    """A value near the limit needs more room for its texts than the limit. The next batch gets none of it."""
+    arena = Arena(256, 1 << 20)
+    decoder = Decoder(PLAN, arena=arena, values=AvroFormat({0: parse_schema(ORDER)}, is_framed=False))
+    before = build([Record(0, 0, None, encode_order("x" * 1_000_000), [])], codec=codec)
+    bomb = build([Record(1, 0, None, encode_order("x" * 1_200_000), [])], base_offset=1, codec=codec)
+    after = build([Record(2, 0, None, AVRO, [])], base_offset=2, codec=codec)
+    pieces = decoder.decode(np.frombuffer(before + bomb + after, np.uint8))
+    # each piece is looked at while it is valid
+    sizes = [piece.fault if isinstance(piece, Malformed) else piece.size[1].tolist() for piece in pieces]
+    assert sizes[:3] == [[1_000_002], Fault.TOO_LARGE, [5]]
+    assert arena.buf.size <= arena.limit
 
 
 def encode_order(text: str) -> bytes:

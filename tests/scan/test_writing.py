@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from overlay.scan.scalars import writing
 from overlay.scan.scalars.writing import MOST, UNDECIDED, write_decimal, write_double, write_long
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -97,3 +98,26 @@ def test_decimals(minus: bool, digits: int, power: int) -> None:
     assert text is not None
     json.loads(text)
     assert Decimal(text) == Decimal(-digits if minus else digits).scaleb(power)
+
+
+def test_doubles_left_to_python_are_spelled_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer may fill a slice with them."""
+    spelled: list[float] = []
+
+    def note(double: float) -> str:
+        spelled.append(double)
+        return repr(double)
+
+    monkeypatch.setattr(writing, "repr", note, raising=False)
+    doubles = [5e-324, -2.2250738585072011e-308, 5e-324, 1.5, 3e-320] * 200
+    buf = np.zeros(MOST * len(doubles), np.uint8)
+    buf.reshape(-1, MOST)[:, :8] = np.array(doubles).view(np.uint8).reshape(-1, 8)
+    at = np.arange(len(doubles))[None, :] * MOST
+    size = np.full((1, len(doubles)), writing.LEFT)
+    size[0, 3::5] = 8  # of another kind: left as it is
+    size[0, -5:] = writing.LEFT
+    writing.spell_left(buf, at, size, np.zeros(1, np.int64), 0, len(doubles) - 5)
+    found = [buf[place : place + length].tobytes() for place, length in zip(at[0], size[0].clip(0), strict=True)]
+    wanted = [b"5e-324", b"-2.225073858507201e-308", b"5e-324", np.float64(1.5).tobytes(), b"3e-320"]
+    assert found == wanted * 199 + [b""] * 5
+    assert len(spelled) == 3

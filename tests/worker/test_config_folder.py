@@ -5,8 +5,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from overlay.config import Loaded
 from overlay.config.load import sign
+from overlay.worker import config_folder
 from overlay.worker.config_folder import watch_folder
 from tests.config.folders import CONSUMER, write_folder
 
@@ -48,6 +51,29 @@ async def test_a_service_file_that_breaks_stops_nothing(tmp_path: Path) -> None:
         await asyncio.sleep(5 * EVERY_S)
         assert found.empty()
         (tmp_path / "overlay.yaml").write_text(good)
+        (tmp_path / "consumers" / "late.yaml").write_text(CONSUMER + "description: x\n")
+        loaded = await asyncio.wait_for(found.get(), 10)
+        assert loaded.consumers["FLIGHTS", "late"].description == "x"
+
+
+@pytest.mark.parametrize("place", ["load", "sign"])
+async def test_an_error_that_was_not_foreseen_ends_no_watch(
+    place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The watch is one task for the life of the process."""
+    write_folder(tmp_path, {})
+    failed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    async with watch(tmp_path) as found:
+        with monkeypatch.context() as patched:
+
+            def fail(_folder: Path) -> Loaded:
+                loop.call_soon_threadsafe(failed.set)
+                raise RuntimeError("not foreseen")
+
+            patched.setattr(config_folder, place, fail)
+            write_folder(tmp_path, {"consumers/late.yaml": CONSUMER})
+            await asyncio.wait_for(failed.wait(), 10)
         (tmp_path / "consumers" / "late.yaml").write_text(CONSUMER + "description: x\n")
         loaded = await asyncio.wait_for(found.get(), 10)
         assert loaded.consumers["FLIGHTS", "late"].description == "x"

@@ -322,13 +322,24 @@ class _Compiler:
 
     def _is_empty(self, type: Type) -> bool:
         """Return whether values of a type have no bytes. If they have, each has one or more."""
-        if type.kind is not Kind.RECORD:
-            return type.kind is Kind.NULL or (type.kind is Kind.FIXED and type.size == 0)
-        if type not in self._empty:
+        # without recursion: records that name each other may form a chain of any length
+        left = [type] if type.kind is Kind.RECORD and type not in self._empty else []
+        while left:
+            record = left[-1]
             # meanwhile, for a record that contains itself at once: it has no values at all
-            self._empty[type] = False
-            self._empty[type] = all(self._is_empty(part) for _, part in type.fields)
-        return self._empty[type]
+            self._empty.setdefault(record, False)
+            parts = dict.fromkeys(part for _, part in record.fields if part.kind is Kind.RECORD)
+            unknown = [part for part in parts if part not in self._empty]
+            left += unknown
+            if not unknown:
+                self._empty[left.pop()] = all(self._has_no_bytes(part) for _, part in record.fields)
+        return self._has_no_bytes(type)
+
+    def _has_no_bytes(self, type: Type) -> bool:
+        """Return what `_is_empty` does of a type that is no record, or of a record that was looked at."""
+        if type.kind is Kind.RECORD:
+            return self._empty[type]
+        return type.kind is Kind.NULL or (type.kind is Kind.FIXED and type.size == 0)
 
     def write_routines(self) -> None:
         """Write the routines that are called, and those that these call, and put their places into

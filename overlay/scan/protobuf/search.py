@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlay.arrays import Bytes, Int, Ints
+from overlay.arrays import Bool, Bytes, Int, Ints
 from overlay.kernels import kernel
 from overlay.scan.borrow import borrow
 from overlay.scan.scalars.writing import (
@@ -145,26 +145,35 @@ def _find_type(buf: Bytes, pos: Int, stop: Int, ids: Ints, places: Ints, bounds:
     if pos > stop or raw & np.uint64(1) != np.uint64(0) or count > _MOST_INDEXES:
         return np.int64(MALFORMED), pos
     type = np.int64(np.searchsorted(ids, id))
+    if type >= ids.size or ids[type] != id:
+        return np.int64(UNDECODED), pos
+    after = pos
+    for _ in range(count):
+        _, after = _read_raw(buf, after, stop)
+    if after > stop:
+        return np.int64(MALFORMED), pos
     while type < ids.size and ids[type] == id:
-        after = _pass_place(buf, pos, stop, count, places, bounds[type], bounds[type + 1])
-        if after > stop:
-            return np.int64(MALFORMED), pos
-        if after >= 0:
+        # the indexes are compared only with as many: a schema may have thousands of types
+        first = bounds[type]
+        if max(count, 1) == bounds[type + 1] - first and _is_place(buf, pos, stop, count, places, first):
             return type, after
         type += 1
     return np.int64(UNDECODED), pos
 
 
 @kernel
-def _pass_place(buf: Bytes, pos: Int, stop: Int, count: Int, places: Ints, first: Int, last: Int) -> Int:
-    """Return the position after `count` indexes if they are places[first:last], -1 if they are
-    others, LOST if they pass `stop`. No indexes mean the first message.
+def _is_place(buf: Bytes, pos: Int, stop: Int, count: Int, places: Ints, first: Int) -> Bool:
+    """Return whether the `count` indexes at `pos` are those from places[first] on. No indexes mean the first
+    message.
     """
-    same = max(count, 1) == last - first and (count > 0 or places[first] == 0)
+    if count == 0:
+        is_first: Bool = places[first] == 0
+        return is_first
     for i in range(count):
         raw, pos = _read_raw(buf, pos, stop)
-        same = same and raw == np.uint64(places[first + i]) << np.uint64(1)
-    return pos if same or pos > stop else np.int64(-1)
+        if raw != np.uint64(places[first + i]) << np.uint64(1):
+            return False
+    return True
 
 
 @kernel

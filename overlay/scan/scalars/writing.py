@@ -223,11 +223,18 @@ def write_real(buf: Bytes, pos: Int, width: Int, at: Int) -> Int:
 def spell_left(buf: Bytes, at: Ints, size: Ints, slots: Ints, low: int, high: int) -> None:
     """Write the doubles of the records low:high that kernels have left, and their sizes."""
     for slot in slots.tolist():
-        for row in (low + np.flatnonzero(size[slot, low:high] == LEFT)).tolist():
-            place = int(at[slot, row])
-            text = repr(float(buf[place : place + 8].view(np.float64)[0])).encode()
-            buf[place : place + len(text)] = np.frombuffer(text, np.uint8)
-            size[slot, row] = len(text)
+        rows = low + np.flatnonzero(size[slot, low:high] == LEFT)
+        if not rows.size:
+            continue
+        # at once and each double once: a producer decides how many there are
+        places = at[slot, rows][:, None]
+        bits, which = np.unique(buf[places + np.arange(8)].view(np.uint64), return_inverse=True)
+        texts = [repr(double).encode() for double in bits.view(np.float64).tolist()]
+        # S pads with zeros, for which MOST bytes are kept as well
+        table = np.array(texts, f"S{MOST}").view(np.uint8).reshape(-1, MOST)
+        which = which.ravel()
+        buf[places + np.arange(MOST)] = table[which]
+        size[slot, rows] = np.array([len(text) for text in texts])[which]
 
 
 @kernel
