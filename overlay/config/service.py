@@ -63,6 +63,8 @@ def _check_host(text: str) -> str:
 
 
 def _check_token(text: str) -> str:
+    if text.startswith(("env:", "file:")):
+        raise ValueError("a token is no reference to a variable or a file, but ${VARIABLE} may stand for it")
     # 16 characters of base64 are 96 bits; blanks and other scripts are cut or changed on their way through headers
     if text and not _TOKEN.fullmatch(text):
         raise ValueError(
@@ -271,8 +273,8 @@ class TopicsConfig(Model):
     """Topics that clients may name for answers, beside `<prefix>.replies` and `<prefix>.replies.*`. `name.*` allows every
     topic whose name begins with `name.`"""
     requests: bool = False
-    """Whether requests that change no consumer are also taken from `<prefix>.requests`, for clients without the right to
-    write to `<prefix>.control`."""
+    """Whether requests that change no consumer but a client's ordered ones are also taken from `<prefix>.requests`, for
+    clients without the right to write to `<prefix>.control`."""
 
 
 class RequestsConfig(Model):

@@ -174,6 +174,7 @@ KAFKA = "kafka:\n  bootstrap.servers: a:1\n"
         ),
         (KAFKA + "http: {hosts: ['a:1']}\n", "3:16: http.hosts[0]: ", "and no port"),
         (KAFKA + "http: {token: short}\n", "3:15: http.token: ", "at least 16"),
+        (KAFKA + "http: {token: 'file:/run/secrets/token'}\n", "3:15: http.token: ", "no reference"),
         (KAFKA + "http: {tls_key: a.pem}\n", "3:17: http.tls_key: ", "needs tls_certificate too"),
         (KAFKA + "http: {tls_certificate: a.pem}\n", "3:25: http.tls_certificate: ", "needs tls_key too"),
     ],
