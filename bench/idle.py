@@ -80,9 +80,9 @@ def _look(orders: Orders, side: _Side, interval_s: float) -> _Rest:
     """Start a service, and look at its process while it has nothing to do, for so many seconds."""
     with make_crowd(orders, side.consumers, OUTPUTS) as crowd, crowd.run() as id:
         process = psutil.Process(id)
-        time.sleep(SETTLE * interval_s)
+        time.sleep(SETTLE * interval_s)  # what it does at its start is not looked at
         before, began = process.cpu_times(), time.perf_counter()
-        time.sleep(interval_s)
+        time.sleep(interval_s)  # the span that is measured
         after, seconds = process.cpu_times(), time.perf_counter() - began
         spent = after.user + after.system - before.user - before.system
         return _Rest(process.memory_full_info().uss, spent / seconds * 100)

@@ -134,7 +134,7 @@ class Sizing:
     def _look(self, url: str) -> Need:
         """Return what a service needs that has nothing to do, by a look of `latency_s` seconds."""
         before, began = read_metrics(url), time.perf_counter()
-        time.sleep(self.settings.latency_s)
+        time.sleep(self.settings.latency_s)  # the span that is measured
         after, ended = read_metrics(url), time.perf_counter()
         return Need(after[MEMORY], 100 * (after[PROCESSOR] - before[PROCESSOR]) / (ended - began))
 
@@ -193,7 +193,7 @@ def time_page(url: str) -> tuple[float, float]:
         _, former = _time(f"{url}/metrics")
         # a page that was written answers for a while; a new one has another processor time
         while (found := _time(f"{url}/metrics"))[1] == former:
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # no event tells that the page will be written anew
     finally:
         is_over.set()
         asking.join()

@@ -19,6 +19,7 @@ import pytest
 from supply.audit import Unreachable, ask, audit, make_request, read_answer
 from supply.locks import JARS, LOCK, SERVICE_LOCK, Package, read_jars, read_lock
 from supply.sbom import make_bills, write_bills
+from tests.support.http_server import serve_http
 
 from .tree import ROOT
 
@@ -118,16 +119,9 @@ def serve_database() -> Iterator[Database]:
         def log_message(self, format: str, *args: object) -> None:
             """Nothing is logged."""
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    serving = threading.Thread(target=server.serve_forever, args=(0.05,))
-    serving.start()
-    database.url = f"http://127.0.0.1:{server.server_port}/"
-    try:
+    with serve_http(HTTPServer(("127.0.0.1", 0), Handler)) as url:
+        database.url = f"{url}/"
         yield database
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()
 
 
 def test_known_vulnerabilities_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.support.http_server import serve_http
 
 CLIENT, SECRET = "overlay", "looking-glass"
 
@@ -79,13 +80,6 @@ def serve_tokens() -> Iterator[TokenEndpoint]:
         def log_message(self, format: str, *args: object) -> None:
             """Nothing is logged."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    serving = threading.Thread(target=server.serve_forever, args=(0.05,))
-    serving.start()
-    endpoint.url = f"http://127.0.0.1:{server.server_port}/token"
-    try:
+    with serve_http(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        endpoint.url = f"{url}/token"
         yield endpoint
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()

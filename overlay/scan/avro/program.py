@@ -17,8 +17,8 @@ property type can be read from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,7 @@ from overlay.arrays import Bytes, Ints
 from overlay.avro import Kind, Type
 from overlay.errors import SchemaError
 from overlay.scan.json.paths import Paths
+from overlay.scan.path_tree import PathNode, make_tree
 from overlay.scan.scalars.writing import MOST as MOST_NUMBER
 
 # columns of a row
@@ -117,7 +118,7 @@ def compile_program(schemas: Mapping[int, Type], paths: Paths, *, is_framed: boo
     Raises SchemaError if a schema needs too many rows.
     """
     compiler = _Compiler()
-    root = _plant(paths)
+    root = make_tree(paths)
     ids = sorted(schemas)
     entries = []
     for id in ids:
@@ -137,34 +138,6 @@ def compile_program(schemas: Mapping[int, Type], paths: Paths, *, is_framed: boo
         compiler.swell,
         max(MOST_NUMBER, *map(len, compiler.symbols), 0),
     )
-
-
-@dataclass(slots=True)
-class _Wish:
-    """A place in the tree of wanted paths: the slot of the path that ends here, -1 if none does, and
-    the steps that lead on.
-    """
-
-    slot: int = -1
-    steps: dict[str, _Wish] = field(default_factory=dict)
-
-    def list_slots(self) -> Iterable[int]:
-        """Yield the slots of all paths that end here or further on."""
-        if self.slot >= 0:
-            yield self.slot
-        for each in self.steps.values():
-            yield from each.list_slots()
-
-
-def _plant(paths: Paths) -> _Wish:
-    root = _Wish()
-    for p, slot in enumerate(paths.slots.tolist()):
-        wish = root
-        for step in range(int(paths.starts[p]), int(paths.starts[p + 1])):
-            text = paths.text[paths.bounds[step] : paths.bounds[step + 1]].tobytes().decode()
-            wish = wish.steps.setdefault(text, _Wish())
-        wish.slot = slot
-    return root
 
 
 class _Compiler:
@@ -201,7 +174,7 @@ class _Compiler:
         self.swell = max(self.swell, _SWELLS.get(op, 0))
         return len(self.rows) - 1
 
-    def write(self, type: Type, wish: _Wish | None, *, is_needed: bool) -> None:
+    def write(self, type: Type, wish: PathNode | None, *, is_needed: bool) -> None:
         """Write the rows for a value. `wish`: what is wanted of it. `is_needed`: whether the search
         goes on behind the value.
         """
@@ -222,16 +195,16 @@ class _Compiler:
             else:
                 self._put_answer(type, wish.slot)
 
-    def _put_absent(self, *wishes: _Wish) -> None:
+    def _put_absent(self, *wishes: PathNode) -> None:
         for wish in wishes:
             for slot in wish.list_slots():
                 self.put(ABSENT, slot)
 
-    def _put_other(self, wish: _Wish, bracket: bytes) -> None:
+    def _put_other(self, wish: PathNode, bracket: bytes) -> None:
         if wish.slot >= 0:
             self.put(OTHER, wish.slot, bracket[0])
 
-    def _write_record(self, type: Type, wish: _Wish, *, is_needed: bool) -> None:
+    def _write_record(self, type: Type, wish: PathNode, *, is_needed: bool) -> None:
         self._put_other(wish, b"{")
         names = [name for name, _ in type.fields]
         self._put_absent(*(step for name, step in wish.steps.items() if name not in names))
@@ -239,7 +212,7 @@ class _Compiler:
         for i, (name, part) in enumerate(type.fields):
             self.write(part, wish.steps.get(name), is_needed=is_needed or i < last)
 
-    def _write_union(self, type: Type, wish: _Wish | None, *, is_needed: bool) -> None:
+    def _write_union(self, type: Type, wish: PathNode | None, *, is_needed: bool) -> None:
         count = len(type.parts)
         choice = self.put(CHOOSE, count)
         for _ in range(count):

@@ -10,7 +10,7 @@ preorder, and so are their rows: what is below a node is a range of both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from overlay.arrays import Bytes, Ints
 from overlay.errors import SchemaError
 from overlay.protobuf import Field, Kind, Message, find_readings, is_time
 from overlay.scan.json.paths import Paths
+from overlay.scan.path_tree import PathNode, make_tree
 from overlay.scan.scalars.writing import MOST as MOST_NUMBER
 
 # columns of a node
@@ -116,7 +117,7 @@ def compile_program(
 
     Raises SchemaError if a type needs too many rows.
     """
-    compiler, wish = _Compiler(), _plant(paths)
+    compiler, wish = _Compiler(), make_tree(paths)
     ids: list[int] = []
     roots: list[int] = []
     places: list[tuple[int, ...]] = []
@@ -141,27 +142,6 @@ def compile_program(
     )
 
 
-@dataclass(slots=True)
-class _Wish:
-    """A place in the tree of wanted paths: the slot of the path that ends here, -1 if none does, and
-    the steps that lead on.
-    """
-
-    slot: int = -1
-    steps: dict[str, _Wish] = field(default_factory=dict)
-
-
-def _plant(paths: Paths) -> _Wish:
-    root = _Wish()
-    for p, slot in enumerate(paths.slots.tolist()):
-        wish = root
-        for step in range(int(paths.starts[p]), int(paths.starts[p + 1])):
-            text = paths.text[paths.bounds[step] : paths.bounds[step + 1]].tobytes().decode()
-            wish = wish.steps.setdefault(text, _Wish())
-        wish.slot = slot
-    return root
-
-
 class _Compiler:
     """Writes the nodes and rows of a program."""
 
@@ -174,12 +154,12 @@ class _Compiler:
         """The first row of the message type that is being written."""
         self._enums: dict[int, tuple[int, int]] = {}
 
-    def write_type(self, message: Message, wish: _Wish) -> int:
+    def write_type(self, message: Message, wish: PathNode) -> int:
         """Write the nodes of a message type of the schemas. Return the number of its own."""
         self._first = len(self.rows)
         return self.write(message, wish)
 
-    def write(self, message: Message, wish: _Wish) -> int:
+    def write(self, message: Message, wish: PathNode) -> int:
         """Write the node of a message and those below it. Return its number."""
         number, first = len(self.nodes), len(self.rows)
         node = [first, 0, 0, 0]
@@ -188,7 +168,7 @@ class _Compiler:
         oneofs = {message.fields[name].oneof for name in wanted} - {-1}
         for name, each in message.fields.items():
             if name in wanted or each.oneof in oneofs:
-                self._put(each, wanted.get(name, _Wish()))
+                self._put(each, wanted.get(name, PathNode()))
         node[1] = len(self.rows)
         for row in range(first, node[1]):
             below, step = self._below(row, message, wanted)
@@ -197,16 +177,16 @@ class _Compiler:
         node[2], node[3] = len(self.rows), len(self.nodes)
         return number
 
-    def _below(self, row: int, message: Message, wanted: Mapping[str, _Wish]) -> tuple[Message | None, _Wish]:
+    def _below(self, row: int, message: Message, wanted: Mapping[str, PathNode]) -> tuple[Message | None, PathNode]:
         """Return the message of a row that leads on, and what is wanted of it; None for another row."""
         number = self.rows[row][NUMBER]
         for name, step in wanted.items():
             each = message.fields[name]
             if each.number == number and step.steps and not each.is_repeated and each.kind is Kind.MESSAGE:
                 return each.message, step
-        return None, _Wish()
+        return None, PathNode()
 
-    def _put(self, each: Field, wish: _Wish) -> None:
+    def _put(self, each: Field, wish: PathNode) -> None:
         if len(self.rows) - self._first >= MOST_ROWS:
             raise SchemaError("the schema is too large to follow to the fields that are asked for")
         first, last = self._list_symbols(each) if each.kind is Kind.ENUM else (0, 0)
