@@ -29,6 +29,9 @@ from typing import Any
 import numba as nb
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
+AT_ONCE_S = 60.0
+"""Seconds within which processes count as compiling at the same time."""
+
 FindStamp = Callable[[FunctionType], str]
 
 
@@ -108,8 +111,12 @@ class Files(IndexDataCacheFile):  # type: ignore[misc]
             self._sweep(stem, name)
 
     def _sweep(self, stem: str, kept: str) -> None:
+        """Delete the function's files but `kept`. A file of the last minute stays: another process may
+        have written it at the same time, and be about to enter it into the index.
+        """
+        newest = Path(self._data_path(kept)).stat().st_mtime
         for path in Path(self._cache_path).glob(f"{stem}.*.nbc"):
-            if path.name != kept:
-                # deleted already, or owned by another user: then it only takes room
-                with contextlib.suppress(OSError):
+            # deleted already, or owned by another user: then it only takes room
+            with contextlib.suppress(OSError):
+                if path.name != kept and path.stat().st_mtime < newest - AT_ONCE_S:
                     path.unlink()

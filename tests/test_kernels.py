@@ -45,6 +45,20 @@ def test_a_signature_is_never_given_another_s_code(tmp_path: Path, monkeypatch: 
     assert [reader.load("int"), reader.load("float")] == ["code for int", None]
 
 
+def test_code_that_another_process_has_just_written_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes its entry for the first one, and deletes older files. The other's is about to be in the index."""
+    first, second = (Files(str(tmp_path), "f", "stamp") for _ in range(2))
+    save_index = first._save_index
+
+    def save_index_later(entries: dict[str, str]) -> None:
+        second.save("float", "code for float")
+        save_index({**first._load_index(), **entries})
+
+    monkeypatch.setattr(first, "_save_index", save_index_later)
+    first.save("int", "code for int")
+    assert [first.load("int"), first.load("float")] == ["code for int", "code for float"]
+
+
 def test_what_is_kept(tmp_path: Path) -> None:
     files = Files(str(tmp_path), "f", "stamp")
     for signature in ("int", "float", "int"):
@@ -53,6 +67,8 @@ def test_what_is_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.nbc"))) == 2
     changed = Files(str(tmp_path), "f", "another stamp")
     assert changed.load("int") is None
+    for path in tmp_path.glob("*.nbc"):
+        os.utime(path, (0, 0))
     changed.save("int", "new code")
     assert changed.load("int") == "new code" and len(list(tmp_path.glob("*.nbc"))) == 1
     assert not list(tmp_path.glob("*.tmp*"))
