@@ -47,18 +47,18 @@ Work = Callable[[Transactions, ShardState], Awaitable[None]]
 
 
 async def count_shards(admin: Admin, prefix: str) -> int:
-    """Return how many shards there are; 0 if no service has run with this prefix yet. Raises
-    SourceUnavailable."""
+    """Return how many shards there are: the partitions of the state topic; 0 if that is missing, since
+    no service has run with this prefix yet. Raises SourceUnavailable."""
     topic = state_topic(prefix)
     facts = (await admin.find_topics([topic], with_config=False)).get(topic)
     return facts.partitions if facts else 0
 
 
 async def read_states(client: AIOKafkaClient, admin: Admin, prefix: str) -> list[ShardState]:
-    """Return the state of every shard, by its number; empty if no service has run with this prefix
-    yet.
+    """Return the state of every shard, in the order of their numbers; empty if no service has run with
+    this prefix yet. No shard is taken over.
 
-    Raises SourceUnavailable, StateUnreadable.
+    Raises SourceUnavailable, StateUnreadable, SourceChanged (`read_state`).
     """
     topic, shards = state_topic(prefix), await count_shards(admin, prefix)
     return [(await read_state(client, admin, topic, shard, plain=True))[0] for shard in range(shards)]
@@ -69,13 +69,13 @@ async def _keep_generation(state: ShardState) -> int:
 
 
 async def amend(service: ServiceConfig, admin: Admin, change: Change, confirm: Confirm = _keep_generation) -> list[int]:
-    """Apply `change` to each shard it concerns, in one transaction each. Return these shards,
-    ascending.
+    """Commit what `change` returns to each shard for which that is not empty, as its owner and in a
+    transaction of its own. Return the numbers of these shards, ascending.
 
-    `confirm`: whether the change is still to be made; an operator's change always is.
-
-    Raises Fenced if the owners keep taking a shard back, SourceUnavailable if Kafka does not
-    answer, StateUnreadable. Shards that were changed before stay changed.
+    `confirm` returns the generation to write with, or None to try again (`Confirm`); without it, the
+    generation stays. Raises Fenced if the owners keep taking a shard back, SourceUnavailable if Kafka
+    does not answer, StateUnreadable, and what `change` and `confirm` raise. Shards that were changed
+    before stay changed.
     """
     client = await open_client(service.kafka)
     try:
@@ -96,8 +96,9 @@ async def amend_shard(
     change: Change,
     confirm: Confirm = _keep_generation,
 ) -> None:
-    """Apply `change` to one shard, which is taken over also for an empty delta. Raises Fenced,
-    SourceUnavailable, StateUnreadable, and what `change` raises."""
+    """Take over one shard and commit what `change` returns for its state, also an empty delta. `confirm`:
+    as in `amend`. Raises Fenced, SourceUnavailable, StateUnreadable, and what `change` and `confirm`
+    raise."""
 
     async def write(transactions: Transactions, state: ShardState) -> None:
         delta = Delta(generation=state.generation).merge(change(state))
@@ -115,11 +116,12 @@ async def own_shard(
     work: Work,
     confirm: Confirm = _keep_generation,
 ) -> None:
-    """Do `work` as the owner of a shard. Try again if the service takes the shard back meanwhile.
+    """Take over a shard and run `work` as its owner; the shard is released afterwards. Try again, up to
+    ATTEMPTS times within PATIENCE_S, if the service takes the shard back meanwhile (Fenced) or Kafka
+    does not answer (SourceUnavailable). The last of these errors is raised.
 
-    `work` may run again although it has succeeded, so it has to look at the state first. Raises
-    Fenced if the service keeps taking the shard back or `confirm` keeps returning None,
-    SourceUnavailable, and at once what else `work` or `confirm` raises.
+    `work` may run again although it has succeeded, so it has to look at the state first. A `confirm`
+    that returns None counts as Fenced (`Confirm`). Raises any other error of `work` or `confirm` at once.
     """
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type((Fenced, SourceUnavailable)),
@@ -142,14 +144,15 @@ def reset_stream(
     positions: Mapping[TopicPartition, int],
     snapshots: Mapping[ConsumerId, Mapping[TopicPartition, int]],
 ) -> Delta:
-    """Return the delta with which the stream's consumers begin anew at `positions`, as if its
-    topics had never been read.
+    """Return the delta with which the stream's consumers begin anew at `positions` (offsets), as if its
+    topics had never been read. `state` is not changed.
 
     Every consumer gets positions of its own, since one that is stalled now would otherwise follow
     the position of the others. Consumer sequences continue without a gap. Consumers of Spark jobs
     are left alone: their positions are in the plans of the jobs. `snapshots`: by last_per_subject
     consumer, the offsets below which it gets only the last message of each subject. The delta is
-    empty if the state has nothing of the stream.
+    empty if the state has no position and no topic id of the stream, and no consumer of it that the
+    service delivers.
     """
     own = {source: LogPosition(position) for source, position in positions.items()}
     consumers = {
@@ -162,5 +165,5 @@ def reset_stream(
 
 
 def forget_consumer(state: ShardState, consumer: ConsumerId) -> Delta:
-    """Return the delta that drops a consumer's state, empty if there is none."""
+    """Return the delta that drops a consumer from the state; empty if `state` does not have it."""
     return Delta(forgotten=(consumer,)) if consumer in state.consumers else Delta()

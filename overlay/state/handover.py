@@ -96,12 +96,16 @@ async def claim_consumers(
     plan: BatchPlan | None,
     starts: Starts,
 ) -> dict[str, Claimed]:
-    """Make a job the owner of consumers of a stream. Return by name how it delivers each.
+    """Make a job the owner of the consumers `names` of a stream. Return by name how it delivers each.
 
-    `plan`: the job's last one, read after its driver fenced the former one. `starts`: of the
-    stream. Shards in which nothing changes are not taken over. Raises OverlayError for a consumer
-    that the job cannot take, among them BatchUnfinished for one of another job; also Fenced,
-    SourceUnavailable. Consumers of shards that were written before stay claimed.
+    Consumers of other jobs are recalled, and the drivers of these jobs fenced. If no service has run
+    yet, nothing is written. `plan`: the job's last one, None if it has none, read after its driver
+    fenced the former one. `starts`: the log start of each partition of the stream. Shards in which
+    nothing changes are not taken over.
+
+    Raises OverlayError for a consumer that the job cannot take, for example BatchUnfinished if a batch
+    of another job that delivers it has not ended; also Fenced, SourceUnavailable. Consumers of shards
+    that were written before stay claimed.
     """
     known = _list_claims(plan, stream)
     shards = await count_shards(admin, service.topics.prefix)
@@ -118,10 +122,11 @@ async def claim_consumers(
 async def find_lost(
     client: AIOKafkaClient, admin: Admin, prefix: str, stream: str, job: str, claims: Mapping[str, str]
 ) -> set[str]:
-    """Return the consumers of a stream that are not a job's any more: the state does not name it
-    under their claim, or recalls them. `claims`: by name, as `claim_consumers` returned them.
+    """Return which of the consumers in `claims` are not the job's any more: the state says that the
+    service or another job has them, has another claim for them, recalls them, or has dropped them.
+    `claims`: the claim of each consumer by its name, as `claim_consumers` returned it.
 
-    Raises SourceUnavailable, StateUnreadable.
+    Raises SourceUnavailable, StateUnreadable, SourceChanged.
     """
     shards = await count_shards(admin, prefix)
     grouped = _group_by_shard(stream, claims, shards) if shards else {}
@@ -146,12 +151,15 @@ async def take_back(
     state: ShardState,
     record: Callable[[Delta], Awaitable[None]],
 ) -> dict[ConsumerId, TakenBack]:
-    """Find where consumers go on that the owner of their shard is to deliver. Return those that a
-    job has had, or may have had if a job's plan cannot be read (`reason` says so); the others are
-    the service's already, or new.
+    """Take consumers that the owner of their shard is to deliver from the Spark jobs that have them:
+    record a recall for each, fence the drivers of these jobs, and find where the consumers go on.
 
-    `record`: commits a delta to the shard's state and applies it to `state`. The states returned
-    are to be committed before the first delivery. Raises SourceUnavailable, and what `record`
+    Return those that a job has had, or may have had if a job's plan cannot be read. Those left out are
+    the service's already, or new. A consumer that cannot be taken has a `reason`. The states returned
+    are not in `state`: the caller commits them before the first delivery.
+
+    `consumers`: each with the log starts of its stream's partitions. `state`: of their shard. `record`:
+    commits a delta to it and applies the delta to `state`. Raises SourceUnavailable, and what `record`
     raises.
     """
     given = {c: known for c in consumers if (known := state.consumers.get(c)) is not None and known.job}
@@ -175,8 +183,8 @@ async def take_back(
 async def _find_unrecorded(
     kafka: Properties, client: AIOKafkaClient, admin: Admin, prefix: str, consumers: Mapping[ConsumerId, Starts]
 ) -> dict[ConsumerId, TakenBack]:
-    """Return those of the consumers that a job has delivered without a claim; all of them, with the
-    reason, if a job's plan cannot be read. Raises SourceUnavailable."""
+    """Return those of the consumers that a job has delivered without a claim, and fence that job. If any
+    job's plan cannot be read, return all of them, each with the reason. Raises SourceUnavailable."""
     jobs: dict[ConsumerId, list[str]] = {}
     try:
         for job, plan in (await read_plans(client, admin, prefix)).items():
@@ -200,8 +208,9 @@ async def _take_unrecorded(
     jobs: Collection[str],
     starts: Starts,
 ) -> TakenBack:
-    """Return how a consumer goes on that some jobs (at least one) have delivered without a claim.
-    Raises SourceUnavailable; another error becomes the reason why it stays the job's."""
+    """Fence the job that has delivered a consumer without a claim, and return how the consumer goes on.
+    If `jobs` (at least one) are several, it stays with them, which is the `reason`. Raises
+    SourceUnavailable; another error becomes the `reason`."""
     job, *others = jobs
     if others:
         topics = ", ".join(job_topic(prefix, each) for each in jobs)
@@ -219,8 +228,13 @@ async def _take_unrecorded(
 
 
 def _give_back(consumer: ConsumerId, entry: ConsumerState, plan: BatchPlan | None, starts: Starts) -> TakenBack:
-    """Return what the service goes on with. `entry`: what the state says of the job's consumer.
-    Raises BatchUnfinished."""
+    """Return how the service goes on with a consumer of a job: from its position in the job's last plan,
+    if that has the consumer under the claim of `entry`; else from the positions in `entry`, if there
+    are any; else as a new consumer.
+
+    `entry`: what the state says of the consumer. Raises BatchUnfinished if a batch of the plan that
+    delivers it has not ended.
+    """
     if (position := _find_in_plan(plan, consumer, entry.claim)) is not None:
         return TakenBack(
             entry.job, ConsumerState(position.sequence, _place(position, starts), snapshot=position.snapshot)
@@ -250,7 +264,9 @@ class _Claiming:
     positions: dict[ConsumerId, JobPosition | None] = field(default_factory=dict)
 
     async def run(self, service: ServiceConfig, client: AIOKafkaClient, admin: Admin, shard: int) -> None:
-        """Fill `claimed`, and write what changes. Raises OverlayError."""
+        """Make the job the owner of the consumers in the state of this shard, after it has recalled those
+        of other jobs and fenced the drivers of these. Fill `claimed`. The shard is taken over only if
+        something changes. Raises OverlayError."""
         prefix = service.topics.prefix
         state, _ = await read_state(client, admin, state_topic(prefix), shard)
         if self.recall(state):
@@ -264,7 +280,8 @@ class _Claiming:
             await amend_shard(service, client, admin, shard, self.change)
 
     def recall(self, state: ShardState) -> Delta:
-        """Return the delta that recalls what other jobs have, and set `recalled` to its entries."""
+        """Return the delta that recalls those of the consumers that other jobs have, and set `recalled`
+        to the entries in it."""
         entries = {c: entry for c in self.mine if (entry := state.consumers.get(c)) is not None}
         self.recalled = {c: replace(e, recall=self.mark) for c, e in entries.items() if e.job not in ("", self.job)}
         return Delta(consumers=dict(self.recalled))
@@ -282,8 +299,8 @@ class _Claiming:
         return delta
 
     def _take(self, state: ShardState, consumer: ConsumerId) -> tuple[ConsumerState, JobPosition | None]:
-        """Return the entry of the job's consumer, and where it begins; None as in `Claimed.start`.
-        Raises OverlayError if the job cannot take it."""
+        """Return the entry that makes the job the owner of a consumer, and where the job begins to
+        deliver it; None as in `Claimed.start`. Raises OverlayError if the job cannot take it."""
         entry, known = state.consumers.get(consumer), self.known.get(consumer[1])
         if entry is None:
             return ConsumerState(job=self.job, claim=draw_id() if known is None else known), None
@@ -294,8 +311,9 @@ class _Claiming:
         return entry, self._find_start(entry)
 
     def _take_from_service(self, state: ShardState, consumer: ConsumerId) -> ConsumerState:
-        """Return the entry with every position its own. Raises OverlayError if a job could not go on
-        where the service stands."""
+        """Return the entry that makes the job the owner of a consumer of the service, with every position
+        its own. Raises OverlayError if a machine of the service has state for it, with which a job
+        cannot go on."""
         stream, name = consumer
         pinned = state.pin(consumer, self.starts)
         way_out = f"To begin anew with Spark, take its file out and say `overlay consumer rm {stream} {name}`"
@@ -308,8 +326,9 @@ class _Claiming:
         return replace(pinned, snapshot=snapshot, heard={}, job=self.job, claim=draw_id())
 
     def _take_from_job(self, consumer: ConsumerId, entry: ConsumerState) -> ConsumerState:
-        """Return the entry with the position of the other job. Raises OverlayError if the recall is
-        not ours any more."""
+        """Return the entry that makes this job the owner of another job's consumer, at its position in the
+        last plan of that job; if that has none, the positions of `entry` stay. Raises OverlayError if
+        another owner has replaced or removed our recall."""
         if entry.recall != self.mark:
             raise OverlayError(
                 f"consumer {consumer[1]!r} of stream {consumer[0]!r} is taken from Spark job {entry.job!r} by several owners at"
@@ -335,12 +354,14 @@ def _place_at(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Log
 
 
 def _place(position: JobPosition, starts: Starts) -> dict[TopicPartition, LogPosition]:
-    """Return positions in all partitions: those that the job did not know are read from their start."""
+    """Return a job's position as log positions. A partition of `starts` that the job did not know has its
+    log start."""
     return _place_at({**starts, **position.offsets})
 
 
 def _list_claims(plan: BatchPlan | None, stream: str) -> dict[str, str]:
-    """Return the claims of the stream's consumers in a plan, by name; also of those that have left."""
+    """Return the claims of the stream's consumers in a plan, by name; also of those that have left. Empty
+    if there is no plan, or one of another stream."""
     if plan is None or plan.name != stream:
         return {}
     left = {name: each.claim for name, each in plan.left.items()}
@@ -348,8 +369,9 @@ def _list_claims(plan: BatchPlan | None, stream: str) -> dict[str, str]:
 
 
 def _find_in_plan(plan: BatchPlan | None, consumer: ConsumerId, claim: str) -> JobPosition | None:
-    """Return where a consumer stands by a plan; None if the plan does not have it under this claim.
-    Raises BatchUnfinished."""
+    """Return where a consumer stands after a plan's batch; None if there is no plan or it does not have the
+    consumer under this claim. Raises BatchUnfinished if the consumer is in the batch and that has not
+    ended."""
     stream, name = consumer
     if plan is None or _list_claims(plan, stream).get(name) != claim:
         return None
@@ -359,8 +381,8 @@ def _find_in_plan(plan: BatchPlan | None, consumer: ConsumerId, claim: str) -> J
 async def _fence_job(
     kafka: Properties, client: AIOKafkaClient, admin: Admin, prefix: str, job: str
 ) -> BatchPlan | None:
-    """Fence a job's driver, and return the job's last plan, None if it has none. Raises OverlayError,
-    SourceUnavailable."""
+    """Fence a job's driver, and return the job's last plan, None if it has none. Raises OverlayError if the
+    job's state topic is gone or its plan cannot be read, SourceUnavailable."""
     topic = job_topic(prefix, job)
     if topic not in await admin.find_topics([topic], with_config=False):
         raise OverlayError(
@@ -394,8 +416,8 @@ async def _read_plan(client: AIOKafkaClient, admin: Admin, topic: str) -> BatchP
 
 
 async def read_plans(client: AIOKafkaClient, admin: Admin, prefix: str) -> dict[str, BatchPlan]:
-    """Return the last plan of every Spark job, by the job's name. Raises StateUnreadable,
-    SourceChanged, SourceUnavailable."""
+    """Return the last plan of every Spark job, by the job's name; a job without a plan is left out. Raises
+    StateUnreadable, SourceChanged, SourceUnavailable."""
     start = job_topic(prefix, "")
     found = {
         topic.removeprefix(start): await _read_plan(client, admin, topic) for topic in await admin.list_topics(start)

@@ -21,7 +21,8 @@ LOOK_BACK = 64
 
 
 async def ensure_state_log(admin: Admin, topic: str, replication: int) -> int:
-    """Create the topic if it is missing. Return its number of partitions. Raises OverlayError."""
+    """Create the state topic of a job, with FIRST_PARTITIONS partitions, if it is missing. Return its number of
+    partitions. Raises OverlayError if Kafka refuses, SourceUnavailable."""
     found = await admin.find_topics([topic], with_config=False)
     if topic not in found:
         found, refused = await admin.create_topics([new_topic(topic, FIRST_PARTITIONS, replication, STATE_CONFIG)])
@@ -31,7 +32,8 @@ async def ensure_state_log(admin: Admin, topic: str, replication: int) -> int:
 
 
 async def grow_state_log(admin: Admin, topic: str, partitions: int) -> None:
-    """Add partitions until there are at least so many. Raises OverlayError."""
+    """Add partitions to the state topic of a job until it has at least `partitions`. Raises OverlayError if the
+    topic is missing or Kafka refuses, SourceUnavailable."""
     found = await admin.find_topics([topic], with_config=False)
     if topic not in found:
         raise OverlayError(f"{topic}: the job's state topic is gone. Restore it, or begin a job of another name")
@@ -42,7 +44,8 @@ async def grow_state_log(admin: Admin, topic: str, partitions: int) -> None:
 async def read_last(client: AIOKafkaClient, admin: Admin, topic: str, partition: int) -> bytes | None:
     """Return the value of the last committed record of a partition, None if it has none.
 
-    Call after InitProducerId. Raises SourceChanged and SourceUnavailable.
+    To miss none that is being committed, call it after InitProducerId under the partition's
+    transactional id: then no transaction is open there. Raises SourceChanged and SourceUnavailable.
     """
     first, end = (await admin.find_bounds([(topic, partition)]))[topic, partition]
     reach, last = LOOK_BACK, None

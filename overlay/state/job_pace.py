@@ -49,7 +49,8 @@ class PaceState:
 
 
 def renew(pace: Pace, state: PaceState) -> PaceState:
-    """Return what the next batch's plan keeps before the batch is read. `state`: of the last plan."""
+    """Return what the next batch's plan keeps of a consumer's limits before the batch is read: the pause of
+    `pace`; the rest as in `state`, that of the last plan, or 0 if `pace` has no rate."""
     if not pace.bits_per_second:
         return PaceState(pace.paused_until)
     return PaceState(pace.paused_until, state.spent_until, state.density)
@@ -71,8 +72,11 @@ def allow(pace: Pace, state: PaceState, now: int, most: int) -> int | None:
 
 
 def charge(pace: Pace, state: PaceState, now: int, offsets: int, size: int) -> PaceState:
-    """Return what a plan keeps when its batch was read. `offsets`: how many. `size`: bytes of the
-    consumer's records in them, without dead letters. `now`: ms since 1970, the time of the batch.
+    """Return what a plan keeps of a consumer's limits when its batch was read: `state`, with `spent_until` and
+    `density` brought up to date if there is a rate and any offset was read.
+
+    `offsets`: how many were read for the consumer. `size`: bytes of its records in them, without dead
+    letters. `now`: ms since 1970, the time of the batch.
     """
     if not pace.bits_per_second or not offsets:
         return state

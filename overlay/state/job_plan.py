@@ -34,16 +34,17 @@ Ends = dict[TopicPartition, tuple[int, int]]
 
 
 class BatchUnfinished(OverlayError):
-    """A consumer of a batch that was begun and has not ended. The operator lets the job end it."""
+    """A consumer's position is not known, since it is in a batch of a Spark job that was begun and has not ended.
+    The operator lets the job end it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """What a batch that is planned now may read for consumers that have offsets of their own.
 
-    `offsets`: at most so many for each, besides offsets that the batch reads for all. `now`: ms since 1970, the time of
-    the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`: the first offset that
-    the log of each partition still has.
+    `offsets`: at most so many for each such consumer, in addition to what the batch reads for all. `now`: ms since 1970,
+    the time of the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`: the first
+    offset that the log of each partition still has.
     """
 
     offsets: int
@@ -60,12 +61,12 @@ class ConsumerPlan:
     last one of it. `since`: the batch with which the consumer began. `floors`: by partition, the
     offset at which it began. `claim`: the mark under which the service's state names this job as the
     one that delivers the consumer; empty if there was no such state. `reads`: what the batch reads
-    for this consumer alone, which is behind or has a limit or a snapshot; empty if it reads what the batch reads.
-    `letters`: the batch's dead letters for it. `pace`: what is kept of its limits. `lost`: the offsets
+    for this consumer alone, which is below the batch's start or has a limit or a snapshot; empty if it reads
+    what the batch reads. `letters`: the batch's dead letters for it. `pace`: what is kept of its limits. `lost`: the offsets
     that retention had removed before this batch could read them for the consumer. `snapshot`: where its last
     messages end in each partition, while it is given these; the batch then reads nothing else for it.
-    `ahead`: the records with a wanted subject that are ahead of it behind the batch, up to the plan's
-    `log_ends`; -1 if that is not known. `skipped`: the part of `lost` that lies before the batch's offsets.
+    `ahead`: how many records with a wanted subject it has still to read after the batch, up to the plan's
+    `log_ends`; -1 if that is not known. `skipped`: the part of `lost` that lies below the batch's offsets.
     `rate`: deliveries per second by the last batch that has ended; -1 if that is not known.
     """
 
@@ -85,14 +86,16 @@ class ConsumerPlan:
     rate: float = -1
 
     def count_lost(self, ends: Ends, log_starts: Mapping[TopicPartition, int], scanned: int) -> ConsumerPlan:
-        """Return the plan with the offsets in `lost` that retention had removed. A batch that is run again counts none
-        twice. `ends`, `log_starts`: as in `find_readable`. `scanned`: how many the scan found to be gone.
+        """Return the plan with `lost` set to how many offsets retention had removed: those in `skipped`, those that
+        `find_readable` counts, and `scanned`, which the scan found to be gone. The former `lost` does not count, so a
+        batch that is run again counts none twice. `ends`, `log_starts`: as in `find_readable`.
         """
         return replace(self, lost=self.skipped + self.find_readable(ends, log_starts)[1] + scanned)
 
     def find_readable(self, ends: Ends, log_starts: Mapping[TopicPartition, int]) -> tuple[Ends, int]:
-        """Return the offsets that the batch can read for the consumer, and how many of its offsets retention has
-        removed. `ends`: those that the batch reads. `log_starts`: as in Limit.
+        """Return the offsets that the batch can read for the consumer (first and next of each partition), and how many
+        of those it should read, from the consumer's floors on, retention has removed. `ends`: the offsets that the batch
+        reads for all. `log_starts`: the first offset that the log of each partition still has.
         """
         readable, lost = dict[TopicPartition, tuple[int, int]](), 0
         for source, (start, stop) in (self.reads or ends).items():
@@ -107,7 +110,9 @@ class JobPosition:
     """Where a consumer of a job stands.
 
     `offsets`: by source partition, the next one to read. `sequence`: the last consumer sequence
-    given out. `claim`, `snapshot`: as in ConsumerPlan.
+    given out. `claim`: the mark under which the service's state names the job as its owner, empty if
+    there was no such state. `snapshot`: the offset in each partition at which its last messages end
+    (last_per_subject), empty once it is past them.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -146,7 +151,7 @@ class BatchPlan:
         """What has to be the same when the batch is written again: what it reads, and for whom.
 
         Not the sequences: a batch that finds fewer records than before, since the log was compacted,
-        numbers them behind those that it gave out before.
+        numbers them after those that it gave out before.
         """
         own = {
             name: [each.fingerprint, _spell_ends(each.reads), *([_spell(each.snapshot)] if each.snapshot else ())]
@@ -155,7 +160,8 @@ class BatchPlan:
         return json.dumps([self.batch, self.stream, _spell_ends(self.ends), own], sort_keys=True)
 
     def complete(self, now: int) -> BatchPlan:
-        """Return the plan with all its deliveries committed. `now`: ms since 1970."""
+        """Return this plan as complete: all its deliveries are committed, and the batch has ended at `now`, ms since 1970.
+        Sets the rates of its consumers."""
         span = now - max(self.ended, self.now - WINDOW_MS)
         consumers = {
             name: replace(each, rate=(each.last - each.before) * 1_000 / span if span > 0 else -1)
@@ -164,15 +170,17 @@ class BatchPlan:
         return replace(self, is_complete=True, ended=now, consumers=consumers)
 
     def find_rate(self, consumer: str, now: int) -> float | None:
-        """Return how many deliveries per second a consumer has by the last batch that has ended; 0 if that was long before
-        `now` (ms since 1970) and no batch is under way, None if it is not known.
+        """Return how many deliveries per second a consumer has by the last batch that has ended; 0 if that was more than
+        IDLE_MS before `now` (ms since 1970) and no batch is under way, None if the rate is not known or the consumer is
+        not in the plan.
         """
         if (known := self.consumers.get(consumer)) is None or known.rate < 0:
             return None
         return 0.0 if self.is_complete and now - self.ended > IDLE_MS else known.rate
 
     def count_behind(self) -> dict[str, int]:
-        """Return by how many offsets consumers that are catching up stand before the batch's end; the others are left out."""
+        """Return, by name, how many offsets below the batch's end each consumer that is catching up has still to read once
+        the batch has ended, over all partitions. Consumers that reach the batch's end are left out."""
         counts = {name: self._count_left(each) for name, each in self.consumers.items()}
         return {name: count for name, count in counts.items() if count}
 
@@ -182,16 +190,20 @@ class BatchPlan:
         return sum(max(0, stop - reads.get(source, (0, stop))[1]) for source, (_, stop) in self.ends.items())
 
     def has_due(self, now: int) -> bool:
-        """Return whether a consumer that stands before the batch's end may be read for at `now`, ms since 1970."""
+        """Return whether any consumer that does not reach the batch's end with this batch may get another one at `now`, ms
+        since 1970, since it is neither paused nor has used up its rate."""
         return any(self._count_left(each) and each.pace.due <= now for each in self.consumers.values())
 
     def draft(
         self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit
     ) -> dict[str, ConsumerPlan]:
-        """Return the plans of `consumers` for a batch: this one again, or the next. A consumer that
-        this plan has with the same claim (the mark of its takeover by the job) goes on from here;
-        others begin as `consumers` says. `reads` is empty for those that read `ends` with the
-        others. Those that are behind, or have a pace in `limit`, read other offsets.
+        """Return, by name, the plans of `consumers` for the batch with number `batch`, which reads `ends`: this batch
+        again if the number is the same, else the next one.
+
+        A consumer that this plan has with the same claim (the mark of its takeover by the job) keeps its plan if the batch
+        is this one, and else goes on where this batch ends for it. Others begin at the floors that `consumers` says.
+        `reads` is empty for those that read `ends` with the others. Those that are below its start, or have a pace in
+        `limit`, read other offsets.
         """
         found = {}
         for name, new in consumers.items():
@@ -208,7 +220,9 @@ class BatchPlan:
         return found
 
     def _find_offsets(self, consumer: ConsumerPlan, ends: Ends) -> dict[TopicPartition, int]:
-        """Return the offsets of a consumer in the batch behind this one, which reads `ends`."""
+        """Return, by partition of `ends`, the offset at which a consumer of this batch goes on in the next one, which reads
+        `ends`: where its own reads have ended if it has not reached this batch's end, else the start of `ends`; never below
+        its floors."""
         reads = consumer.reads if self._count_left(consumer) else {}
         reached = {source: stop for source, (_, stop) in reads.items()}
         return {
@@ -216,14 +230,15 @@ class BatchPlan:
         }
 
     def leave(self, staying: Collection[str]) -> dict[str, JobPosition]:
-        """Return where the consumers stand that are not among `staying`: those that leave after this batch, or left
-        before. Raises BatchUnfinished if one leaves and the batch has not ended.
+        """Return, by name, where the consumers stand that are not among `staying`: those that leave after this batch, and
+        those that left before. Raises BatchUnfinished if one leaves and the batch has not ended.
         """
         names = {*self.consumers, *self.left} - set(staying)
         return {name: found for name in sorted(names) if (found := self.find_position(name)) is not None}
 
     def find_position(self, consumer: str) -> JobPosition | None:
-        """Return where a consumer stands behind the batch, None if the job never had it.
+        """Return where a consumer stands after the batch; for one that has left the job, where it left. None if the job
+        never had it.
 
         Raises BatchUnfinished if the consumer is in the batch and that has not ended.
         """
@@ -237,15 +252,15 @@ class BatchPlan:
         return self._place(known, is_over=True)
 
     def find_delivered(self, consumer: str) -> JobPosition | None:
-        """Return how far a consumer's deliveries are committed for sure, None if the job never had it: to the end of the
-        batch if that has ended, else to its beginning.
+        """Return how far a consumer's deliveries are committed for sure: to the end of the batch if that has ended, else to
+        its beginning; for one that has left the job, to where it left. None if the job never had it.
         """
         if (known := self.consumers.get(consumer)) is None:
             return self.left.get(consumer)
         return self._place(known, is_over=self.is_complete)
 
     def _place(self, consumer: ConsumerPlan, *, is_over: bool) -> JobPosition:
-        """Return where a consumer stands behind the batch, or before it."""
+        """Return where a consumer of the batch stands after it if `is_over`, else where it stood before it."""
         spans = consumer.reads or self.ends
         reached = {source: stop if is_over else start for source, (start, stop) in spans.items()}
         offsets = {source: max(at, consumer.floors.get(source, at)) for source, at in reached.items()}
@@ -267,7 +282,11 @@ class WriterCommit:
 
 
 def draft_first(batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit) -> dict[str, ConsumerPlan]:
-    """Return the plans of `consumers` for the first batch of a job, which reads from the first offset that any wants."""
+    """Return, by name, the plans of `consumers` for the first batch of a job, which reads `ends`: from the first offset that
+    any of them wants.
+
+    Each begins at its floors. Offsets that it wants and that retention has removed before the batch's start count as lost.
+    """
     found = {}
     for name, new in consumers.items():
         offsets, lost = _skip_lost(new.floors, ends, limit)
@@ -280,7 +299,9 @@ def draft_first(batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], l
 def _plan_reads(
     consumer: ConsumerPlan, name: str, offsets: Mapping[TopicPartition, int], ends: Ends, limit: Limit
 ) -> ConsumerPlan:
-    """Return the plan of a consumer that is at these offsets with what the batch reads for it."""
+    """Return the plan of a consumer, which is at these offsets, with what the batch reads for it: `reads` is empty if it
+    reads `ends` with the others. `name`: the consumer's, for its pace in `limit`. Also sets what depends on that: `pace`,
+    `snapshot`, `lost` and `skipped`."""
     pace = limit.paces.get(name, Pace())
     state = renew(pace, consumer.pace)
     allowed = allow(pace, state, limit.now, limit.offsets)
@@ -304,7 +325,8 @@ def find_snapshot(
 
 
 def _cut_at(snapshot: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int], ends: Ends) -> Ends:
-    """Return a batch's offsets up to the end of a consumer's snapshot; none of a partition in which it is there already."""
+    """Return `ends` with each stop lowered to the end of a consumer's snapshot. In a partition in which `offsets`, where
+    the consumer is, have come to that end, the stop is the consumer's offset: nothing is left to read."""
     cut = {}
     for source, (start, stop) in ends.items():
         cut[source] = start, min(stop, max(snapshot.get(source, 0), offsets.get(source, start)))
@@ -314,7 +336,8 @@ def _cut_at(snapshot: Mapping[TopicPartition, int], offsets: Mapping[TopicPartit
 def _skip_lost(
     offsets: Mapping[TopicPartition, int], ends: Ends, limit: Limit
 ) -> tuple[dict[TopicPartition, int], int]:
-    """Return the offsets of a consumer without those before the batch that retention has removed, and how many these are.
+    """Return the next offset of a consumer in each partition of `ends`, moved past those below the batch's start that
+    retention has removed, and how many these are in all partitions.
 
     What retention has removed of the batch's own offsets is counted when the batch is read
     (ConsumerPlan.find_readable).
@@ -328,11 +351,11 @@ def _skip_lost(
 
 
 def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
-    """Return what a batch reads for a consumer that is at these offsets; empty if it is not behind the batch's start.
+    """Return what a batch that reads `ends` for all reads for a consumer that is at these offsets: empty, for it reads
+    with the others, if it is below the batch's start in no partition.
 
-    `limit`: how many offsets of the partitions in which it is behind, together, but at least one of each. Of each
-    other partition it reads as many as of one of these. A consumer reads with the others from the batch on before
-    which it has come to their offsets in all partitions.
+    `limit`: how many offsets of the partitions in which it is below the start, together, but at least one of each. Of
+    each other partition it reads as many as of one of these. Nothing is read beyond the stops of `ends`.
     """
     behind = {source: at for source, (start, _) in ends.items() if (at := offsets.get(source, start)) < start}
     if not behind:
@@ -341,16 +364,19 @@ def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> E
 
 
 def read_part(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
-    """Return what a batch reads for a consumer that is at these offsets and has a limit, never empty.
+    """Return what a batch that reads `ends` for all reads for a consumer that is at these offsets and has a limit: a span of
+    each partition of `ends`, which may have no offsets.
 
-    `limit`: how many offsets, together; but one of each partition unless it is 0.
+    `limit`: how many offsets of all partitions together, divided evenly among those in which any are left and rounded up;
+    0 for none.
     """
     waiting = sum(offsets.get(source, start) < stop for source, (start, stop) in ends.items())
     return _read(offsets, ends, -(-limit // max(1, waiting)))
 
 
 def _read(offsets: Mapping[TopicPartition, int], ends: Ends, share: int) -> Ends:
-    """Return the next `share` offsets of each partition, before the batch's end."""
+    """Return the next offsets of a consumer in each partition of `ends`, at most `share` of each, up to the batch's end.
+    `offsets`: where it is; in a partition that is missing there, at the start of the batch."""
     reads = {}
     for source, (start, stop) in ends.items():
         at = min(offsets.get(source, start), stop)

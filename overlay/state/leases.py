@@ -27,9 +27,10 @@ log = get_logger(__name__)
 async def find_held(
     admin: Admin, prefix: str, consumers: Iterable[ConsumerConfig], state: ShardState
 ) -> dict[ConsumerId, str]:
-    """Return the consumers that a pipeline runs, each with a message for the operator. Takes one
-    request for all. Empty, with a line in the log, if Kafka does not let this user see their
-    groups. Raises SourceUnavailable."""
+    """Return which of these consumers a Spark pipeline runs now, each with a message for the operator.
+    Only those are checked that a Spark job may have delivered last (`may_be_a_jobs`), in one request.
+    Empty, with a line in the log, if Kafka does not let this user see their groups. Raises
+    SourceUnavailable."""
     groups = {config.id: lease_group(prefix, config.id) for config in consumers if may_be_a_jobs(config, state)}
     try:
         members = await admin.count_members_of(groups.values())
@@ -46,8 +47,8 @@ async def find_held(
 
 
 def may_be_a_jobs(config: ConsumerConfig, state: ShardState) -> bool:
-    """Return whether a consumer may have been delivered by a Spark job last: the state names one, or
-    it does not know the consumer and a job could deliver it."""
+    """Return whether a consumer may have been delivered by a Spark job last: the state names a job for it,
+    or the state does not have the consumer and a job could deliver it (push, without acks)."""
     if (known := state.consumers.get(config.id)) is not None:
         return known.job != ""
     return config.is_push and config.ack_policy is AckPolicy.NONE

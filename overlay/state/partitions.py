@@ -34,11 +34,13 @@ class Sources:
 def list_sources(
     stream: StreamConfig, topics: Mapping[str, TopicFacts], state: ShardState, *, is_extended: bool = False
 ) -> Sources:
-    """Return the stream's partitions as Kafka has them.
+    """Return the partitions that a stream is to be read from. `topics`: what Kafka says of them, by name;
+    a missing topic is left out there.
 
     `is_extended`: the stream has a ledger, so partitions that were added are read like any other.
-    Raises SourceChanged for topics or partitions that are missing, were created again, or are
-    others than those read before.
+    Without a ledger, those that were added to a single one are in `unread`. Raises SourceChanged if a
+    topic or partition of the config is missing, if a topic was created again since `state` knows it,
+    or if, without a ledger, none of the partitions read before is left.
     """
     found: list[TopicPartition] = []
     for entry in stream.topics:
@@ -81,7 +83,8 @@ def _name(sources: list[TopicPartition]) -> str:
 
 
 def _known_partitions(stream: StreamConfig, state: ShardState) -> list[TopicPartition]:
-    """Return the partitions in which the stream or a consumer that the service delivers has a position."""
+    """Return the partitions, sorted, in which the stream or one of its consumers that the service delivers has
+    a position in the state."""
     served = [c for (name, _), c in state.consumers.items() if name == stream.name and not c.job]
     own = {source for c in served for source in c.own}
     return sorted(own | {source for name, source in state.cursors if name == stream.name})

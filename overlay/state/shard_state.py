@@ -56,7 +56,7 @@ class ConsumerState:
     `sequence`: the last consumer sequence given out. `own`: positions where they differ from the
     stream's. `snapshot`: for last_per_subject, the offsets below which only the last message of
     each subject is delivered. `floor`: the offsets below which nothing is delivered, for a consumer
-    that begins behind its position. `heard`: the next offset to read in each partition of the
+    that begins after its position. `heard`: the next offset to read in each partition of the
     stream's ack topic, where it differs from the stream's. `replay_until`: for replay original, the
     stream's last sequence when the consumer was created; None if unknown or not needed. `policy`:
     the ack policy with which the consumer is delivered; empty if unknown.
@@ -143,7 +143,7 @@ class ShardState:
     takes its records out."""
 
     def list_machines(self) -> list[Record]:
-        """Return the records of the machines that do not run in this session, as they were read."""
+        """Return the records in `machines` as Kafka records. These are the machines that do not run in this session."""
         return [
             r for consumer, values in self.machines.items() for value in values for r in write_machine(consumer, value)
         ]
@@ -169,7 +169,8 @@ class ShardState:
             self.generation = delta.generation
 
     def log_position_of(self, consumer: ConsumerId, source: TopicPartition) -> LogPosition | None:
-        """Return a consumer's position in a partition, None if it has none yet."""
+        """Return a consumer's position in a partition: its own, or else that of its stream; None if there is neither
+        yet. A consumer that the state does not have is where its stream is."""
         state = self.consumers.get(consumer)
         if state is not None and source in state.own:
             return state.own[source]
@@ -207,7 +208,9 @@ def _without(streams: tuple[str, ...], entries: dict[tuple[str, Part], Fact]) ->
 def encode(delta: Delta, *, checkpoint: bool = False, after: int | None = None, is_whole: bool = False) -> bytes:
     """Return the value of a state record.
 
-    `after`: the end of the records that this one follows (`ShardState.end`), None if unknown.
+    `checkpoint`: whether `delta` is the whole state (`ShardState.checkpoint`), which then replaces what
+    records before it say. `after`: the end of the records that this one follows (`ShardState.end`), None
+    if unknown.
     `is_whole`: the records of all machines are written with this checkpoint.
     """
     record: dict[str, Any] = {"v": VERSION, "kind": "checkpoint" if checkpoint else "delta"}
@@ -339,8 +342,8 @@ class StateReplay:
         self._parts: list[bytes] = []
 
     def apply(self, offset: int, key: bytes | None, value: bytes) -> None:
-        """Apply the next record: a state record if it has no key, else one of a machine, or a part
-        of one. Raises StateUnreadable."""
+        """Apply the next record to `state`: a state record if it has no key, else one of a machine, or a
+        part of one. Records that are void are counted and not applied. Raises StateUnreadable."""
         self.count += 1
         if key is None:
             self._apply_delta(offset, value)
@@ -353,7 +356,8 @@ class StateReplay:
             self.state.end = offset + 1
 
     def _is_void(self) -> bool:
-        """Return whether the last state record is void."""
+        """Return whether the last state record is void, so that it and the records of machines behind it are
+        passed over."""
         return bool(self.links) and self.links[-1].offset in self._void
 
     def _apply_delta(self, offset: int, value: bytes) -> None:
@@ -368,7 +372,8 @@ class StateReplay:
         self.state.apply(record.delta)
 
     def _apply_machine(self, key: bytes, value: bytes) -> None:
-        """Add a machine's record, or a part of one. Raises StateUnreadable."""
+        """Add a machine's record to the state once its last part is there. Raises StateUnreadable if the key is not
+        that of a machine's record, or if a part before this one is missing."""
         try:
             kind, name, number, count = key.decode().split(" ")
             stream, consumer = name.split("/")

@@ -43,7 +43,7 @@ def find_void(links: Sequence[Link], log_start: int) -> frozenset[int]:
     """Return the offsets of the state records that must not be applied; empty if no record is lost.
 
     `links`: of all records of a state partition, in order. `log_start`: the partition's first offset.
-    Records below it were deleted behind a checkpoint, and are not lost.
+    Records below it were deleted once a checkpoint had replaced them, and are not lost.
     """
     before = _find_predecessors(links, log_start)
     row = max((row for row, former in enumerate(before) if former is not None), default=_ROOT)

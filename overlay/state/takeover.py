@@ -40,9 +40,9 @@ READS = 5
 
 async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication: int) -> int:
     """Create the state topic with `shards` partitions if it is missing. Return the number of
-    shards: that of the topic's partitions, which may be another one, with a line in the log.
+    shards: that of the topic's partitions. If that is not `shards`, log a warning.
 
-    Raises OverlayError if it cannot be created.
+    Raises OverlayError if it cannot be created, SourceUnavailable.
     """
     name = state_topic(prefix)
     facts = await admin.find_topics([name], with_config=False)
@@ -57,8 +57,8 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
 
 
 async def refuse_running_service(admin: Admin, prefix: str) -> None:
-    """Raise OverlayError if a service runs: it keeps the indexes of its streams itself. Raises
-    SourceUnavailable if Kafka does not tell."""
+    """Raise OverlayError if a service runs with this prefix (the group of workers has members), since it
+    keeps the indexes of its streams itself. Raises SourceUnavailable if Kafka does not tell."""
     group = workers_group(prefix)
     count = await admin.count_members(group)
     if count:
@@ -98,8 +98,9 @@ async def read_state(
 async def _replay(
     client: AIOKafkaClient, topic: str, shard: int, bounds: tuple[int, int], void: frozenset[int], *, plain: bool
 ) -> StateReplay:
-    """Return the replay of a state partition's records between two offsets, without those in `void`.
-    `plain`: read without kernels. Raises StateUnreadable, SourceChanged."""
+    """Return the replay of a state partition's records between `bounds`, the first offset and the one after
+    the last. State records whose offsets are in `void` are passed over. `plain`: read without kernels.
+    Raises StateUnreadable, SourceChanged, SourceUnavailable."""
     replay = StateReplay(void)
     async for offset, key, value in read_records(client, topic, shard, *bounds, plain=plain):
         replay.apply(offset, key, value)
@@ -114,11 +115,13 @@ async def take_over(
     shard: int,
     confirm: Callable[[ShardState], Awaitable[int | None]],
 ) -> tuple[Transactions, ShardState]:
-    """Become the owner of the shard. Return its transactions, of which none has begun and which the
-    caller has to close, and its state. The new generation is in that state and not yet in the log.
+    """Become the owner of the shard, which fences the former one. Return its transactions, of which none
+    has begun and which the caller has to close, and its state. The new generation is in that state and
+    not yet in the log.
 
     `confirm` is called after the state was read. It returns the generation by which we own the
-    shard, or None if we do not; then Fenced is raised. Raises also what `read_state` raises.
+    shard, or None if we do not; then Fenced is raised. Raises also what `read_state` and `confirm` raise;
+    after any error the transactions are closed.
     """
     topic = state_topic(prefix)
     transactions = Transactions(kafka, shard_id(prefix, shard), topic, shard)
