@@ -36,9 +36,9 @@ CHALLENGE = 'Basic realm="overlay", charset="UTF-8"'
 def find_host_fault(http: HttpConfig, listens_at: str, header: str) -> str:
     """Return why a request with this Host header is refused, and what to do; empty if it is not.
 
-    Addresses, `localhost`, the name of `listens_at` and those of `http.hosts` are accepted, and so
-    is an empty header. Where `listens_at`, the host to listen on, is no loopback address, every
-    name is, unless there are `http.hosts`.
+    Accepted are IP addresses, `localhost` and names below it, the name of `listens_at`, those of
+    `http.hosts`, and an empty header. If `listens_at`, the host to listen on, is no loopback address
+    and there are no `http.hosts`, every name is accepted.
     """
     name = split_host(header)
     if not name or _is_address(name) or name == "localhost" or name.endswith(".localhost"):
@@ -118,10 +118,11 @@ def _refuse_password() -> str:
 
 
 def watch_certificate(http: HttpConfig, context: ssl.SSLContext) -> Callable[[web.Application], AsyncIterator[None]]:
-    """Return a cleanup context of an application that takes up a certificate that was replaced.
+    """Return a cleanup context for an application. While the application runs, it loads the certificate and
+    key of `http` into `context` again whenever their files have changed.
 
-    New connections get it within LOOK_S. Files that do not belong together, as in the middle of a
-    replacement, are left alone until they change again.
+    New connections get the new certificate within LOOK_S. Files that do not belong together, as in the
+    middle of a replacement, are left alone until they change again; that is logged.
     """
 
     async def look() -> None:
@@ -148,7 +149,8 @@ def watch_certificate(http: HttpConfig, context: ssl.SSLContext) -> Callable[[we
 
 
 def _stamp(http: HttpConfig) -> tuple[tuple[int, int, int], ...]:
-    """Return what changes when the files are replaced: inode, size and time of each, of those there are."""
+    """Return what changes when the certificate or key file is replaced: inode, size and time of each; a file
+    that is missing is left out."""
     found = []
     for path in (http.tls_certificate, http.tls_key):
         try:

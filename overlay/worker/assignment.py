@@ -129,14 +129,13 @@ async def make_assignment(
     stalled: Mapping[ConsumerId, str],
     stopped: Mapping[str, str],
 ) -> tuple[Assignment, Delta]:
-    """Find the streams of this shard and check their logs. Consumers are added later (`enlist`),
-    when the indexes are open.
+    """Find the streams of this shard and check that their logs are the ones that were read. Return the
+    assignment, without consumers (`enlist` adds them when the indexes are open), and what the state
+    must record of it before the first record is delivered.
 
-    `keeps`: streams whose index this shard keeps. `stalled`, `stopped`: consumers and streams that
-    are left out for now, with the reasons.
-
-    The delta is what the state must record of it before the first record is delivered. Raises
-    SourceUnavailable.
+    `mine`: the shard's consumers. `keeps`: streams whose index this shard keeps. `stalled`, `stopped`:
+    consumers and streams that are left out for now, with the reasons. A stream that cannot be read, or
+    whose log is another one, is not an error: it is in `Assignment.stopped`. Raises SourceUnavailable.
     """
     assignment = Assignment(stalled=dict(stalled), kept_policies=_find_kept_policies(mine, state))
     wanted = {name: loaded.streams[name] for name in dict.fromkeys([*(name for name, _ in mine), *keeps])}
@@ -242,8 +241,8 @@ async def _find_refused(
 
 
 def _take(config: ConsumerConfig, taken: TakenBack, delta: Delta) -> None:
-    """Have the state record a consumer as the service's that was a Spark job's. Raises OverlayError
-    if it stays the job's."""
+    """Record in `delta` that the service has a consumer now that a Spark job had, at its position there; add
+    nothing if it begins as a new consumer. Raises OverlayError if it stays the job's."""
     if taken.reason:
         raise OverlayError(taken.reason)
     if taken.state is not None:
@@ -285,9 +284,10 @@ async def _enlist(
     assignment: Assignment,
     delta: Delta,
 ) -> None:
-    """Prepare one consumer, and find its start if it is new.
+    """Add one consumer to the assignment's readers, and to `delta` what the state must record of it. If it
+    is new, or a Spark job had it without a known position, find its start.
 
-    `ends`: the ends of the stream's logs when the consumer was created, if known. `bounds`: by
+    `ends`: the ends of the stream's logs when the consumer was created, None if unknown. `bounds`: by
     stream, what Kafka has said of the logs; a stream that a new consumer needs is added. Raises
     OverlayError if the consumer cannot be served.
     """
@@ -337,7 +337,8 @@ async def _find_start(
     bounds: dict[str, Bounds],
     assignment: Assignment,
 ) -> Start:
-    """Return where a new consumer begins. `ends`, `bounds`: as `_enlist` has them. Raises SourceChanged,
+    """Return where a new consumer begins. `ends`: the ends of the stream's logs when it was created, None if
+    unknown. `bounds`: by stream, the bounds of its logs; filled here. Raises SourceChanged,
     SourceUnavailable.
 
     The logs are asked for once for all new consumers of a stream, of which there may be thousands.

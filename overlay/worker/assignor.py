@@ -71,7 +71,7 @@ class Deal:
 
 
 def deal(shards: Collection[int], members: Mapping[str, Member]) -> Deal:
-    """Deal out shards so that members have equally many, up to one, and as few as possible move.
+    """Deal out shards so that no member has over one more than another, and as few as possible move.
 
     Drained members get none, unless all are drained: a shard without an owner is worse. A shard that
     a member holds is assigned to this member or, for now, to none.
@@ -99,8 +99,8 @@ def deal(shards: Collection[int], members: Mapping[str, Member]) -> Deal:
 def keep(members: Mapping[str, Member]) -> Deal:
     """Assign each member what it holds, for a leader that has not learnt the topic's partitions yet.
 
-    To deal out none would stop every shard of every worker. None moves: a shard that its owner has
-    let go of is known to no member. The group joins anew once the leader learns the partitions.
+    To deal out none would stop every shard of every worker. No shard moves: one that no member holds
+    is assigned to none. The group joins anew once the leader learns the partitions.
     """
     shards: dict[str, list[int]] = {name: [] for name in members}
     held = frozenset[int]().union(*(member.holds for member in members.values()))
@@ -110,8 +110,9 @@ def keep(members: Mapping[str, Member]) -> Deal:
 
 
 def _find_holders(shards: Collection[int], members: Mapping[str, Member]) -> dict[int, str]:
-    """Return who holds each shard. Of several that say so, the one with the latest generation: the
-    others were not heard of for a while, and the group has dealt out their shards since."""
+    """Return, by shard, the member that holds it; shards that no member holds are left out. Of several
+    that say so, it is the one with the latest generation: the others were not heard of for a while,
+    and the group has dealt out their shards since."""
     holders: dict[int, str] = {}
     for name, member in sorted(members.items(), key=lambda item: (item[1].generation, item[0])):
         holders.update((number, name) for number in member.holds if number in shards)

@@ -124,7 +124,7 @@ class DispatchLoop:
         has to record their holds.
 
         `offers`: each with the source partition that its records are from. `beyond`: by consumer,
-        an estimate of how many matching records lie behind its offers and are not read yet.
+        an estimate of how many matching records come after its offers and are not read yet.
         """
         fresh: set[ConsumerId] = set()
         for source, offer in offers:

@@ -68,8 +68,8 @@ class Extension:
 async def plan_extension(loaded: Loaded, name: str) -> Extension:
     """Return how stream `name` is to be extended by the partitions that were added to its topics.
     Changes nothing. The stream must be in `loaded`. Raises SourceUnavailable; raises OverlayError
-    if no partition was added, if no shard has read the stream yet, or if a topic is missing or not
-    the one that was read (SourceChanged)."""
+    if no partition was added or no shard has read the stream yet, unless its ledger has an entry
+    already; also if a topic is missing or not the one that was read (SourceChanged)."""
     service, stream = loaded.service, loaded.streams[name]
     async with connect(service.kafka) as (admin, client):
         topic = index_topic(service.topics.prefix, name)
@@ -148,7 +148,8 @@ async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Exten
 
 async def _read_index(client: AIOKafkaClient, admin: Admin, stream: StreamConfig, topic: str) -> Index:
     """Read the stream's index topic up to its last stable offset, and return its chunk headers and
-    ledger. Nothing can follow only if the caller owns the shard that keeps the stream."""
+    ledger. Unless the caller owns the shard that keeps the stream, another process may add entries
+    meanwhile."""
     index = Index(stream)
     index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     await index.read(client, topic, end)

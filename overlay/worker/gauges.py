@@ -25,14 +25,15 @@ class Gauges:
     """Consumers that have series. They change while `set_consumers` waits."""
 
     def set_worker(self, *, is_ready: bool, owned: int, shards: int) -> None:
-        """Set what there is once for each worker. `owned`: shards of this worker; `shards`: that
-        there are."""
+        """Set the gauges without labels. `is_ready`: of the worker. `owned`: how many shards are assigned to
+        it; `shards`: how many there are."""
         self.metrics.ready.set(is_ready)
         self.metrics.shards_owned.set(owned)
         self.metrics.shards.set(shards)
 
     async def set_consumers(self, find_stalled: Callable[[], Collection[ConsumerId]]) -> None:
-        """Set the gauges of all consumers that have series. Lets other tasks run after every TURN
+        """Set the lag and stalled gauges of all consumers that have series; an unknown lag leaves its gauge
+        as it was. `find_stalled`: returns the stalled consumers. Lets other tasks run after every TURN
         consumers."""
         stalled, now = find_stalled(), now_ms()
         for count, id in enumerate(list(self.opened), 1):

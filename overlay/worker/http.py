@@ -65,7 +65,8 @@ def make_app(metrics: Metrics | None, reports: Reports) -> web.Application:
 
 
 def make_metrics_app(metrics: Metrics, reports: Reports) -> web.Application:
-    """Return an application with /metrics alone, and as in `make_app` without checks."""
+    """Return an application with /metrics alone, which does not listen yet. It lets every request in:
+    `start_http` adds the checks of host name and token."""
     page = MetricsPage(metrics, reports.set_gauges)
 
     async def serve_metrics(_: web.Request) -> web.Response:
@@ -77,8 +78,9 @@ def make_metrics_app(metrics: Metrics, reports: Reports) -> web.Application:
 
 
 async def start_pages(metrics: Metrics, reports: Reports, http: HttpConfig) -> tuple[list[web.AppRunner], int]:
-    """Begin to listen at the one or two addresses of a worker. Return what runs, whose `cleanup` ends
-    it, and the real port of http.listen. Raises OverlayError as `start_http`."""
+    """Begin to listen with all pages at http.listen, but with /metrics at http.metrics_listen alone if that
+    is set. Return the runners, whose `cleanup` ends them, and the real port of http.listen. Raises
+    OverlayError as `start_http`; then nothing listens."""
     if http.metrics_address is None:
         runner, port = await start_http(make_app(metrics, reports), http, http.address)
         return [runner], port

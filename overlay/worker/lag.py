@@ -45,8 +45,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a consumer is behind. `records`: offsets up to the ends of its partitions, None if an
-    end is unknown. `seconds`: None if nothing is known yet."""
+    """How far a consumer is behind. `records`: the offsets from its positions to the ends of its
+    partitions, None if an end is unknown. `seconds`: the age of the oldest record that it has not been
+    given, 0 at the ends; None if unknown."""
 
     records: int | None
     seconds: float | None
@@ -73,7 +74,7 @@ class Lags:
     _ends: dict[TopicPartition, int] = field(default_factory=dict)
     """Last stable offsets that Kafka was asked for."""
     _times: dict[Spot, int] = field(default_factory=dict)
-    """Timestamps of the first record at or behind an offset, ms since 1970."""
+    """Timestamps of the first record at or after an offset, ms since 1970."""
     _behind: set[Spot] = field(default_factory=set)
     """Where consumers were behind at the last call of `list_unknown`."""
 
@@ -117,8 +118,9 @@ class Lags:
         return place.end if place.is_live else max(place.end, self._ends.get(source, -1))
 
     def _find_oldest(self, source: TopicPartition, known: _Known) -> int:
-        """Return the time of the oldest record that was not given, ms since 1970: the latest of its
-        lower bounds, or since when the consumer has been seen there if there is none."""
+        """Return the time of the oldest record of a partition that a consumer was not given, ms since 1970:
+        the latest of the lower bounds that are known, or, if none is, when the consumer was first seen
+        at its position."""
         bounds = (self._times.get((source, known.place.position)), known.place.read_ms, known.done_ms)
         return max((bound for bound in bounds if bound is not None), default=known.since_ms)
 
@@ -130,7 +132,7 @@ class Lags:
         return {source for own in self._known.values() for source, each in own.items() if not each.place.is_live}
 
     def note_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Set the last stable offsets of partitions; those that were asked for before are dropped."""
+        """Set the last stable offsets of partitions, in place of all that were set before."""
         self._ends = dict(ends)
 
     def list_unknown(self, most: int) -> dict[Spot, int]:
@@ -155,12 +157,13 @@ class Lags:
         return {spot: behind[spot] for spot in longest[:most]}
 
     def note_time(self, spot: Spot, time: int) -> None:
-        """Set the timestamp of the first record at or behind an offset, ms since 1970."""
+        """Set the timestamp of the first record at or after the offset of `spot`, ms since 1970."""
         self._times[spot] = time
 
 
 def _follow(before: _Known | None, place: Place, now: int) -> _Known:
-    """Return what is known of a place, after what was known before in the same partition."""
+    """Return `place` with its times at `now`, ms since 1970. `before`: what was known of the consumer in the
+    same partition, None if nothing was."""
     if place.is_live and 0 <= place.end <= place.position:
         return _Known(place, now, now)
     if before is None:
@@ -205,8 +208,9 @@ def _hold_back(
     ends: Mapping[TopicPartition, int],
     newest: int | None,
 ) -> None:
-    """Set the places of a consumer that has left its cursors, or whose records wait to be
-    delivered."""
+    """Set in `places` where a consumer is that has left its cursors, or for which matching records wait to
+    be delivered: at the first of these. `ends`: last stable offsets. `newest`: the timestamp of the last
+    record delivered to it, ms since 1970, None if unknown."""
     standing = session.cursors.standing(consumer)
     waiting = {source: at.position for source, at in (standing.parked or {}).items()} | dict(standing.holds)
     for source, position in waiting.items():
@@ -230,7 +234,9 @@ def _list_unread(session: Session, only: ConsumerId | None) -> list[ConsumerId]:
 
 
 def _find_kept(state: ShardState, consumer: ConsumerId, newest: int | None) -> dict[TopicPartition, Place]:
-    """Return where a consumer is by the state: at its own positions, elsewhere at its stream's."""
+    """Return where a consumer is by the state: at its own position in each partition, or at its stream's if
+    it has none of its own. `newest`: the timestamp of the last record delivered to it, ms since 1970, None
+    if unknown."""
     at = {source: position for (stream, source), position in state.cursors.items() if stream == consumer[0]}
     at |= state.consumers[consumer].own
     return {source: Place(position.position, -1, newest, False) for source, position in at.items()}

@@ -33,7 +33,8 @@ LOOKUP_S = 5.0
 
 @dataclass(slots=True)
 class LagWatch:
-    """Keeps the lags of one worker true. `note`: sets the present places of its consumers."""
+    """Asks Kafka for what the lags of one worker's consumers need, and sets it in `lags`. `note`: called
+    before each look; it sets in `lags` where the consumers are."""
 
     kafka: dict[str, str]
     admin: Admin
@@ -52,7 +53,8 @@ class LagWatch:
                 log.warning("the lag is not known for now", reason=f"{type(error).__name__}: {error}")
 
     async def look(self) -> None:
-        """Ask for what is unknown now. Raises OverlayError."""
+        """Ask Kafka once for what the lags need: the ends of partitions that are not being read, and the
+        timestamps of at most MOST_LOOKUPS records. Raises OverlayError."""
         self.note()
         if unread := self.lags.list_unread():
             known = await self.admin.find_topics({topic for topic, _ in unread}, with_config=False, denied={})

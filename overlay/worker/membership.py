@@ -174,7 +174,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def _give_up(self) -> None:
         """Have the other workers take our shards before we leave, so that each is without an owner as
-        short as can be. Gives that up after GIVE_UP_S, and at once if this worker is the only one."""
+        short as can be. Return when we hold none any more, after GIVE_UP_S, or as soon as the group
+        assigns shards to us all the same, since no other worker takes them."""
         if not self._held or not self._is_cooperative:
             return
         self._is_leaving = True
@@ -229,9 +230,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self._held, self._is_lost = self.owned, False
 
     async def _hurry(self) -> None:
-        """Ask the group for the next rebalance every HURRY_S, up to HURRIES times, while shards wait
-        for their present owners: those that were let go of have no owner until all members have heard
-        of it. Runs until it is cancelled."""
+        """Send the coordinator a heartbeat every HURRY_S, up to HURRIES times, while shards wait for their
+        present owners to let go of them. So we hear of the next rebalance at once: a shard that was let
+        go of has no owner until all members have joined it. Runs until it is cancelled."""
         while True:
             await self._moving.wait()
             try:
@@ -249,8 +250,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
                 await asyncio.sleep(POLL_S)
 
     async def _beat(self) -> bool:
-        """Send the group's coordinator a heartbeat of our generation. Return whether it knows us; that
-        we have to join anew goes to the consumer. False for an error, too."""
+        """Send the group's coordinator a heartbeat of our generation. Return whether it knows us; False
+        also for an error, or for no answer within CONFIRM_S. If the answer says that we have to join
+        anew, aiokafka's consumer does that."""
         try:
             async with asyncio.timeout(CONFIRM_S):
                 heartbeat = asyncio.ensure_future(self._coordinator._do_heartbeat())
@@ -314,8 +316,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self._join_if_changed()
 
     def drain(self, *, drained: bool) -> None:
-        """Have the group give our shards to other members, or give us some again. Returns at once; the group deals the
-        shards out anew. A group whose members are all drained deals them out as if none was.
+        """Have the group give our shards to other members, or, if not `drained`, give us some again. Does not wait until the
+        group has dealt the shards out anew. A group whose members are all drained deals them out as if none was.
         """
         self.drained = drained
         self._join_if_changed()

@@ -184,7 +184,7 @@ class Series:
 def observe_all(histogram: Histogram, amounts: Sequence[float]) -> None:
     """Observe each of these amounts.
 
-    The library observes one at a time. Of many, this adds the number in each bucket to the value behind that bucket. The last
+    The library observes one at a time. Of many, this adds the number in each bucket to its counter. The last
     bucket has no upper bound.
     """
     if len(amounts) < FEW:

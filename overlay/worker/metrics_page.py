@@ -102,7 +102,8 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The metrics without labels, and the process's, without the times at which they were made."""
+    """A collector of the metrics that are not in `labelled`: those without labels, and those of the
+    process. It leaves out their `_created` samples, the times at which they were made."""
 
     metrics: Metrics
     labelled: Sequence[Collector]

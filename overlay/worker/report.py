@@ -59,7 +59,7 @@ class Rates:
         indexed.update(counts.indexed)
 
     def _recall(self, now: int) -> deque[tuple[int, Counter[ConsumerId], Counter[str], Counter[str]]]:
-        """Forget the counts that are older than ten seconds, and return the others. `now`: ms since 1970."""
+        """Drop the slots that are older than ten seconds, and return the others, the oldest first. `now`: ms since 1970."""
         while self._recent and self._recent[0][0] < now - WINDOW_MS:
             self._recent.popleft()
         return self._recent
@@ -113,10 +113,10 @@ def report_readiness(
     loaded: Loaded, shards: Iterable[Shard], rates: Rates, trouble: str, elsewhere: Collection[ConsumerId]
 ) -> dict[str, Any]:
     """Return the body of /readyz. `trouble`: why the worker serves no shards, empty if it does.
-    `elsewhere`: as in `report_service`.
+    `elsewhere`: consumers whose shards other workers own.
 
-    Ready means that each of these shards that has consumers is served. Stalled consumers and stopped
-    streams are among the reasons, and do not make the worker unready."""
+    Ready means that `trouble` is empty and that each of these shards that has consumers is served.
+    Stalled consumers and stopped streams are among the reasons, and do not make the worker unready."""
     shards = list(shards)
     sessions = [shard.session for shard in shards if shard.session is not None]
     served = [shard for shard in shards if shard.mine]
@@ -173,7 +173,8 @@ def report_consumer(
 
 
 def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
-    """Return the state and the positions of a consumer that is being served."""
+    """Return what the cursors tell of a consumer that is being served, by the keys `state` (starting,
+    catching up or running), `consumer_sequence`, and `positions` (by partition, its next offset)."""
     positions: dict[str, int] = {}
     is_known, catching_up = True, False
     for (stream, (topic, partition)), cursors in session.cursors.partitions():
@@ -192,9 +193,10 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
 
 
 def _count_pending(session: Session, consumer: ConsumerId) -> dict[str, Any]:
-    """Return `num_pending`, and in `num_pending_is` what it is worth: `exact`, an `estimate`, or `at least` so many.
+    """Return how many messages a consumer has still to be delivered, under the key `num_pending`, and in `num_pending_is`
+    whether that is `exact`, an `estimate`, or only `at least` so many.
 
-    Neither if nothing is known to lie ahead, while there may be something.
+    Empty if the number is unknown and no message is known.
     """
     machine_facts = session.dispatch_loop.machine_facts if session.dispatch_loop is not None else None
     has_machine = machine_facts is not None and consumer in machine_facts.facts
@@ -208,7 +210,8 @@ def _count_pending(session: Session, consumer: ConsumerId) -> dict[str, Any]:
 
 
 def _count_ahead(session: Session, consumer: ConsumerId) -> tuple[int, bool] | None:
-    """Return how many records that match lie behind a consumer's positions, and whether that is exact; None if unknown."""
+    """Return how many matching records the consumer's cursors have still to read, and whether that is exact; None if
+    unknown, as for a consumer without cursors."""
     count, is_exact = 0, True
     for (stream, source), cursors in session.cursors.partitions():
         if stream != consumer[0]:
@@ -227,7 +230,7 @@ def _count_ahead(session: Session, consumer: ConsumerId) -> tuple[int, bool] | N
 def report_stream(
     loaded: Loaded, sessions: list[Session], rates: Rates, name: str, elsewhere: Collection[ConsumerId]
 ) -> dict[str, Any]:
-    """Return what /streams says of one stream of `loaded`. `elsewhere`: as in `report_service`."""
+    """Return what /streams says of one stream of `loaded`. `elsewhere`: consumers whose shards other workers own."""
     stream = loaded.streams[name]
     readers = {consumer for consumer in loaded.served if consumer[0] == name}
     reads = rates.reads.streams.get(name, ReadCounts())

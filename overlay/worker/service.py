@@ -95,8 +95,8 @@ class Service:
         return self.shard_manager.sessions if self.shard_manager else []
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Listen for HTTP, load the kernels, and `serve` until `stop`. Raises OverlayError if the
-        HTTP address is taken, CredentialsRefused."""
+        """Listen for HTTP, load the kernels, and `serve` until `stop`. Raises OverlayError if an HTTP
+        address is taken or the TLS certificate cannot be used, CredentialsRefused."""
         http = self.loaded.service.http
         runners, self.port = await start_pages(self.metrics, self, http)
         log.info("http listens", url=f"{http.scheme}://{http.address[0]}:{self.port}/readyz")
@@ -209,8 +209,8 @@ class Service:
         return name_worker(self.loaded.service, socket.gethostname(), self.port)
 
     def _watch(self, admin: Admin, shard_manager: ShardManager, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
-        """Start, until `stop`, what looks at the consumers from outside: for their lag, and for the
-        fleet."""
+        """Start tasks in `group` that run until `stop`: the watch on the lag of the consumers and, if
+        `fleet.publish` is set, the publisher of this worker's status."""
         kafka = self.loaded.service.kafka
         lag_watch = LagWatch(kafka, admin, self.lags, shard_manager.note_places)
         group.create_task(lag_watch.run(stop), name="lag")
@@ -226,8 +226,8 @@ class Service:
         return Publisher(service.kafka, admin, topics.prefix, topics.replication, worker, self.metrics, source.collect)
 
     async def _follow_files(self, registry: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
-        """Pass changes of the folder's files to the shard manager, until `stop`. Runs only if there
-        is no control topic."""
+        """Pass changes of the folder's files (`reload`) to the shard manager, until `stop`. For use if
+        there is no control topic."""
         taken = registry.files
         while not await is_set_within(stop, LOOK_S):
             if self.loaded is not taken:
@@ -237,10 +237,10 @@ class Service:
 
     async def _ensure_control(self, admin: Admin) -> bool:
         """Create the control, reply and events topics where they are missing, and the requests topic
-        if the config asks for it. Return whether all but the last exist now.
+        if the config asks for it. Return whether all but the requests topic exist now.
 
-        False, and an error in the log, for what Kafka refuses: then the consumers of the folder's
-        files are still served, but no requests are. Raises SourceUnavailable.
+        Each topic that Kafka refuses is logged as an error. With False, the consumers of the folder's
+        files are still to be served, but no requests. Raises SourceUnavailable.
         """
         topics = self.loaded.service.topics
         wanted = list_shared_topics(topics.prefix, requests=topics.requests)
@@ -278,7 +278,8 @@ class Service:
             await request_server.close()
 
     def report(self) -> dict[str, Any]:
-        """Return the bodies of /service, /streams and /consumers."""
+        """Return the bodies of /service, /streams and /consumers, by the keys `service`, `streams` and
+        `consumers`."""
         if self.shard_manager is None:
             found = report_service(self.loaded, [], self.rates, self.lags, ())
         else:
@@ -304,7 +305,8 @@ class Service:
             await self.shard_manager.set_gauges()
 
     def _list_owned(self) -> Collection[int]:
-        """Return the numbers of the shards that the group has assigned to this worker."""
+        """Return the numbers of the shards that the group has assigned to this worker; none while it is no
+        member of the group."""
         return self.shard_manager.owned if self.shard_manager is not None else ()
 
     def _count_shards(self) -> int:

@@ -237,8 +237,8 @@ class Session:
         return self.cursors.delta(moved.partitions | left.partitions, consumers | left.consumers)
 
     def _note_ends(self) -> None:
-        """Tell the machines of consumers that have reached the end of the log that no records lie
-        ahead of them. A partition fetch may learn of the log's end only after the last record was
-        processed."""
+        """Tell the machines of consumers that have reached the end of the log that there are no more
+        records to read for them. A partition fetch may learn of the log's end only after the last record
+        was processed."""
         if self.dispatch_loop is not None and (ended := self.pending_estimate.settle(self.cursors.is_at_end)):
             self.dispatch_loop.offer((), ended)

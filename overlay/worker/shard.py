@@ -158,13 +158,14 @@ class Shard:
         self.metrics.replies_refused.labels(reason).inc(count)
 
     def _stall(self, error: DeliveryFailed) -> None:
-        """Leave out, for STALL_S, the consumers of an output topic that has refused a batch
-        finally, or for the second time (docs/exactly-once.md#refusing-outputs). Leave out indexes
-        likewise whose topic has refused.
+        """Leave out, for STALL_S, the consumers that write to a topic that has refused a batch finally
+        (`error.final`), or twice since it last took one (docs/exactly-once.md#refusing-outputs). If the
+        error names a consumer, only that one is left out. Leave out indexes likewise whose topic has
+        refused.
 
-        Consumers with `on_undeliverable: dead_letter` are not left out at the first refusal. The
-        topic's size limit may have been lowered, and the next session looks it up again; it then
-        writes dead letters for what is too large.
+        Consumers with `on_undeliverable: dead_letter` are not left out at the first refusal, unless the
+        error names them. The topic's size limit may have been lowered, and the next session looks it up
+        again; it then writes dead letters for what is too large.
         """
         self._refusals.update(error.topics)
         is_second = self._refusals[error.topic] > 1
@@ -267,8 +268,8 @@ class Shard:
         return stalled, {stream: why for stream, (why, _) in self._stopped.items()}
 
     async def _end_lost(self, transactions: Transactions, topics: set[str]) -> None:
-        """End what former owners have left open in those of the topics that exist. Call it before
-        they are read: what lies behind an open transaction cannot be."""
+        """End the transactions that former owners have left open in those of the topics that exist. Call it
+        before these topics are read: records after an open transaction cannot be read."""
         known = await self.admin.find_topics(topics, with_config=False, denied={})
         await transactions.look_up(known)
         await transactions.end_lost(transactions.list_partitions(known))
@@ -352,8 +353,8 @@ class Shard:
 
 
 async def _record(transactions: Transactions, state: ShardState, delta: Delta) -> None:
-    """Commit a delta before the session begins, and apply it to the state. Raises Fenced,
-    SourceUnavailable."""
+    """Commit a delta in a transaction of its own, and then apply it to `state`, whose end and length it
+    moves. For use before the session begins. Raises Fenced, SourceUnavailable."""
     await transactions.begin()
     value = encode(Delta(generation=state.generation).merge(delta), after=state.end)
     offset, _ = await transactions.finish(value, after=state.end)

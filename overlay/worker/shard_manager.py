@@ -63,7 +63,8 @@ class _Part(NamedTuple):
 
 
 def is_light(before: ConsumerConfig, after: ConsumerConfig) -> bool:
-    """Return whether a running machine can take over the changed config without a new session."""
+    """Return whether a running machine can take over the config `after` without a new session: it differs
+    from `before` only in fields in LIGHT, and both need a machine or neither does."""
     if before.needs_machine != after.needs_machine:
         return False
     differing = {name for name in ConsumerConfig.model_fields if getattr(before, name) != getattr(after, name)}
@@ -102,7 +103,8 @@ class ShardManager:
     async def take(self, numbers: frozenset[int]) -> bool:
         """Serve exactly these shards, which the group has assigned to us. Those that run already run
         on; others commit what is under way and stop, and this waits for them. Return whether that
-        was done; if the assignment is over, nothing was."""
+        was done. If these are not the shards of the present assignment any more, do nothing and return
+        False."""
         async with self._changing:
             # The group may deal out shards again since, or we are leaving: nothing would stop a shard that starts now,
             # and one that stops now may be ours for longer.
@@ -135,12 +137,13 @@ class ShardManager:
         return number if number in self.owned else None
 
     async def is_owner(self, shard: int) -> bool:
-        """Return whether the group of workers still assigns the shard to this worker, as far as is
-        known for the next seconds."""
+        """Return whether the group of workers assigns the shard to this worker. The group's coordinator
+        is asked, unless it has confirmed that within the last seconds (`Membership.is_owner`)."""
         return await self.membership.is_owner(shard)
 
     def drain(self, *, drained: bool) -> None:
-        """Have the group give our shards to other workers, or give us some again. Returns at once."""
+        """Have the group give our shards to other workers, or, if not `drained`, give us some again.
+        Does not wait until that is done."""
         self.membership.drain(drained=drained)
 
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
@@ -183,14 +186,15 @@ class ShardManager:
         await self.series.close_consumers(ids)
 
     def _close_moved(self) -> None:
-        """Remove the gauges of streams that other workers report from now on."""
+        """Remove the index gauges of streams whose index this worker does not keep, and the other gauges
+        of streams that none of its shards reads: other workers set them."""
         parts = [self._choose(self.loaded, number) for number in self.owned]
         self.series.close_indexes(self.loaded.streams.keys() - {name for part in parts for name in part.keeps})
         self.series.close_readings(self.loaded.streams.keys() - {name for part in parts for name in part.streams})
 
     async def _forget(self, number: int, gone: Iterable[ConsumerId]) -> list[OverlayError]:
-        """Drop the state of a shard's consumers. Return the errors of consumers whose state could not
-        be dropped.
+        """Drop the state of the consumers `gone` of a shard that was stopped. Return the errors of
+        consumers whose state could not be dropped.
 
         A new owner of the shard may have dropped it already, and may serve another consumer by the
         same name. So nothing is dropped unless the shard is still ours. The first consumer for which
@@ -217,8 +221,8 @@ class ShardManager:
         return failures
 
     def tend(self) -> list[ConsumerId]:
-        """Pause and resume consumers as their configs ask. Return our consumers that
-        inactive_threshold has ended."""
+        """Pause and resume consumers with machines as `pause_until` of their configs asks. Return our
+        consumers whose `inactive_threshold` has passed, so that they are to be deleted."""
         idle: list[ConsumerId] = []
         for shard in self.shards.values():
             if shard.session is not None and shard.session.dispatch_loop is not None:
@@ -242,8 +246,8 @@ class ShardManager:
             dispatch_loop.order(id, Resumed())
 
     def pull(self, id: ConsumerId, request: PullRequest | StatusText, reply: str) -> bool:
-        """Hand a pull request to a consumer's machine. Return False if no machine takes requests
-        for it here."""
+        """Queue a pull request, or the status that refuses it, for a consumer's machine, which answers at
+        the address `reply`. Return False if no machine of the consumer takes requests on this worker."""
         dispatch_loop = self._find_dispatch_loop(id)
         if dispatch_loop is None or dispatch_loop.is_ending:
             return False
@@ -269,8 +273,8 @@ class ShardManager:
         return None
 
     def _change_in_place(self, number: int, before: _Part, after: _Part) -> bool:
-        """Hand changed configs to running machines. Return False if the change requires a new
-        session."""
+        """Hand changed configs of a shard's consumers to their running machines. Return whether that was
+        enough; False if the change requires a new session. `before`, `after`: what the shard runs on."""
         changed = {id: config for id, config in after.mine.items() if before.mine.get(id) != config}
         same = before.mine.keys() == after.mine.keys() and before[1:] == after[1:]
         if not same or not all(is_light(before.mine[id], config) for id, config in changed.items()):
@@ -295,7 +299,7 @@ class ShardManager:
         return frozenset(c for c in self.loaded.served if shard_of(c, self.count) not in self.owned)
 
     def report(self) -> dict[str, Any]:
-        """Return the bodies of /streams and /consumers."""
+        """Return the bodies of /streams and /consumers, by the keys `streams` and `consumers`."""
         return report_service(self.loaded, self.sessions, self.rates, self.lags, self.elsewhere)
 
     def report_readiness(self) -> dict[str, Any]:
@@ -303,7 +307,7 @@ class ShardManager:
         return report_readiness(self.loaded, self.shards.values(), self.rates, self.trouble, self.elsewhere)
 
     def note_places(self) -> None:
-        """Note where the consumers of all sessions are."""
+        """Record in `lags` where the consumers of all sessions are now."""
         for session in self.sessions:
             self.lags.note(find_places(session, self.rates.newest), now_ms())
 
@@ -363,7 +367,8 @@ class ShardManager:
         self._serving[number] = self.group.create_task(shard.run(enough), name=f"shard-{number}"), enough
 
     async def _stop(self, numbers: Iterable[int]) -> None:
-        """Have shards commit what is under way, and wait up to RELEASE_S for them to end."""
+        """Have shards commit what is under way, and wait up to RELEASE_S for them to end; those that have
+        not ended by then are cancelled. Shards that do not run are ignored."""
         tasks = []
         for number in numbers:
             if number in self._serving:

@@ -51,8 +51,9 @@ class SourceFetches:
         self.cursors.savings.clear()
 
     def look(self) -> dict[Cursor, Look]:
-        """Return by cursor the fetched data that is ready, None if there is none, and its
-        partition's last stable offset. The data stays where it is; see `take`."""
+        """Return, for each cursor that has a fetch, the fetched data that is ready (None if there is
+        none or the fetch has failed) and its partition's last stable offset (-1 if unknown). The data
+        stays with the fetch until `take`."""
         return {
             cursor: Look(fetch.ready if isinstance(fetch.ready, Fetched) else None, fetch.stable_end)
             for cursor, fetch in self._fetches.items()
@@ -68,9 +69,9 @@ class SourceFetches:
         self._counted = self.fetcher.bytes_fetched
 
     def has_backlog(self, made: Round) -> bool:
-        """Return whether a cursor of this round has much more to read, and no other has come to the
-        end of its partition: at the tail, readers wait for each commit, and a commit that waits for
-        more of the backlog would make them wait as well.
+        """Return whether a cursor of this round has much more to read, and no cursor of the round with
+        consumers has come to the end of its partition, or may have. At the tail, readers wait for each
+        commit, and a commit that waits for more of the backlog would make them wait as well.
 
         Much means that its data in the round was at least BACKLOG_BYTES, and that more offsets are
         still to be fetched.

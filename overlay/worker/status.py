@@ -30,7 +30,8 @@ MOST_LAG_S = 1e12
 
 
 def name_worker(service: ServiceConfig, host: str, port: int) -> str:
-    """Return the name of a worker: `fleet.worker`, or host name and HTTP port. `port`: where HTTP listens, 0 if nowhere."""
+    """Return the name of a worker: `fleet.worker` of its config, or if that is empty `HOST:PORT`, where other characters of
+    the host name than letters, digits and `._-` are `-`. `port`: where HTTP listens, 0 if nowhere."""
     if service.fleet.worker:
         return service.fleet.worker
     return f"{re.sub(r'[^a-zA-Z0-9._-]', '-', host)[:90]}:{port}"
@@ -98,8 +99,8 @@ class StatusSource:
         return gone, told
 
     def _assign(self) -> list[ConsumerId]:
-        """If the worker's shards, sessions or consumers are others than last time, tell of all its consumers soon. Return
-        those that do not exist any more.
+        """If the worker's shards, sessions or configs are others than at the last call, have the next statuses tell of all
+        its consumers. Return those that a status told of and that do not exist any more; none if nothing is other.
         """
         manager = self.shard_manager
         loaded, owned, sessions = manager.loaded, manager.owned, manager.sessions
@@ -142,7 +143,7 @@ class StatusSource:
 
 
 def _sum_up(found: ConsumerStatus) -> int:
-    """Return a hash of a description, for the comparison with the one before."""
+    """Return a hash of a description, which differs from that of the one before if a value of a field or a position does."""
     return hash((*(value for name, value in found if name != "positions"), *found.positions.values()))
 
 

@@ -26,8 +26,9 @@ Start = Callable[[int], Awaitable[asyncio.subprocess.Process]]
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs `count` workers. They are told to stop by SIGTERM. `stop_s`, `rest_s`: as STOP_S,
-    REST_S."""
+    """Runs `count` workers as child processes, which `start` starts. They are told to stop by SIGTERM, and
+    killed if they have not ended `stop_s` seconds later. `rest_s`: shortest and longest pause in seconds
+    before a worker that has ended is started again."""
 
     start: Start
     count: int
@@ -38,8 +39,8 @@ class Supervisor:
     _running: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Keep the workers running until `stop`, and then end them. Return whether all of them have ended by themselves and
-        without an error then.
+        """Keep the workers running until `stop`, and then end them. Return whether all of them have then ended in time
+        (none was killed) and with exit code 0.
         """
         async with asyncio.TaskGroup() as group:
             keeping = [group.create_task(self._keep(number, stop)) for number in range(self.count)]
@@ -54,7 +55,8 @@ class Supervisor:
         return not late and all(task.result() for task in keeping)
 
     async def _keep(self, number: int, stop: asyncio.Event) -> bool:
-        """Run one worker until `stop`, again whenever it has ended. Return whether it has ended without an error then."""
+        """Run one worker until `stop`, and start it again whenever it has ended before. Return whether it has ended with
+        exit code 0 after `stop`; True if it was not running then."""
         backoff = Backoff(*self.rest_s)
         while not stop.is_set():
             began = monotonic()

@@ -28,13 +28,13 @@ TOPICS_A_SECOND = 200
 
 
 async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> str:
-    """Look at the session's topics about every second, until there is a reason for a new session.
-    Return the reason.
+    """Look at the session's topics about every second, or less often if there are many, until there is a
+    reason for a new session. Return the reason.
 
     `until`: monotonic time in seconds at which stalled consumers are tried again, which is such a
     reason. Raises SourceChanged if a topic that is being read was deleted or created again, or may
     not be read any more. Raises DeliveryFailed if an output topic was deleted or accepts no more
-    records.
+    records. While Kafka does not answer, the looks go on.
     """
     names = {*assignment.topics, *assignment.outputs}
     pause = max(EVERY_S, len(names) / TOPICS_A_SECOND)

@@ -37,8 +37,8 @@ def split(
     batches have more.
 
     The last has all of `delta`; those before it record only the new states of their consumers, with
-    positions of their own. `batches`: each with its consumers. `cursors`: the positions that the
-    state has before them.
+    positions of their own. `batches`: each with its consumers, which `delta.consumers` must have.
+    `cursors`: by stream and partition, the stream's position in the state before these transactions.
     """
     *firsts, last = _group(_list_bound(batches), limit)
     moved = {**cursors, **delta.cursors}
@@ -58,15 +58,15 @@ class _Bound:
     partitions: set[tuple[str, int]] = field(default_factory=set)
 
     def take_in(self, other: _Bound) -> None:
-        """Add the consumers and batches of another one, behind the own."""
+        """Add the consumers and batches of another one, after its own."""
         self.consumers |= other.consumers
         self.batches += other.batches
         self.partitions |= other.partitions
 
 
 def _list_bound(batches: Sequence[tuple[tuple[ConsumerId, ...], OutputBatch]]) -> list[_Bound]:
-    """Return the batches, in order for each consumer, with those consumers in one that have batches
-    in common."""
+    """Return `batches` divided as far as they can be: consumers that have a batch in common are in one
+    _Bound, with all of their batches. The order of each consumer's batches is kept."""
     bound: dict[ConsumerId, _Bound] = {}
     for consumers, outgoing in batches:
         together = list({id(bound[consumer]): bound[consumer] for consumer in consumers if consumer in bound}.values())
@@ -79,8 +79,9 @@ def _list_bound(batches: Sequence[tuple[tuple[ConsumerId, ...], OutputBatch]]) -
 
 
 def _group(bound: Sequence[_Bound], limit: int) -> list[_Bound]:
-    """Return them, in order, in groups with at most `limit` distinct output partitions each. One
-    with more is a group by itself. Return one empty group if there are none."""
+    """Return neighbours in `bound` merged, in order, into groups with at most `limit` distinct output
+    partitions each. One that has more by itself is a group alone. Return one empty group if `bound` is
+    empty."""
     groups = [_Bound()]
     for each in bound:
         if groups[-1].consumers and len(groups[-1].partitions | each.partitions) > limit:

@@ -58,7 +58,7 @@ def _step_back(
     log_positions: Mapping[TopicPartition, LogPosition], own: Mapping[TopicPartition, LogPosition], ledger: Ledger
 ) -> dict[TopicPartition, LogPosition]:
     """Return the positions of a consumer with a machine, moved back to one sequence in all
-    partitions.
+    partitions; `log_positions` as they are if `own` is empty.
 
     `own`: the consumer's positions of its own. In a partition with offered and undelivered
     messages, this is the offset of the first of them.

@@ -51,7 +51,7 @@ class Readership:
     members: frozenset[ConsumerId]
     readers: tuple[Reader, ...]
     floors: tuple[tuple[ConsumerId, int], ...]
-    """Of those that begin behind a position: the offset below which they are given nothing."""
+    """Of those that begin after the cursor's position: the offset below which they are given nothing."""
 
 
 @dataclass(slots=True)
@@ -92,8 +92,9 @@ class Intake:
         """Return the next round, which may have no tasks. Changes no cursor.
 
         `looks`: by cursor, the data that is ready. `committed`: by stream with a ledger, the first
-        sequence that is not committed yet. `now`: monotonic seconds. Raises SourceUnavailable if
-        data begins behind its cursor's position.
+        sequence that is not committed yet; if the stream is missing there, all of its ledger counts as
+        committed. `now`: monotonic seconds. Raises SourceUnavailable if data begins after its cursor's
+        position.
         """
         if len(self._readerships) > MOST_READERSHIPS:
             # cursors come and go while consumers catch up
@@ -178,7 +179,7 @@ class _Making:
 
     def _take(self, partition: StreamPartition, cursor: Cursor) -> Fetched:
         """Return the fetched data of a cursor, and record it as taken. Raises SourceUnavailable if
-        it begins behind the cursor's position."""
+        it begins after the cursor's position."""
         fetched = self.looks[cursor].fetched
         assert fetched is not None
         if fetched.position > cursor.position:

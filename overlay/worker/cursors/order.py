@@ -150,7 +150,8 @@ class _CursorGroup:
     def advance(self, fetched_to: Mapping[Cursor, int], ledger: Ledger, goal: int) -> tuple[list[Step], set[Cursor]]:
         """Return the steps towards the sequence `goal` that the fetched data allows, at most STEPS.
 
-        Return with them the cursor that lacks data for the next step, as a set of at most one.
+        Return with them the cursor that lacks data for the next step, as a set of at most one. A halted
+        cursor is not in it, since no data can come for it.
         """
         steps = list[Step]()
         at = self.places

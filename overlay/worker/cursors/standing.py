@@ -10,7 +10,8 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 
 @dataclass(slots=True)
 class Standing:
-    """What is known of one consumer besides the cursors that it is on."""
+    """What a session knows of one consumer besides the cursors that it is on: its last sequence, its
+    snapshot, its floors, its ack positions, and where it was parked."""
 
     sequence: int = 0
     """The last consumer sequence given out."""

@@ -23,8 +23,8 @@ class Following:
     _partition_fetches: dict[str, PartitionFetch] = field(default_factory=dict)
 
     async def open(self, fetcher: Fetcher) -> None:
-        """Begin to fetch from these index topics, behind what was read when the session was
-        opened."""
+        """Begin to fetch from these index topics, each from the position up to which it was read when
+        the session was opened."""
         for stream in self.assignment.ledgers.keys() - self.assignment.heads.keys():
             topic, position = self.assignment.ledger_topics[stream], self.assignment.indexes[stream].position
             partition_fetch = self._partition_fetches[stream] = await fetcher.open(topic, 0, position)

@@ -107,8 +107,8 @@ def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) ->
 
 
 def _has_delivered(stream: str, state: ShardState, assignment: Assignment) -> bool:
-    """Return whether a consumer of the stream was given something, or the state has a position
-    behind a log's start."""
+    """Return whether a consumer of the stream was given something, or the state has a position of the
+    stream or of one of its consumers that is higher than the log's start."""
     if any(known.sequence for (name, _), known in state.consumers.items() if name == stream):
         return True
     own = [place for (name, _), known in state.consumers.items() if name == stream for place in known.own.items()]
@@ -131,11 +131,13 @@ async def find_outdated(client: AIOKafkaClient, admin: Admin, opening: Opening, 
 async def open_ledger(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment, delta: Delta
 ) -> None:
-    """Add a ledger to the assignment, and the id of its topic to `delta`, unless another shard
-    keeps it and it is empty. If its sequences are given out here, also give sequences to the
-    records that have none yet. Then the assignment's `opening` gets the new entries, which are
-    still to be committed, its `heads` where that goes on, and `delta` the next sequence. Raises
-    SourceUnavailable."""
+    """Add a ledger to the assignment, without the entries of records that retention has deleted. Add the id
+    of its topic to `delta`, unless another shard keeps it and it is empty.
+
+    If its sequences are given out here, also give sequences to the records that have none yet. Then the
+    assignment's `opening` gets the new entries, which are still to be committed, its `heads` where that
+    goes on, and `delta` the next sequence. Raises SourceUnavailable.
+    """
     stream, ledger = opening.stream, opening.index.ledger
     ledger.drop({source: assignment.starts[source] for source in assignment.sources[stream].partitions})
     if opening.is_kept:
@@ -159,7 +161,7 @@ async def follow_starts(
 
     `tell` is called with the lowest stream sequence that is left, by stream: at once, and after
     each look at a stream. Raises SourceUnavailable when retention has deleted a corrupt batch that
-    stopped a partition: the next session reads what lies behind.
+    stopped a partition: the next session reads what follows it.
     """
     tell({stream: find_low(assignment, stream, assignment.starts) for stream in assignment.sources})
     while True:
@@ -181,8 +183,9 @@ async def follow_starts(
 
 
 def find_low(assignment: Assignment, stream: str, starts: Mapping[TopicPartition, int]) -> int:
-    """Return the lowest stream sequence that the logs of a stream may still have, 0 if unknown.
-    `starts`: the start of each partition's log."""
+    """Return the lowest stream sequence that the logs of a stream may still have, by its ledger or, if it
+    has none, by the start of its only partition; 0 if unknown. `starts`: the start of each partition's
+    log."""
     if (ledger := assignment.ledgers.get(stream)) is not None:
         return ledger.first_sequence
     sources = assignment.sources[stream].partitions
@@ -204,8 +207,9 @@ def _find_lows(
 async def _catch_up(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment
 ) -> Mapping[TopicPartition, LogPosition]:
-    """Append to the ledger what must be recorded before the first record is read, and add it to
-    `assignment.opening`, which the session commits first. Return the log position in each partition
+    """Append the entries to a ledger kept here that must be recorded before the first record is read:
+    restarts of partitions whose log was cut, and sequences for all records that have none yet. Add them
+    to `assignment.opening`, which the session commits first. Return the log position in each partition
     from which records get sequences next."""
     # three kinds of entries: restarts of truncated partitions, sequences for records that have none
     # yet, and restarts that repeat the positions of all other partitions

@@ -43,10 +43,11 @@ async def merge_small(
     client: AIOKafkaClient, admin: Admin, topic: str, index: Index, resumes: Mapping[TopicPartition, LogPosition]
 ) -> list[OutputBatch]:
     """Merge the small chunks of an index kept here, in memory. Return the records that replace
-    their headers, as batches for the index topic, which the caller has to write; empty if nothing
-    is merged.
+    their headers, as batches for the index topic, which the caller has to write. If fewer than the
+    share LEAST_PART of all chunks are small, or none can be merged, change nothing and return none.
 
-    `resumes`: where indexing goes on, by partition. Raises SourceUnavailable.
+    `resumes`: where indexing goes on, by partition; chunks that end after it are left alone. Raises
+    SourceUnavailable.
     """
     config = index.stream.index
     small = {
@@ -72,7 +73,7 @@ async def merge_small(
 
 def find_small(chunks: Chunks, config: IndexConfig, stop: int) -> Ints:
     """Return the first offsets (int64, ascending) of the chunks that would fit into one chunk with
-    the chunk right before or after it. Chunks that end behind `stop` do not count."""
+    the chunk right before or after it. Chunks that end after the offset `stop` do not count."""
     first, after = chunks.first_offset, chunks.next_offset
     fits = (first[1:] == after[:-1]) & (after[1:] <= stop)
     fits &= chunks.records[1:] + chunks.records[:-1] <= config.chunk_records

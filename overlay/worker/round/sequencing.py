@@ -112,8 +112,8 @@ class Sequencing:
 
     def _renew(self, stream: str, parts: Parts, now: int) -> LedgerEntry | None:
         """Return an entry that repeats the positions of the partitions that are not in `parts`.
-        None if the last one is less than RENEW_MS ago, or no partition is idle. `now`: ms since
-        1970."""
+        None if the last such entry of the stream, or the first call for it, is less than RENEW_MS ago,
+        or if no partition is idle. `now`: ms since 1970."""
         if now - self._renewed.setdefault(stream, now) < RENEW_MS:
             return None
         self._renewed[stream] = now

@@ -76,7 +76,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """A batch that could not be read. `skipped`: whether the stream goes on behind it, else its
+    """A batch that could not be read. `skipped`: whether the stream goes on after it, else its
     partition stops there."""
 
     stream: str
