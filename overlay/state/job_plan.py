@@ -160,8 +160,8 @@ class BatchPlan:
         return json.dumps([self.batch, self.stream, _spell_ends(self.ends), own], sort_keys=True)
 
     def complete(self, now: int) -> BatchPlan:
-        """Return this plan as complete: all its deliveries are committed, and the batch has ended at `now`, ms since 1970.
-        Sets the rates of its consumers."""
+        """Return a copy of this plan that is complete: all its deliveries are committed, and the batch has ended at `now`,
+        ms since 1970. The copy has the consumers' rates by this batch."""
         span = now - max(self.ended, self.now - WINDOW_MS)
         consumers = {
             name: replace(each, rate=(each.last - each.before) * 1_000 / span if span > 0 else -1)

@@ -26,8 +26,8 @@ class Sources:
 
     @property
     def is_sequenced(self) -> bool:
-        """Whether the stream has one partition, so that a sequence is offset + 1 unless the stream
-        has a ledger."""
+        """Whether the stream is read from one partition, so that a sequence is offset + 1 unless the
+        stream has a ledger."""
         return len(self.partitions) == 1
 
 

@@ -201,7 +201,7 @@ class ShardState:
 
 
 def _without(streams: tuple[str, ...], entries: dict[tuple[str, Part], Fact]) -> dict[tuple[str, Part], Fact]:
-    """Return the entries of other streams than these."""
+    """Return the entries of which the stream, the first part of the key, is not among `streams`."""
     return {key: fact for key, fact in entries.items() if key[0] not in streams} if streams else entries
 
 

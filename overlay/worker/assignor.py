@@ -51,7 +51,8 @@ class Member:
 
     @classmethod
     def decode(cls, data: bytes) -> Member:
-        """Return what a member told. Data that is not of this form tells nothing."""
+        """Return what a member told in the user data of its subscription. DRAINED says only that it is
+        drained. Other data that `encode` did not write, or that is empty, counts as `Member()`."""
         if data == DRAINED:
             return cls(drained=True)
         try:

@@ -137,7 +137,8 @@ class Lags:
 
     def list_unknown(self, most: int) -> dict[Spot, int]:
         """Return up to `most` offsets at which consumers are behind and whose timestamps are to be
-        looked up, each with the last stable offset of its partition.
+        looked up, each with the last stable offset of its partition; first those at which a consumer has
+        been the longest.
 
         An offset of a partition that is read is one only if the last call found it too, since most
         have moved on by then. Forgets timestamps that are not needed any more.

@@ -47,8 +47,8 @@ class MetricsPage:
         self._writer = Writer(self.metrics)
 
     async def read(self) -> bytes:
-        """Return the page, from a writing that serves several requests if there is one. It may be
-        as old as REUSE times the time that it took to write."""
+        """Return the page. Calls while it is being written share that writing. Later calls get the same
+        page until its age is REUSE times the time that it took to write."""
         if monotonic() < self._fresh_until:
             return self._page
         if self._writing is None or self._writing.done():

@@ -77,8 +77,7 @@ class Rates:
         return self._per_second(sum(decoded[stream] for _, _, decoded, _ in self._recall(now)), now)
 
     def of_index(self, stream: str, now: int) -> float:
-        """Return the records a second of a stream that went into chunks in the last ten seconds. `now`: as in
-        `of_stream`."""
+        """Return the records a second of a stream that went into chunks in the last ten seconds. `now`: ms since 1970."""
         return self._per_second(sum(indexed[stream] for *_, indexed in self._recall(now)), now)
 
     def _per_second(self, records: int, now: int) -> float:

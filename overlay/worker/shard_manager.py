@@ -343,7 +343,7 @@ class ShardManager:
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions of the shards that have been taken over and are being served."""
+        """The sessions of the shards that have been taken over and are being served, or are about to be."""
         return [shard.session for shard in self.shards.values() if shard.session is not None]
 
     # shards

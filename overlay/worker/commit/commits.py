@@ -388,8 +388,8 @@ class Commits:
         return offsets
 
     async def _forget_below(self, offset: int) -> None:
-        """Delete the state records that a checkpoint replaces. If Kafka refuses, the log only
-        grows."""
+        """Delete the state records below `offset`, that of a checkpoint which replaces them. If Kafka
+        refuses, log that: the log only grows."""
         topic, shard = self.place
         try:
             await self.admin.delete_records(topic, shard, offset)

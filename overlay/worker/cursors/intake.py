@@ -130,7 +130,7 @@ class Intake:
 
 @dataclass(frozen=True, slots=True)
 class _Making:
-    """The collection of a round's tasks, in `made`."""
+    """Collects the tasks of one round in `made`."""
 
     readers: Mapping[ConsumerId, Reader]
     cursors: Mapping[StreamPartition, Sequence[Cursor]]

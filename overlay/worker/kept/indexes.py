@@ -121,8 +121,8 @@ async def _ensure_topics(
     admin: Admin, service: ServiceConfig, topics: Mapping[str, str], ours: Container[str], assignment: Assignment
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
     """Return the facts of the index topics that exist, and by topic the reason why it cannot be
-    used: it is missing, may not be read or created, or accepts no records now. Then it may be in
-    both.
+    used: it is missing, may not be read or created, or accepts no records now. A topic that exists
+    and accepts no records is in both.
 
     `topics`: the index topic of each stream. Missing topics of the streams in `ours` are created
     first.
