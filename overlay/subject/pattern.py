@@ -69,7 +69,9 @@ class Pattern:
         return cls(text)
 
     def matches(self, subject: str) -> bool:
-        """Return whether this pattern matches a legal literal subject."""
+        """Return whether this pattern matches `subject`, which has to be legal and without
+        wildcards; that is not checked.
+        """
         if self.is_literal:
             return subject == self.text
         tokens = subject.split(".")
@@ -112,15 +114,15 @@ def intersects(a: Pattern, b: Pattern) -> bool:
 
 
 def find_plain_wildcard(pattern: Pattern) -> str:
-    """Return the first token that has a wildcard's character among others, where it is plain text;
-    "" if there is none. `orders.paid*` has `paid*`.
+    """Return the first token that has `*` or `>` beside other characters, where these are plain
+    text and no wildcard; "" if there is none. For `orders.paid*` it is `paid*`.
     """
     return next((token for token in pattern.tokens if len(token) > 1 and (ONE in token or REST in token)), "")
 
 
 def overlapping(patterns: Sequence[Pattern]) -> tuple[Pattern, Pattern] | None:
-    """Return the first pair that JetStream refuses together (10138), as (inner, outer); None if all
-    are allowed.
+    """Return the first pair of `patterns` that JetStream refuses as filters of one consumer (error
+    10138), as (inner, outer); None if all pairs are allowed.
 
     A pair is refused if the inner pattern equals the outer one or is a subset of it. Patterns that
     only intersect are allowed.
@@ -139,7 +141,9 @@ def overlapping(patterns: Sequence[Pattern]) -> tuple[Pattern, Pattern] | None:
 
 
 def is_subject(text: str) -> bool:
-    """Return whether `text` is a legal literal subject."""
+    """Return whether `text` is a legal subject without wildcards: at least one token, none of them
+    empty, `*` or `>`, and no space, tab, CR, LF or FF.
+    """
     if _PLAIN.fullmatch(text):
         return True
     tokens = text.split(".")
@@ -147,9 +151,10 @@ def is_subject(text: str) -> bool:
 
 
 def check_subject(text: str, *, what: str = "subject", shown: str = "") -> None:
-    """Raise SubjectError with the column and the reason unless `text` is a legal literal subject.
+    """Raise SubjectError, with the column and the reason, unless `text` is a legal subject without
+    wildcards.
 
-    The message calls the text `what`, and quotes `shown` instead of it if given.
+    The message calls the text `what`, and quotes `shown` instead of it if `shown` is not empty.
     """
     tokens = _split(text, what, shown)
     for at, token in enumerate(tokens):
