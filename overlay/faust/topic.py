@@ -49,8 +49,9 @@ class AgentTopic(Topic):
 
     async def decode(self, message: Message, *, propagate: bool = False) -> DeliveredEvent:
         """Return the event of a delivery of this topic's consumer. Raises ValueDecodeError for any
-        other record, also another consumer's delivery, which makes Faust acknowledge it. A flow
-        control request is answered first. `propagate`: not used; Faust passes it.
+        other record, also another consumer's delivery: Faust then acknowledges that record and
+        passes over it. A flow control request is answered before. `propagate`: not used; Faust
+        passes it.
         """
         if not isinstance(message, TrackedMessage):
             token = self.link.find_token(message)
@@ -106,8 +107,8 @@ class Link:
         self._kind = RecordClassifier(target.head)
 
     def find_token(self, message: Message) -> bytes | None:
-        """Return the token of a message of the consumer, None for any other record. A flow control
-        request is answered.
+        """Return the ack token of a delivery of the consumer, None for any other record. A flow
+        control request of the consumer is answered. The first call opens the sender of acks.
         """
         self.acks.open()
         headers = list_headers(message)
@@ -159,7 +160,10 @@ def agent_topic(
 
 
 def check(app: App, config: ConsumerConfig, target: Target) -> None:
-    """Raise BadQuestion if agents of the application cannot read this consumer as it is configured."""
+    """Raise BadQuestion if agents of `app` cannot read this consumer: its ack policy is in REFUSED, it
+    waits for another reader group than the application's, or the application's settings would send
+    acks too early. `target`: that of `config`.
+    """
     name = "/".join(config.id)
     if why := REFUSED.get(config.ack_policy):
         raise BadQuestion(f"consumer {name} has `ack_policy: {config.ack_policy}`: {why}")

@@ -20,8 +20,8 @@ STAND_BY = "this process stands by: another one has the fleet's topic, or Kafka 
 
 
 def read_page() -> tuple[str, str]:
-    """Return the status page, and its Content-Security-Policy: it runs its own script and style and fetches from its own
-    address, and nothing else.
+    """Return the HTML of the status page, and the value of its Content-Security-Policy: the page may run its own script
+    and style and fetch from its own address, and nothing else.
     """
     page = files("overlay.fleet").joinpath("page.html").read_text(encoding="utf-8")
     parts = {name: re.findall(rf"<{name}>(.*?)</{name}>", page, re.DOTALL) for name in ("script", "style")}
@@ -36,8 +36,8 @@ def _hash(text: str) -> str:
 
 
 def make_app(live: LivePicture, metrics: FleetMetrics, actions: Actions | None = None) -> web.Application:
-    """Return the application with all routes, which does not listen yet. Without `actions` nothing can be
-    changed."""
+    """Return the application with all routes, which does not listen yet. If `actions` is None, there is no
+    route by which anything can be changed."""
     page, policy = read_page()
 
     async def serve_page(_: web.Request) -> web.Response:
