@@ -39,13 +39,13 @@ FRESH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class KnownStream:
-    """A stream's partitions and their bounds, as they were when they were last looked up."""
+    """The partitions of a stream's topics and their bounds, as they were when they were last looked up."""
 
     sources: Sources
     counts: dict[str, int]
     """Number of partitions by topic."""
     bounds: dict[TopicPartition, tuple[int, int]]
-    """Log start and last stable offset."""
+    """Log start and last stable offset, by partition."""
 
 
 @dataclass(slots=True)
@@ -61,8 +61,8 @@ class Connection:
     _looked: float = 0.0
 
     async def open(self) -> AIOKafkaClient:
-        """Return the client that fetches. The first call connects it; later calls return the same
-        one, until `close`. Raises SourceUnavailable if it cannot be connected.
+        """Return the Kafka client that fetches. The first call connects it; later calls return the
+        same one, until `close`. Raises SourceUnavailable if it cannot be connected.
         """
         if self._client is None:
             self._client, self._looked = await open_client(self.kafka), time.monotonic()
@@ -70,8 +70,8 @@ class Connection:
 
     async def refresh(self) -> bool:
         """Ask Kafka for new metadata for the client that fetches. Return True if it has come; False
-        if the request failed, if there is no open client, or if less than FRESH_S seconds have
-        passed since the last request.
+        if the request failed, or if none was sent: there is no open client, or less than FRESH_S
+        seconds have passed since the last request or since the client was connected.
         """
         if self._client is None or time.monotonic() - self._looked < FRESH_S:
             return False
@@ -80,13 +80,15 @@ class Connection:
         return updated
 
     def is_divided(self, stream: StreamConfig) -> bool:
-        """Return whether a stream was looked up and has several partitions. False if it was not looked up yet."""
+        """Return whether the stream has several partitions, as far as this connection knows: False if it has not looked
+        the stream up yet.
+        """
         known = self.known.get(stream.topics)
         return known is not None and not known.sources.is_sequenced
 
     def find_addressing(self, stream: StreamConfig) -> Addressing:
-        """Return the decoder of a stream's records. The first call makes it; later calls return the
-        same one, with its buffers and the subjects that it has seen.
+        """Return the decoder of a stream's records. The first call for a stream's name makes it;
+        later calls return the same one, with its buffers and the subjects that it has seen.
         """
         if stream.name not in self._addressing:
             self._addressing[stream.name] = make_addressing(stream)
@@ -94,7 +96,8 @@ class Connection:
 
     async def rest(self) -> None:
         """Drop the fetch requests that have no answer yet, by closing their TCP connections.
-        Otherwise the next reading would wait for those answers. The clients stay open.
+        Otherwise the next reading would wait for those answers. Both clients can be used on, and
+        what is known of streams stays.
         """
         if self._client is not None:
             hang_up(self._client)
@@ -118,7 +121,8 @@ class Connection:
 
 
 class Connections:
-    """The connections of a client that no reading uses at the moment, each with its loop.
+    """The connections of a Client that no reading uses at the moment, at most KEPT, each with the
+    event loop that it belongs to.
 
     They are closed when this object is garbage-collected.
     """
@@ -130,7 +134,7 @@ class Connections:
 
     def open(self) -> Connection:
         """Return a new connection for the caller's event loop, never one that is kept here. Nothing
-        is sent yet. The caller closes it.
+        is sent yet. The caller has to close it: it is not kept.
         """
         return Connection(self._kafka, Admin(self._kafka))
 
@@ -159,7 +163,7 @@ class Connections:
             _close(runner, line)
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close the connections that are kept, and their loops; those of readings that run stay open."""
         _close_all(self._free)
 
 
