@@ -19,7 +19,7 @@ CONSUMER_FIELDS = tuple(info.alias or name for name, info in ConsumerConfig.mode
 
 
 class UnknownArgument(OverlayError, TypeError):
-    """A keyword argument that the function called does not have. The caller has to correct the call."""
+    """A keyword argument that the function does not have. The caller has to correct the call."""
 
 
 ALIASES = {"subject": "subjects", "value": "values"}
@@ -76,7 +76,7 @@ def check_names(function: str, given: Iterable[str], known: Sequence[str]) -> No
     """Raise UnknownArgument for the first name in `given` that is not in `known`, with a similar
     known name as a suggestion.
 
-    `function`: the name of the function called, for the message.
+    `function`: its name for the message.
     """
     for name in given:
         if name not in known:

@@ -39,7 +39,7 @@ FRESH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class KnownStream:
-    """The partitions of a stream's topics and their bounds, as they were when they were last looked up."""
+    """A stream's partitions and their bounds, as they were when they were last looked up."""
 
     sources: Sources
     counts: dict[str, int]
@@ -61,8 +61,8 @@ class Connection:
     _looked: float = 0.0
 
     async def open(self) -> AIOKafkaClient:
-        """Return the Kafka client that fetches. The first call connects it; later calls return the
-        same one, until `close`. Raises SourceUnavailable if it cannot be connected.
+        """Return the client that fetches. The first call connects it; later calls return the same
+        one, until `close`. Raises SourceUnavailable if it cannot be connected.
         """
         if self._client is None:
             self._client, self._looked = await open_client(self.kafka), time.monotonic()
@@ -87,8 +87,8 @@ class Connection:
         return known is not None and not known.sources.is_sequenced
 
     def find_addressing(self, stream: StreamConfig) -> Addressing:
-        """Return the decoder of a stream's records. The first call for a stream's name makes it;
-        later calls return the same one, with its buffers and the subjects that it has seen.
+        """Return the decoder of a stream's records. The first call makes it; later calls return the
+        same one, with its buffers and the subjects that it has seen.
         """
         if stream.name not in self._addressing:
             self._addressing[stream.name] = make_addressing(stream)
@@ -134,7 +134,7 @@ class Connections:
 
     def open(self) -> Connection:
         """Return a new connection for the caller's event loop, never one that is kept here. Nothing
-        is sent yet. The caller has to close it: it is not kept.
+        is sent yet. The caller closes it.
         """
         return Connection(self._kafka, Admin(self._kafka))
 

@@ -26,8 +26,8 @@ class IterationGuard:
     """A `with` block that only one caller at a time may enter. A second caller does not wait: it
     gets ConcurrentIteration.
 
-    `what`: names the thing iterated over in the error's message. `instead`: what the message advises
-    for a second loop.
+    `what`: the thing iterated over, for the message. `instead`: what to do for a second loop, for
+    the message.
     """
 
     __slots__ = ("_instead", "_lock", "_what", "leave")

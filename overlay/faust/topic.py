@@ -45,13 +45,12 @@ class AgentTopic(Topic):
         super().__init__(app, **options)
 
     def _compile_decode(self) -> None:
-        """Leave `decode` as it is here. Faust compiles another one."""
+        """Do nothing: Faust would replace `decode` by a compiled function here."""
 
     async def decode(self, message: Message, *, propagate: bool = False) -> DeliveredEvent:
         """Return the event of a delivery of this topic's consumer. Raises ValueDecodeError for any
-        other record, also another consumer's delivery: Faust then acknowledges that record and
-        passes over it. A flow control request is answered before. `propagate`: not used; Faust
-        passes it.
+        other record, also another consumer's delivery, which makes Faust acknowledge it. A flow
+        control request is answered first. `propagate`: not used; Faust passes it.
         """
         if not isinstance(message, TrackedMessage):
             token = self.link.find_token(message)
@@ -84,7 +83,9 @@ class AgentTopic(Topic):
         return super().__aiter__()
 
     def derive_topic(self, **options: Any) -> TopicT:
-        """Return a plain topic, for `group_by` and `through`. See Topic.derive_topic."""
+        """Return a plain Faust topic, not an AgentTopic, with these options, which `group_by` and `through` write to and
+        read. `options`: as for Topic.derive_topic.
+        """
         plain = Topic(self.app, topics=self.topics, schema=self.schema, acks=self.acks, has_prefix=self.has_prefix)
         return plain.derive_topic(**options)
 
@@ -100,7 +101,9 @@ class AgentTopic(Topic):
 
 
 class Link:
-    """What the copies of one AgentTopic share: the consumer and the way its acks go."""
+    """What all copies that Faust makes of one AgentTopic share: the consumer, the receiver of its acks, and the reader of
+    its messages' properties.
+    """
 
     def __init__(self, target: Target, acks: Acknowledger, reader: PropertyReader) -> None:
         self.target, self.acks, self.reader = target, acks, reader
@@ -135,8 +138,8 @@ def agent_topic(
     committed records only, of all its topics.
 
     Raises ConfigError, UnknownConsumer; BadQuestion if an agent cannot read the consumer as it is
-    configured. A consumer that no file describes is looked up at the service; that raises NoAnswer
-    and SourceUnavailable.
+    configured, or if several streams have the name. A consumer that no file describes is looked up
+    at the service; that may raise Refused, NoAnswer, SourceUnavailable and CredentialsRefused.
     """
     client = config if isinstance(config, Client) else open_client(config)
     found = client.find_consumer(consumer, stream)

@@ -59,7 +59,9 @@ class Action(BaseModel):
 
 
 class Requests(Protocol):
-    """How the service is asked: client/control/control.py. The methods block, and raise OverlayError."""
+    """The requests to the service by which actions are carried out, as Control (client/control/control.py) has them. The
+    methods block, and raise OverlayError.
+    """
 
     def pause(self, stream: str, name: str, until: timedelta) -> bool:
         """Pause a consumer. Return whether it is paused now. `until`: for how long from now."""

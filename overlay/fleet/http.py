@@ -36,8 +36,8 @@ def _hash(text: str) -> str:
 
 
 def make_app(live: LivePicture, metrics: FleetMetrics, actions: Actions | None = None) -> web.Application:
-    """Return the application with all routes, which does not listen yet. If `actions` is None, there is no
-    route by which anything can be changed."""
+    """Return the application with all routes, which does not listen yet. Without `actions` nothing can be
+    changed."""
     page, policy = read_page()
 
     async def serve_page(_: web.Request) -> web.Response:

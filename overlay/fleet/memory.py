@@ -68,7 +68,7 @@ class Memory:
     """The rows of consumers as they were last read, so that a row is checked once and not at each look."""
 
     def take(self, key: bytes | None, value: bytes | None, appended: int, now: int, prefix: str) -> None:
-        """Put a record of the topic into the rows, or count why it is passed over. Never raises.
+        """Put a record of the fleet's topic into the rows, or count why it is passed over. Never raises.
 
         `appended`: Kafka's time on it; `now`: the reader's; both ms since 1970. `prefix`: topics.prefix of the
         service that is looked at.
@@ -166,7 +166,7 @@ class Memory:
 
 @dataclass(slots=True)
 class KafkaTime:
-    """Kafka's time by the newest status and the monotonic clock, which goes on while no status comes.
+    """An estimate of Kafka's time, by the newest status and the monotonic clock, which goes on while no status comes.
 
     A status has been on its way for a while, so the estimate is ahead by no more than the two clocks have
     drifted apart within two windows.

@@ -44,7 +44,7 @@ def expect(loaded: Loaded) -> Expected:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What workers told until one moment. `refused`: how many records of the fleet's topic were passed over, by reason."""
+    """What workers told at one moment. `refused`: how many records of the topic were passed over, by reason."""
 
     picture: Picture
     refused: Mapping[Refusal, int]

@@ -100,8 +100,8 @@ class ShardStatus(Part):
 
 
 class ConsumerStatus(Part):
-    """A consumer that the worker serves, as its status tells of it. `rate`: records a second. `lag_s`: how
-    many seconds it is behind its stream, 0 if unknown.
+    """A consumer that the worker serves. `rate`: records a second. `lag_s`: how many seconds it is
+    behind its stream, 0 if unknown.
     """
 
     stream: Name

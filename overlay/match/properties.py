@@ -70,7 +70,7 @@ def list_columns(filter: Filter) -> tuple[Column, ...]:
 
 
 def find_sources(columns: Iterable[Column], declared: Mapping[str, Property]) -> dict[Column, Source]:
-    """Return where the value of each column comes from. `declared`: the stream's properties, by name as in its file."""
+    """Return the source of each column of a bound filter. `declared`: the stream's properties."""
     written = {place_property(name): entry.source for name, entry in declared.items()}
     return {column: _find_source(column, written.get((column.section, column.name))) for column in columns}
 

@@ -36,8 +36,8 @@ from .addressing import Addressed
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The filter values that a consumer wants. A record passes if its filter value is in `wanted`,
-    and, if `unfiltered`, also if it has none. `source`: where a record's filter value is read.
+    """The filter values that a consumer wants. A record passes if its value is in `wanted`, and, if
+    `unfiltered`, also if it has no value. `source` says where a record's value is read.
     """
 
     source: FilterValue
@@ -51,7 +51,7 @@ class Values:
 
     @property
     def encoded(self) -> list[bytes]:
-        """Return the texts in `wanted` as bytes, as headers have them, ascending."""
+        """Return `wanted` as bytes, as headers hold them, ascending."""
         return sorted(value.encode("utf-8", "surrogatepass") for value in self.wanted)
 
 
@@ -160,8 +160,8 @@ class _HeaderReader:
 
 
 class _TemplateReader:
-    """A test of filter values that a template makes from fields of a record. `fields`: the fields
-    that slices must be decoded with.
+    """A test of filter values that a template makes from fields of a record. `fields`: what slices
+    must be decoded with.
 
     Each distinct filter value has a code in a dictionary of its partition, and is tested once for
     the same `Values`, when it is new.

@@ -121,8 +121,8 @@ def find_plain_wildcard(pattern: Pattern) -> str:
 
 
 def overlapping(patterns: Sequence[Pattern]) -> tuple[Pattern, Pattern] | None:
-    """Return the first pair of `patterns` that JetStream refuses as filters of one consumer (error
-    10138), as (inner, outer); None if all pairs are allowed.
+    """Return the first pair that JetStream refuses together (10138), as (inner, outer); None if all
+    are allowed.
 
     A pair is refused if the inner pattern equals the outer one or is a subset of it. Patterns that
     only intersect are allowed.
@@ -151,10 +151,9 @@ def is_subject(text: str) -> bool:
 
 
 def check_subject(text: str, *, what: str = "subject", shown: str = "") -> None:
-    """Raise SubjectError, with the column and the reason, unless `text` is a legal subject without
-    wildcards.
+    """Raise SubjectError with the column and the reason unless `text` is a legal literal subject.
 
-    The message calls the text `what`, and quotes `shown` instead of it if `shown` is not empty.
+    The message calls the text `what`, and quotes `shown` instead of it if given.
     """
     tokens = _split(text, what, shown)
     for at, token in enumerate(tokens):

@@ -107,7 +107,7 @@ class SubjectRule:
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the narrowest patterns that together match every subject that this rule can build;
-        currently always one, `>` if one field holds the whole subject.
+        currently always one.
         """
         return (_cover(self.template, self.whole),)
 

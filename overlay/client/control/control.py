@@ -56,7 +56,7 @@ class PullRefused(OverlayError):
 
 
 class BadAckToken(OverlayError, ValueError):
-    """A text that is given as an ack token and is none. The caller acts."""
+    """A text that is not an ack token. The caller acts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Control:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the connections, after a request that is under way. The next request opens new ones."""
+        """Close the connections. The next request opens new ones."""
         with self._lock:
             self._inbox.close()
 
@@ -206,8 +206,8 @@ class Control:
         return self._define(Op.UPDATE, "update", stream, config, fields)
 
     def delete(self, stream: str, name: str) -> None:
-        """Delete a consumer and its state, and return once that is done. Its output topic stays.
-        Raises Refused if it does not exist, NoAnswer.
+        """Delete a consumer and its state, and return once that is done. Its output topic stays, unless
+        the service made it as a temporary one. Raises Refused if the consumer does not exist, NoAnswer.
         """
         self._ask(Op.DELETE, stream=stream, consumer=name)
 
@@ -404,7 +404,8 @@ class Control:
 
     def _take_other_topic(self) -> bool:
         """Send requests to the requests topic from now on, since Kafka does not let this client write
-        to the control topic. Return False, and change nothing, if the overlay has no such topic.
+        to the control topic. Return whether that is new: False if requests go there already, or if
+        the overlay has no such topic.
         """
         topic = requests_topic(self.prefix)
         if self._topic == topic or not self._inbox.has_topic(topic):

@@ -82,9 +82,8 @@ class KeptIndex:
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """The offset of the last batch that chunks cover, by partition, and the next offset to read
-        of the index topic itself. A reading looks at these batches to learn whether the index is
-        valid.
+        """By partition, the last offset that its chunks cover, and for the index topic itself the next
+        offset to read. A reading looks at the batches there to learn whether the index is valid.
 
         Empty if there is no index or another reading uses it now.
         """
@@ -144,10 +143,10 @@ class KeptIndex:
         wanted: Sequence[tuple[Pattern, ...]],
         spans: Sequence[tuple[TopicPartition, int, int]],
     ) -> Ints | None:
-        """Read what is new in the index, and return how many records of each list of patterns it
-        counts in each span (first and next offset), int64 [lists, spans]: -1 where it does not tell
-        exactly, 0 for a list without patterns. None if there is no index, or if it cannot be read,
-        which is logged. Waits while another reading uses the index.
+        """Read what is new in the index, and return how many records that match each list of patterns
+        in `wanted` it counts in each of `spans` (partition, first and next offset), int64 [lists,
+        spans]: -1 where it does not tell exactly, 0 for a list without patterns. None if there is no
+        index, or if it cannot be read, which is logged. Waits while another reading uses the index.
         """
         try:
             async with self._take_turn():
@@ -367,9 +366,9 @@ class Indexes:
 
     def find(self, request: CheckedQuestion, conditions: Conditions) -> KeptIndex | None:
         """Return the index to use for a request, without reading it yet. None if it would not help (the
-        request has no condition that a chunk header could rule out, is no count, and does not ask for
-        the last record of each subject), if the request is about a topic that no file describes, or
-        if it says `index=False`.
+        conditions rule out no chunk, and the request neither is a count nor asks for the last record
+        of each subject), if the request is about a topic that no file describes, or if it says
+        `index=False`.
         """
         helps = any(probe != Everything() for _, probe in conditions.parts())
         helps = helps or is_count(request) or request.last_per_subject

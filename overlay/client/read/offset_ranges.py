@@ -27,8 +27,8 @@ ALL_PARTS = Part.SUBJECT | Part.VALUES | Part.FILTER | Part.WINDOW
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedRoute:
-    """A route (the spans of a partition's log that have to be read), and in `sizes` the bytes in the
-    log of each of its spans: -1 if a part of the span has no chunk header.
+    """A route (the spans of a partition's log that have to be read), and the bytes of each of its
+    spans in the log: -1 if a part of the span has no chunk header.
     """
 
     route: Route
@@ -51,7 +51,7 @@ class SizedRoute:
 
 
 def size_route(route: Route, chunks: Chunks) -> SizedRoute:
-    """Return a route with the bytes of its spans. `chunks`: the chunks that the route was planned over."""
+    """Return a route with the bytes of its spans. `chunks`: those that the route was planned over."""
     return SizedRoute(route, weigh(chunks, route.first_offset, route.next_offset))
 
 

@@ -91,7 +91,7 @@ class RangeReading:
         return (_join(parts) if len(parts) > 1 else taken), gaps
 
     async def open(self) -> None:
-        """Open a partition fetch for the next fetch range; do nothing if all are opened. Does not wait for its data."""
+        """Open a partition fetch for the next fetch range, if there is one. Does not wait for its data."""
         if self._fetch_ranges:
             part = self._fetch_ranges.popleft()
             opened = await self._fetcher.open(*self.offset_range.source, part.start, part.stop, part.size)
@@ -111,8 +111,8 @@ class RangeReading:
 
 async def go_on(range_readings: Sequence[RangeReading]) -> None:
     """Open a partition fetch for each reading that has none, and further ones for fetch ranges to
-    be fetched ahead: at most AHEAD_FETCHES and AHEAD_BYTES over all readings. Does not wait for
-    data.
+    be fetched ahead: at most AHEAD_FETCHES and AHEAD_BYTES over all readings, none of unknown size.
+    Does not wait for data.
     """
     for each in range_readings:
         if each.is_waiting:

@@ -76,7 +76,7 @@ COUNT_ROWS = 1 << 20
 
 @dataclass(slots=True)
 class Progress:
-    """Counts of one reading, updated while it runs."""
+    """The progress of a reading, updated while it runs."""
 
     scanned: int = 0
     """Records tested."""
@@ -486,7 +486,7 @@ def _count(parts: Iterable[FilteredRows]) -> int:
 
 
 def _drop_first(parts: deque[FilteredRows], count: int) -> None:
-    """Remove parts from the front of `parts`, as long as the parts left have at least `count` rows together."""
+    """Drop parts from the front, as long as the others have at least `count` rows."""
     rows = _count(parts)
     while parts and rows - parts[0].rows >= count:
         rows -= parts.popleft().rows

@@ -244,8 +244,8 @@ class AckSender:
                 return
 
     def _hear(self, record: Record, error: RdKafkaError | None, _: object) -> None:
-        """Process Kafka's delivery report of an ack record. A record that a replaced client has dropped
-        is produced again by the present one; any other error goes to `on_failure`.
+        """Process the delivery report of a record. A record that the old client has dropped is
+        produced again; any other error goes to `on_failure`.
 
         `record` is passed in because the report has no headers.
         """

@@ -79,7 +79,7 @@ class Head:
 
 
 class TokenColumns(NamedTuple):
-    """The contents of ack tokens, as columns (int64, one item per token).
+    """The contents of tokens, as columns (int64, one per token).
 
     `streams` and `consumers`: stream sequences and consumer sequences, 0 if they cannot be parsed.
     `by`: index of the token's incarnation in `incarnations`, -1 for a token of version 1, which

@@ -75,7 +75,7 @@ class Metadata:
 
 
 def read_metadata(token: bytes) -> Metadata:
-    """Return the contents of an ack token, of either version. Raises BadToken if it is none."""
+    """Return the contents of an ack token, of either version. Raises BadToken."""
     try:
         parts = token.decode().split(".")
         stream, consumer, *rest = parts[2:] if len(parts) == 9 else parts[4:11]
@@ -189,7 +189,7 @@ class Delivered:
 
     @property
     def metadata(self) -> Metadata:
-        """The contents of the ack token, such as the sequence. Raises BadToken."""
+        """The contents of the token. Raises BadToken."""
         return read_metadata(self._token)
 
     @property

@@ -82,7 +82,7 @@ class MessageBuffer:
 
     @property
     def room(self) -> int:
-        """Number of records for which there is room; 0 or negative if the buffer is full or overfull."""
+        """Number of records for which there is room; negative if the buffer is overfull."""
         return self._room - self._waiting
 
     @property

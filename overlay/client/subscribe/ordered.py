@@ -100,7 +100,7 @@ class OrderedConsumer:
 
     def start(self, callback: Callable[[Delivered], object]) -> threading.Thread:
         """Call `callback` with each message, in a daemon thread of its own, until `close`. Return
-        that thread at once; it is running.
+        the thread, which is running.
 
         An error of the callback or of the iteration ends the thread and goes to
         threading.excepthook. It does not close the consumer.

@@ -53,14 +53,14 @@ M = TypeVar("M", bound=Delivered)
 
 
 class PulledMessage(Message):
-    """A message that was pulled from a pull consumer."""
+    """A message that was pulled."""
 
     __slots__ = ()
     _added = OURS | {CORRELATION}
 
 
 class AsyncPulledMessage(AsyncMessage):
-    """A message that was pulled from a pull consumer, with the methods of Message as coroutines."""
+    """A message that was pulled, with the methods of Message as coroutines."""
 
     __slots__ = ()
     _added = OURS | {CORRELATION}
@@ -152,7 +152,7 @@ class PullConsumer:
             return [self._make(record, PulledMessage) for record in self._fetch(count, timeout)]
 
     async def fetch_async(self, count: int, timeout: float = WAIT_S) -> list[AsyncMessage]:  # noqa: ASYNC109 - as `fetch`
-        """Return messages as `fetch` does, without blocking the caller's loop. Raises as `fetch`.
+        """Return messages as `fetch` does, without blocking the caller's loop.
 
         If the caller is cancelled, messages that come all the same are delivered again after ack_wait.
         """

@@ -103,7 +103,9 @@ class Subscription:
         return AsyncIteration(self._take_async)
 
     def _take(self) -> Message | None:
-        """Return the next message, None after the last one. Raises ConcurrentIteration."""
+        """Return the next message of a loop; blocks until there is one. None at the end of the loop: the subscription is
+        closed, or `idle` seconds have passed. Raises ConcurrentIteration, and the error that ended receiving.
+        """
         self._turn.enter()
         try:
             while (batch := self._batch or self._wait()) is not None:
@@ -126,7 +128,7 @@ class Subscription:
                 return batch
 
     async def _wait_async(self) -> Batch | None:
-        """Return the next batch as `_wait` does, in the caller's loop."""
+        """Return the next batch as `_wait` does, without blocking the caller's event loop."""
         buffer = self._intake.message_buffer
         while True:
             batch = await buffer.take_async(self._find_patience())
@@ -154,7 +156,7 @@ class Subscription:
         return True
 
     async def _take_async(self) -> AsyncMessage | None:
-        """Return the next message as `_take` does, in the caller's loop."""
+        """Return the next message as `_take` does, without blocking the caller's event loop."""
         with self._turn:
             while (batch := self._batch or await self._wait_async()) is not None:
                 self._batch = batch
