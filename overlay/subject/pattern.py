@@ -90,7 +90,7 @@ class Pattern:
 
 def is_subset(a: Pattern, b: Pattern) -> bool:
     """Return whether every subject that `a` matches is matched by `b`. A pattern is a subset of
-    itself; `a` is not a subset of `a.>`.
+    itself; `flights` is not a subset of `flights.>`.
     """
     for at, outer in enumerate(b.tokens):
         if at >= len(a.tokens):
