@@ -33,9 +33,9 @@ class ArgumentConflict(OverlayError, TypeError):
 
 
 def join_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with each alias (ALIASES) replaced by the name that it stands for. An
-    alias that is None is dropped; arguments without an alias stay as they are. Raises
-    ArgumentConflict if neither an alias nor its name is None.
+    """Return a copy of the arguments with each alias (`subject`, `value`) replaced by the name that it
+    stands for (`subjects`, `values`). An alias that is None is dropped; all other arguments stay as
+    they are. Raises ArgumentConflict if neither an alias nor its name is None.
     """
     found = {name: value for name, value in given.items() if name not in ALIASES}
     for alias, name in ALIASES.items():
@@ -47,9 +47,9 @@ def join_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spell_filters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a consumer, with filter words replaced by the fields of a consumer file:
-    filter_subjects, and filter with sql, properties, values and match_unfiltered. Raises
-    ArgumentConflict if a field is given as well.
+    """Return a copy of the arguments with FILTER_WORDS replaced by fields of a consumer file: `subjects`
+    by `filter_subjects`, a list; the others by one `filter` with them as keys. A word that is None is
+    dropped. Raises ArgumentConflict if such a field is given as well, or an alias and its name.
     """
     joined = join_aliases(given)
     words = {name: joined.pop(name) for name in FILTER_WORDS if name in joined}
@@ -66,7 +66,9 @@ def spell_filters(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_words(given: Any) -> Any:
-    """Return one text as a list; anything else as it is, for the service to judge."""
+    """Return a text as a list of it, another iterable as a list; anything else as it is, for the
+    service to judge.
+    """
     return [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else given
 
 

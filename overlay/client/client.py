@@ -56,7 +56,7 @@ class Client:
     prefix: str = ""
     """Prefix of the overlay's own topics, one of which is the index of a stream."""
     consumers: Mapping[tuple[str, str], ConsumerConfig] = field(default_factory=dict)
-    """By stream and name."""
+    """The consumers' configs by (stream, name)."""
     _lines: Connections = field(init=False, repr=False)
     _answers: AckAnswers = field(init=False, repr=False)
     _indexes: Indexes = field(init=False, repr=False)
@@ -71,7 +71,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connections that no reading uses at the moment, those of `control`, and the
-        listener for answers to acks. Calls of ack_sync that still wait raise SourceUnavailable.
+        listener for answers to acks. Calls of ack_sync that still wait raise SourceUnavailable. Waits
+        for a request of `control` that is under way.
 
         Open readings and subscriptions are not closed. The client may be used again afterwards. A
         client that is garbage-collected closes by itself.
@@ -100,18 +101,18 @@ class Client:
         """Return the records of a stream, or of a topic that no file describes, as an iterator of
         RecordBatches. Name one of `stream` and `topic`. Reading begins at once, in another thread.
 
-        `consumer`: the records of its stream that its filters let through, wherever it begins and
-        whatever it has acked. `stream` may be left out if only one stream has a consumer of this
-        name. A consumer that no file describes is looked up at the service.
+        `consumer`: its name, to read the records of its stream that its filters let through, wherever
+        it begins and whatever it has acked. `stream` may be left out then if only one stream has a
+        consumer of this name. A consumer that no file describes is looked up at the service.
 
         See Question for the arguments. Without `follow` the reading ends at what is committed at
-        the time of the call. For a topic, the subject of each record is the topic's name, and
+        the time of the call. For a `topic`, the subject of each record is the topic's name, and
         headers are string properties. `declare` describes other properties: {"dep_delay": "double",
         "tail": {"type": "string", "from": "{value:tailnum}"}}.
 
-        Raises BadQuestion, UnknownArgument (a TypeError), UnknownStream, UnknownConsumer,
-        SubjectError, FilterSyntaxError and ConfigError at once; for a consumer that no file
-        describes also Refused, NoAnswer and SourceUnavailable. Other errors come out of the
+        Raises BadQuestion, UnknownArgument and ArgumentConflict (both TypeErrors), UnknownStream,
+        UnknownConsumer, SubjectError, FilterSyntaxError and ConfigError at once; for a consumer that
+        no file describes also Refused, NoAnswer and SourceUnavailable. Other errors come out of the
         iteration: CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged,
         CorruptBatch, NoSequence.
         """
@@ -129,9 +130,9 @@ class Client:
         **question: Unpack[Question],
     ) -> AsyncReading:
         """Return the records as `read` does, for `async for` in the caller's event loop. Nothing is
-        fetched before the iteration begins. The reading has a connection of its own, which is
-        closed at its end. For a `consumer` that no file describes the call blocks until the service
-        has answered.
+        fetched before the iteration begins, and without `follow` the reading ends at what is
+        committed then. It has a connection of its own, which is closed at its end. For a `consumer`
+        that no file describes the call blocks until the service has answered. Raises as `read`.
         """
         request, progress = self._ask(stream, topic, consumer, declare, question), Progress()
         batches = read_alone(self._lines, self._indexes, request, progress)
@@ -150,15 +151,15 @@ class Client:
         """Return the messages of a push consumer, for `for message in ...` or `async for message in
         ...`. Receiving begins at once, in threads that `close` of the result ends.
 
-        `stream`: needed if several streams have a consumer of this name. `where`: a test in the
-        application; messages that fail it are acked and not returned. `prefetch`: most messages
-        that wait to be taken. `on_silence`: with `raise`, the iteration ends with HeartbeatsMissed
-        when nothing comes for two idle_heartbeats; with `flag`, only `is_silent` is set. `idle`:
-        seconds without a message after which a loop ends; by default it has no end.
+        `stream`: needed if several streams have a consumer of this name. `where`: a function of a
+        message; those for which it returns a false value are acked and not returned. `prefetch`: most
+        messages that wait to be taken. `on_silence`: with `raise`, the iteration ends with
+        HeartbeatsMissed when nothing comes for two idle_heartbeats; with `flag`, only `is_silent` is
+        set. `idle`: seconds without a message after which a loop ends; by default it has no end.
 
-        A consumer that no file describes is looked up at the service. Raises BadQuestion,
-        UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused at once; later
-        errors of Kafka come out of the iteration.
+        A consumer that no file describes is looked up at the service. Raises BadQuestion (also for a
+        pull consumer), UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused at
+        once; later errors of Kafka come out of the iteration.
         """
         if prefetch < 1:
             raise BadQuestion(f"prefetch is {prefetch}, and has to be 1 or more")
@@ -191,8 +192,8 @@ class Client:
         loop asks for at once. `idle`: seconds without a message after which a loop ends; by default
         it has no end.
 
-        A consumer that no file describes is looked up at the service. Raises BadQuestion,
-        UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused.
+        A consumer that no file describes is looked up at the service. Raises BadQuestion (also for a
+        push consumer), UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused.
         """
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise BadQuestion(f"batch is {batch!r}, and has to be a whole number, 1 or more")
@@ -215,10 +216,13 @@ class Client:
         return OrderedConsumer(self.kafka, control, topic, stream, spell_filters(config))
 
     def find_consumer(self, name: str, stream: str = "") -> ConsumerConfig:
-        """Return a consumer's config by its name: from the files, else from the service.
+        """Return a consumer's config by its name: from the files; if none describes it, from the
+        service.
 
-        `stream`: needed if several streams have a consumer of this name. Raises UnknownConsumer,
-        BadQuestion, Refused if the service has no such stream, NoAnswer, SourceUnavailable,
+        `stream`: may be empty if only one stream has a consumer of this name; BadQuestion is raised
+        if several have. Raises UnknownConsumer if neither the files nor the service have it. If the
+        service cannot be asked, raises UnknownConsumer if a file describes any consumer at all, else
+        NoAnswer or SourceUnavailable. Raises Refused if the service has no such stream,
         CredentialsRefused.
         """
         try:
@@ -248,7 +252,9 @@ class Client:
         return make_request(config, is_named=bool(stream), now=now_ms(), **question)
 
     def find_stream(self, name: str) -> StreamConfig:
-        """Return a stream's config by its name. Raises UnknownStream, with a suggestion."""
+        """Return the config of the stream `name`, as its file has it. Raises UnknownStream, with a similar
+        name as a suggestion, if no file describes it; the service is not asked.
+        """
         if name in self.streams:
             return self.streams[name]
         known = sorted(self.streams)
@@ -265,14 +271,14 @@ def open_client(
     kafka: Mapping[str, str] | None = None,
     prefix: str = "",
 ) -> Client:
-    """Return a client for a config folder (or a loaded one), or for a Kafka cluster without a
-    config. Nothing is sent to Kafka yet.
+    """Return a client for a config folder (its path, or a loaded one), or, if `config` is None, for a
+    Kafka cluster without streams and consumers of files. Nothing is sent to Kafka yet.
 
     `bootstrap`: `host:port`, several separated by commas; with a config it replaces the address in
     it. `kafka`: more settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"};
-    they replace those of the config. `prefix`: of the overlay's own topics, in place of that in the
-    config or of the default. Raises ConfigError, and BadQuestion if there is neither a config nor
-    an address.
+    they replace those of the config, and `bootstrap`. `prefix`: of the overlay's own topics; if
+    empty, that of the config or the default. Raises ConfigError, and BadQuestion if there is
+    neither a config nor an address.
     """
     if config is None:
         if not bootstrap and "bootstrap.servers" not in (kafka or {}):
@@ -288,7 +294,8 @@ def open_client(
 
 
 def check_settings(kafka: Mapping[str, str]) -> dict[str, str]:
-    """Check Kafka settings by the rules of overlay.yaml, without connecting, and return them.
+    """Check Kafka settings by the rules of `kafka:` in overlay.yaml, without connecting, and return
+    them. `kafka`: by librdkafka's names.
 
     Raises ConfigError for the first setting that is not known, has a wrong value, or contradicts
     another one.

@@ -45,7 +45,7 @@ class KnownStream:
     counts: dict[str, int]
     """Number of partitions by topic."""
     bounds: dict[TopicPartition, tuple[int, int]]
-    """Log start and last stable offset."""
+    """Log start and last stable offset, by partition."""
 
 
 @dataclass(slots=True)
@@ -70,8 +70,8 @@ class Connection:
 
     async def refresh(self) -> bool:
         """Ask Kafka for new metadata for the client that fetches. Return True if it has come; False
-        if the request failed, if there is no open client, or if less than FRESH_S seconds have
-        passed since the last request.
+        if the request failed, or if none was sent: there is no open client, or less than FRESH_S
+        seconds have passed since the last request or since the client was connected.
         """
         if self._client is None or time.monotonic() - self._looked < FRESH_S:
             return False
@@ -80,7 +80,9 @@ class Connection:
         return updated
 
     def is_divided(self, stream: StreamConfig) -> bool:
-        """Return whether a stream was looked up and has several partitions. False if it was not looked up yet."""
+        """Return whether the stream has several partitions, as far as this connection knows: False if it has not looked
+        the stream up yet.
+        """
         known = self.known.get(stream.topics)
         return known is not None and not known.sources.is_sequenced
 
@@ -94,7 +96,8 @@ class Connection:
 
     async def rest(self) -> None:
         """Drop the fetch requests that have no answer yet, by closing their TCP connections.
-        Otherwise the next reading would wait for those answers. The clients stay open.
+        Otherwise the next reading would wait for those answers. Both clients can be used on, and
+        what is known of streams stays.
         """
         if self._client is not None:
             hang_up(self._client)
@@ -118,7 +121,8 @@ class Connection:
 
 
 class Connections:
-    """The connections of a client that no reading uses at the moment, each with its loop.
+    """The connections of a Client that no reading uses at the moment, at most KEPT, each with the
+    event loop that it belongs to.
 
     They are closed when this object is garbage-collected.
     """
@@ -159,7 +163,7 @@ class Connections:
             _close(runner, line)
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close the connections that are kept, and their loops; those of readings that run stay open."""
         _close_all(self._free)
 
 

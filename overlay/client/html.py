@@ -13,8 +13,9 @@ _LEFT, _RIGHT = "text-align:left", "text-align:right"
 
 
 def write_table(names: Sequence[str], rows: Iterable[Sequence[str | None]], numbers: Iterable[str] = ()) -> str:
-    """Return a table with a row of names, and rows of texts; None is shown as null. `numbers`: the
-    columns that are aligned to the right.
+    """Return an HTML table with a head of `names`, and a row of cells for each of `rows`. Texts are
+    escaped and cut after MOST_CHARACTERS; None is shown as null. `numbers`: names of the columns
+    that are aligned to the right.
     """
     right = set(numbers)
     styles = [_RIGHT if name in right else _LEFT for name in names]
@@ -27,7 +28,9 @@ def write_table(names: Sequence[str], rows: Iterable[Sequence[str | None]], numb
 
 
 def write_sheet(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return a table of names and values, one pair a row. Pairs with an empty value are left out."""
+    """Return an HTML table of (name, value) pairs, one a row. Pairs with an empty value are left out.
+    Texts are escaped and cut after MOST_CHARACTERS.
+    """
     body = "".join(
         f"<tr>{_write_cell('th', name, _LEFT)}{_write_cell('td', value, _LEFT)}</tr>" for name, value in pairs if value
     )
@@ -35,7 +38,7 @@ def write_sheet(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def write_line(text: str) -> str:
-    """Return a paragraph; "" for an empty text."""
+    """Return an HTML paragraph of the text, escaped; "" for an empty text."""
     return f"<p>{_write_text(text)}</p>" if text else ""
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 
 def show_content(content: bytes) -> str:
-    """Return bytes as text; what is not UTF-8, and control characters, as escapes."""
+    """Return bytes as text on one line: decoded as UTF-8, with bytes that are not UTF-8, control
+    characters, line ends and marks of direction as backslash escapes.
+    """
     return make_printable(content.decode(errors="backslashreplace"))
 
 
 def make_printable(text: str) -> str:
-    """Return a text with control characters, line ends and marks of direction as escapes."""
+    """Return a text with its control characters, line ends and marks of direction as backslash
+    escapes, such as `\\n`; the same text if it has none.
+    """
     return text if text.isprintable() else "".join(map(_escape, text))
 
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ConcurrentIteration(OverlayError, RuntimeError):
-    """Two iterations of one subscription, ordered consumer or reading overlap. The application acts."""
+    """Two iterations of one subscription, pull consumer, ordered consumer or reading overlap. The application acts."""
 
 
 class IterationGuard:
@@ -39,7 +39,9 @@ class IterationGuard:
         """Leave the block. For code that runs once per message and cannot afford a `with` block."""
 
     def enter(self) -> None:
-        """Enter the block. Raises ConcurrentIteration if a caller is in it, even the same one."""
+        """Enter the block; `leave` ends it. Raises ConcurrentIteration if any caller is in it, even the
+        same one.
+        """
         if not self._lock.acquire(False):
             raise ConcurrentIteration(
                 f"{self._what}: another loop is taking the next one at this moment. One iteration at a time; {self._instead}"
@@ -55,8 +57,8 @@ class IterationGuard:
 
 
 class AsyncIteration(Generic[T]):
-    """The counterpart of `iter(take, None)` for `async for`: `take` returns the next item, None at
-    the end.
+    """An asynchronous iterator over what the coroutine function `take` returns, until that is None: as
+    `iter(take, None)` is for a function.
     """
 
     __slots__ = ("_take",)

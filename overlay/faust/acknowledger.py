@@ -50,7 +50,9 @@ class Acknowledger(Service):
         self._is_closed = False
 
     def open(self) -> None:
-        """Open the sender, in the application's event loop. Further calls do nothing."""
+        """Open the sender of acks. Call it in the application's event loop, before any other method;
+        further calls do nothing. Raises CredentialsRefused.
+        """
         if self._sender is None:
             self._home = asyncio.get_running_loop()
             self._sender = AckSender(
@@ -58,26 +60,30 @@ class Acknowledger(Service):
             )
 
     def ack_later(self, token: bytes) -> None:
-        """Queue an ack that is sent after the next flush of Faust's producer. May be called from
-        any thread. After the end of the application it is dropped, and the message comes again.
+        """Queue an ack of the delivery with this token. It is sent after the next flush of Faust's
+        producer. May be called from any thread. After the end of the application it is dropped, and
+        the message is delivered again.
         """
         self._waiting.append(token)
         if len(self._waiting) == 1 and self._home is not None and not self._home.is_closed():
             self._home.call_soon_threadsafe(self._called.set)
 
     def ack(self, token: bytes) -> None:
-        """Queue an ack that is sent within milliseconds. Raises Closed."""
+        """Queue an ack of the delivery with this token, which is sent within milliseconds, without a
+        flush of Faust's producer. Raises Closed, also if the application does not run.
+        """
         self._find_sender().ack(token)
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
-        """Queue a nak, term or progress for a delivery. `text`: as for `AckSender.tell`. Raises
-        NoAckWanted, Closed.
+        """Queue a nak, term or progress for the delivery with this token. `text`: the delay of a nak
+        as `write_delay` returns it, or the reason of a term. Raises NoAckWanted, Closed.
         """
         self._find_sender().tell(token, verb, text)
 
     def ask(self, token: bytes) -> AnswerWait:
-        """Queue an ack that the service answers, and return the wait for the answer. Raises
-        NoAckWanted, Closed, SourceUnavailable.
+        """Queue an ack that the service answers once it has committed it, and return the wait for
+        that answer. May block for seconds, to connect. Raises NoAckWanted, Closed,
+        SourceUnavailable, CredentialsRefused.
         """
         return self._find_sender().ask(token)
 

@@ -26,8 +26,9 @@ B = TypeVar("B")
 
 
 def take_safely(app: App, is_ours: Callable[[object], bool]) -> None:
-    """Give the application streams whose `take` loses no messages. `is_ours`: whether a channel has
-    the overlay's messages; streams over other channels stay as they are.
+    """Replace the application's class of streams (its setting `Stream`) by one whose `take` loses no
+    messages of the overlay. A second call does nothing. `is_ours`: returns whether a channel has the
+    overlay's messages; streams over other channels work as before.
     """
     settings = cast(Any, app.conf)  # whose types say less than there is
     base = settings.Stream
@@ -51,15 +52,15 @@ class _Batching(Stream[Any]):
     _is_ours: Callable[[object], bool]
 
     def take(self, max_: int, within: Seconds) -> AsyncGenerator[Sequence[Any], None]:
-        """Yield lists of up to `max_` values, each `within` seconds after its first one at the latest; with `within` 0,
-        only `max_` ends a list.
+        """Yield lists of up to `max_` values. A list is complete with `max_` values or `within` seconds after its first one,
+        whichever is earlier; if `within` is 0, only with `max_`. Each list is acknowledged when the next is asked for.
         """
         if not self._is_ours(self.channel):
             return super().take(max_, within)
         return self._track(self._take(max_, within, lambda event: event.value))
 
     def take_events(self, max_: int, within: Seconds) -> AsyncGenerator[Sequence[EventT[Any]], None]:
-        """Yield lists of events as `take` does."""
+        """Yield lists as `take` does, of events instead of their values."""
         if not self._is_ours(self.channel):
             return super().take_events(max_, within)
         return self._track(self._take(max_, within, lambda event: event))
@@ -67,13 +68,15 @@ class _Batching(Stream[Any]):
     def take_with_timestamp(
         self, max_: int, within: Seconds, timestamp_field_name: str
     ) -> AsyncGenerator[Sequence[Any], None]:
-        """Yield lists as `take` does. Messages have their timestamp in `metadata`."""
+        """Yield lists of values as `take` does. For the overlay's messages `timestamp_field_name` is not used: they have
+        their timestamp in `metadata`.
+        """
         if not self._is_ours(self.channel):
             return super().take_with_timestamp(max_, within, timestamp_field_name)
         return self.take(max_, within)
 
     def noack_take(self, max_: int, within: Seconds) -> AsyncGenerator[Sequence[Any], None]:
-        """Yield lists of events, which the agent acknowledges itself by `event.ack()`."""
+        """Yield lists as `take` does, of events, which are not acknowledged: the agent does so by `event.ack()`."""
         if not self._is_ours(self.channel):
             return super().noack_take(max_, within)
         return self._track(self._take(max_, within, lambda event: event, acks=False))
@@ -86,8 +89,8 @@ class _Batching(Stream[Any]):
     async def _take(
         self, max_: int, within: Seconds, show: Callable[[DeliveredEvent], B], *, acks: bool = True
     ) -> AsyncGenerator[list[B], None]:
-        """Yield batches of events, shown by `show`. With `acks` each batch is acknowledged when the next one is asked
-        for.
+        """Yield lists of what `show` returns for each event. With `acks` the events of a list are acknowledged when the
+        next one is asked for. At the end, events that are not done with are abandoned: they are delivered again.
         """
         was_acking, self.enable_acks = self.enable_acks, False
         source = EventSource(self._each_event())
@@ -122,9 +125,9 @@ class EventSource:
         self._is_shown = False
 
     async def take(self, most: int, within_s: float | None) -> list[DeliveredEvent]:
-        """Return the next batch: complete when it has `most` events, or `within_s` seconds after its first one. Empty
-        at the end of the stream, also if events were taken for it, which `close` returns then. Call `forget` before
-        the next `take`, which otherwise returns the same events again.
+        """Return the next batch: complete when it has `most` events, or `within_s` seconds after its first one (None: no
+        limit). Empty at the end of the stream, also if events were taken for it, which `close` returns then. Call
+        `forget` before the next `take`, which otherwise returns the same events again.
         """
         ends = None
         while len(self._batch) < most:
@@ -145,12 +148,14 @@ class EventSource:
         return self._batch
 
     def forget(self) -> None:
-        """Begin another batch: the last one is done with."""
+        """Forget the events of the last batch, which are done with: the next `take` begins another, and `close` does not
+        return them.
+        """
         self._batch, self._is_shown = [], False
 
     async def close(self, *, with_shown: bool) -> list[DeliveredEvent]:
-        """End the loop over the stream. Return the events that were taken out of it and are not done with, those of a
-        batch that was handed out only if `with_shown`.
+        """End the loop over the stream. Return the events that were taken out of it and not forgotten. Those of a batch
+        that `take` has returned are among them only if `with_shown`.
         """
         left = self._batch if with_shown or not self._is_shown else []
         if self._ahead is not None:

@@ -46,7 +46,9 @@ def list_headers(record: FaustRecord) -> list[tuple[str, bytes | None]]:
 
 
 class AcksAfterFlush(Acks, Protocol):
-    """A receiver of acks, some of which wait until Kafka has what the agents sent."""
+    """A receiver of acks with one more method: `ack_later` queues an ack that is sent only once Kafka has what the agents
+    have sent.
+    """
 
     def ack_later(self, token: bytes) -> None: ...
 
@@ -99,7 +101,9 @@ class AgentMessage(AsyncMessage):
         self._is_abandoned = True
 
     def finish(self) -> None:
-        """Queue an ack unless the message is settled or abandoned. Faust's acknowledgement calls this."""
+        """Queue an ack, to be sent after a flush of Faust's producer, unless the message is settled or abandoned. Called
+        when all agents have acknowledged its event.
+        """
         if not self._is_settled and not self._is_abandoned:
             self._acks.ack_later(self._token)
             self._is_settled = True

@@ -45,7 +45,7 @@ class AgentTopic(Topic):
         super().__init__(app, **options)
 
     def _compile_decode(self) -> None:
-        """Leave `decode` as it is here. Faust compiles another one."""
+        """Do nothing: Faust would replace `decode` by a compiled function here."""
 
     async def decode(self, message: Message, *, propagate: bool = False) -> DeliveredEvent:
         """Return the event of a delivery of this topic's consumer. Raises ValueDecodeError for any
@@ -83,7 +83,9 @@ class AgentTopic(Topic):
         return super().__aiter__()
 
     def derive_topic(self, **options: Any) -> TopicT:
-        """Return a plain topic, for `group_by` and `through`. See Topic.derive_topic."""
+        """Return a plain Faust topic, not an AgentTopic, with these options, which `group_by` and `through` write to and
+        read. `options`: as for Topic.derive_topic.
+        """
         plain = Topic(self.app, topics=self.topics, schema=self.schema, acks=self.acks, has_prefix=self.has_prefix)
         return plain.derive_topic(**options)
 
@@ -99,15 +101,17 @@ class AgentTopic(Topic):
 
 
 class Link:
-    """What the copies of one AgentTopic share: the consumer and the way its acks go."""
+    """What all copies that Faust makes of one AgentTopic share: the consumer, the receiver of its acks, and the reader of
+    its messages' properties.
+    """
 
     def __init__(self, target: Target, acks: Acknowledger, reader: PropertyReader) -> None:
         self.target, self.acks, self.reader = target, acks, reader
         self._kind = RecordClassifier(target.head)
 
     def find_token(self, message: Message) -> bytes | None:
-        """Return the token of a message of the consumer, None for any other record. A flow control
-        request is answered.
+        """Return the ack token of a delivery of the consumer, None for any other record. A flow
+        control request of the consumer is answered. The first call opens the sender of acks.
         """
         self.acks.open()
         headers = list_headers(message)
@@ -134,8 +138,8 @@ def agent_topic(
     committed records only, of all its topics.
 
     Raises ConfigError, UnknownConsumer; BadQuestion if an agent cannot read the consumer as it is
-    configured. A consumer that no file describes is looked up at the service; that raises NoAnswer
-    and SourceUnavailable.
+    configured, or if several streams have the name. A consumer that no file describes is looked up
+    at the service; that may raise Refused, NoAnswer, SourceUnavailable and CredentialsRefused.
     """
     client = config if isinstance(config, Client) else open_client(config)
     found = client.find_consumer(consumer, stream)
@@ -159,7 +163,10 @@ def agent_topic(
 
 
 def check(app: App, config: ConsumerConfig, target: Target) -> None:
-    """Raise BadQuestion if agents of the application cannot read this consumer as it is configured."""
+    """Raise BadQuestion if agents of `app` cannot read this consumer: its ack policy is in REFUSED, it
+    waits for another reader group than the application's, or the application's settings would send
+    acks too early. `target`: that of `config`.
+    """
     name = "/".join(config.id)
     if why := REFUSED.get(config.ack_policy):
         raise BadQuestion(f"consumer {name} has `ack_policy: {config.ack_policy}`: {why}")

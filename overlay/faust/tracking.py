@@ -25,8 +25,8 @@ from .message import AgentMessage, list_headers
 
 
 class TrackedMessage(ConsumerMessage):
-    """A Kafka message of Faust that tells its overlay message what becomes of it. The two attributes stay where Faust's
-    class keeps them.
+    """A Kafka message of Faust that tells its overlay message (`delivered`) what becomes of it: `finish` when all agents
+    have acknowledged it, `abandon` when an agent's loop was left. `refcount` and `acked` stay where Faust keeps them.
     """
 
     delivered: AgentMessage
@@ -55,8 +55,8 @@ class TrackedMessage(ConsumerMessage):
 
 
 def track(record: Message, delivered: AgentMessage) -> TrackedMessage:
-    """Have a record tell this message what becomes of it, and return the record. Its class changes in place,
-    because Faust goes on with the object that it has.
+    """Have `record` tell `delivered` when Faust acknowledges it, and return `record` itself. Its class changes in
+    place, because Faust goes on with the object that it has.
     """
     record.__class__ = TrackedMessage
     tracked = cast(TrackedMessage, record)
@@ -82,12 +82,12 @@ class DeliveredEvent(Event):
         self._delivered = delivered
 
     def abandon(self) -> None:
-        """Leave the message unacked, so that it is delivered again."""
+        """Leave the overlay's message unacked, whatever Faust does, so that it is delivered again after ack_wait."""
         self._delivered.abandon()
 
     def ack(self) -> bool:
-        """Acknowledge the event. During a rebalance Faust's uncompiled loop does so for events that it drops without
-        handing them out; these are delivered again.
+        """Acknowledge the event, and return what Faust's Event.ack returns. If its value was never read, abandon its
+        message: during a rebalance Faust's uncompiled loop acknowledges events that it drops without handing them out.
         """
         if not self._is_taken:
             self.abandon()

@@ -34,7 +34,7 @@ MAX_PAUSE_S = 366 * 86_400
 
 
 class Kind(StrEnum):
-    """What can be done."""
+    """What an administrator can have done."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -46,8 +46,8 @@ Name = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class Action(BaseModel):
-    """The body of a request: `stream` and `consumer` for a pause and its end, `worker` for the rest.
-    `seconds`: how long a pause lasts."""
+    """The body of a request to `/actions`. Pause and resume need `stream` and `consumer`, a pause also
+    `seconds`, how long it lasts; drain and undrain need `worker`. That is not checked here."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -59,7 +59,9 @@ class Action(BaseModel):
 
 
 class Requests(Protocol):
-    """How the service is asked: client/control/control.py. The methods block, and raise OverlayError."""
+    """The requests to the service by which actions are carried out, as Control (client/control/control.py) has them. The
+    methods block, and raise OverlayError.
+    """
 
     def pause(self, stream: str, name: str, until: timedelta) -> bool:
         """Pause a consumer. Return whether it is paused now. `until`: for how long from now."""
@@ -70,8 +72,8 @@ class Requests(Protocol):
         ...
 
     def drain(self, worker: str, boot: str) -> None:
-        """Have a worker give its shards to the others. `boot`: which start of its process is meant
-        (WorkerStatus.boot).
+        """Have a worker give its shards to the others, and take none until `undrain`. `boot`: which
+        start of its process is meant (WorkerStatus.boot).
         """
         ...
 
@@ -82,14 +84,16 @@ class Requests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """The actions of a page whose administrators have `token`."""
+    """The HTTP routes by which a page's administrators act. `token`: what a request has to bring.
+    `requests`: carries actions out. `live`: tells which workers can be drained.
+    """
 
     token: str
     requests: Requests
     live: LivePicture
 
     def add_routes(self, app: web.Application) -> None:
-        """Add `/actions` to an application."""
+        """Add `/actions` to an application: GET lists the actions, POST carries one out."""
         app.router.add_get("/actions", self._list)
         app.router.add_post("/actions", self._act)
 
@@ -97,7 +101,9 @@ class Actions:
         return web.json_response({"actions": [kind.value for kind in Kind], "header": HEADER})
 
     async def _act(self, request: web.Request) -> web.Response:
-        """Carry out an action. Answers with `{"done": what}`, or with an error and what to do."""
+        """Carry out the action in the request's body. Answers with `{"done": what}`, or with
+        `{"error": reason}` and status 403, 413, 400, 409 or 502.
+        """
         given = request.headers.get(HEADER, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self.token.encode()):
             return _refuse(HTTPStatus.FORBIDDEN, f"this is not the http.admin_token of overlay.yaml (header {HEADER})")
@@ -120,7 +126,10 @@ class Actions:
         return web.json_response({"done": done})
 
     def _prepare(self, action: Action) -> tuple[Callable[[], object], str]:
-        """Return what to call, and what it will have done. Raises OverlayError if that cannot be done."""
+        """Return a function that carries out the action, which blocks and may raise OverlayError, and a
+        sentence that says what it has done then. Nothing is done yet. Raises OverlayError if a field
+        is missing, or if the worker cannot be drained now.
+        """
         requests = self.requests
         if action.action in (Kind.PAUSE, Kind.RESUME):
             if action.stream is None or action.consumer is None:

@@ -44,10 +44,10 @@ PAUSES_S = (0.5, 30.0)
 
 
 async def run_app(service: ServiceConfig, live: LivePicture, stop: asyncio.Event) -> None:
-    """Keep a picture up to date until `stop`. When Kafka cannot be reached, or the application ends with an error, it
-    starts again from its tables.
+    """Keep `live` up to date until `stop`, by a Faust application. When Kafka cannot be reached, or the application ends
+    with an error, another one is started after a pause, from the same tables. Meanwhile `live` stands by.
 
-    Raises CredentialsRefused, and OverlayError if a topic may not be created or is not as it must be.
+    Raises CredentialsRefused, and OverlayError if a topic may not be created or the fleet's has several partitions.
     """
     backoff = Backoff(*PAUSES_S)
     while not stop.is_set():
@@ -71,8 +71,8 @@ async def run_app(service: ServiceConfig, live: LivePicture, stop: asyncio.Event
 
 
 async def _prepare(service: ServiceConfig) -> None:
-    """Create the topics that are missing. Raises OverlayError if one may not be created, or if the fleet's has several
-    partitions.
+    """Create the fleet's topic and the events topic if they are missing. Raises OverlayError if one may not be created,
+    or if the fleet's has several partitions, SourceUnavailable, CredentialsRefused.
     """
     await reach(service.kafka)
     topics = service.topics
@@ -85,7 +85,9 @@ async def _prepare(service: ServiceConfig) -> None:
 
 
 async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Event) -> None:
-    """Run a new application until `stop` or until it ends. Raises what has ended it."""
+    """Run a new application until `stop` or until it ends by itself. In the second case raise the error that has ended
+    it, if there was one.
+    """
     with tempfile.TemporaryDirectory(prefix="overlay-fleet-") as folder:
         app = make_app(service, live, folder)
         try:
@@ -99,8 +101,9 @@ async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Eve
 
 
 def make_app(service: ServiceConfig, live: LivePicture, folder: str) -> faust.App:
-    """Return an application that fills `live`, whose `memory` and `open_findings` are replaced by ones in its tables.
-    The tables are kept in memory and in changelog topics; `folder`: for what else Faust writes.
+    """Return an application, not started yet, that keeps `live` up to date. Replaces `live.memory` and
+    `live.open_findings` by ones in the application's tables, which are kept in memory and in changelog topics.
+    `folder`: for what else Faust writes.
     """
     topics = service.topics
     app = faust.App(
@@ -128,7 +131,9 @@ def make_app(service: ServiceConfig, live: LivePicture, folder: str) -> faust.Ap
 
 
 def _follow(app: faust.App, live: LivePicture, prefix: str) -> None:
-    """Give the application its agent and its timer."""
+    """Add to the application an agent, which puts statuses into the rows of `live`, and a timer, which judges them
+    every JUDGE_S seconds and sends what opens and closes to the events topic.
+    """
     topic = fleet_topic(prefix)
     events = app.topic(events_topic(prefix), **_RAW)
 
@@ -162,18 +167,22 @@ _RAW: Mapping[str, Any] = {
 
 
 def take_event(live: LivePicture, event: EventT[bytes], prefix: str) -> None:
-    """Put a record that Faust has read into the rows."""
+    """Put a record of the fleet's topic that Faust has read into the rows of `live.memory`, or count there why it is
+    passed over.
+    """
     appended = round(event.message.timestamp * 1000)
     live.memory.take(event.message.key, event.message.value, appended, now_ms(), prefix)
 
 
 def _is_active(app: faust.App, topic: str) -> bool:
-    """Return whether this process has the topic, and its tables are read back."""
+    """Return whether the fleet's topic is assigned to this process, and its tables have been read from their changelogs."""
     return bool(app.tables.actives_ready and not app.rebalancing and TP(topic, 0) in app.consumer.assignment())
 
 
 def make_credentials(kafka: Properties) -> dict[str, Any]:
-    """Return Faust's arguments for TLS and SASL. Raises SourceUnavailable while certificates or secrets cannot be read."""
+    """Return Faust's keyword arguments for TLS and SASL, {} if `kafka` has neither. Raises SourceUnavailable while
+    certificates or secrets cannot be read.
+    """
     settings = for_aiokafka(kafka)
     context = settings.get("ssl_context")
     if tokens := settings.get("sasl_oauth_token_provider"):

@@ -38,8 +38,8 @@ class Changes:
     """The place in `_mine` of the first consumer of the next share."""
 
     def assign(self, mine: Iterable[ConsumerId], known: Iterable[ConsumerId]) -> list[ConsumerId]:
-        """Tell of these consumers from now on, and soon of all of them. Return those that were told
-        before and do not exist any more.
+        """Tell of the consumers `mine` from now on, and note all of them as due. Return, sorted, those
+        that were told before and do not exist any more: neither in `mine` nor in `known`.
 
         `known`: all consumers, also those that other workers serve.
         """
@@ -54,15 +54,20 @@ class Changes:
         return gone
 
     def note(self, active: Iterable[ConsumerId]) -> None:
-        """Describe those of these consumers that are ours soon, since they may have changed."""
+        """Note that these consumers may have changed, so that `take` returns them. Those that `assign`
+        was not given are ignored.
+        """
         for id in active:
             if id in self._here:
                 self._due.setdefault(id, False)
 
     def take(self) -> list[ConsumerId]:
-        """Return the consumers to describe for this status, those first that wait the longest.
+        """Return the consumers to describe for this status, those first that wait the longest: the noted
+        ones, those that `settle` has kept in view, and the next share of all. They stay due until
+        `settle` or `drop`.
 
-        At most MOST, or a sixth of all consumers if that is more: each is described within six statuses.
+        At most MOST, or a sixth of the worker's consumers if that is more: each is described within six
+        statuses.
         """
         self.note(sorted(self._watched))
         self._watched.clear()
@@ -74,8 +79,11 @@ class Changes:
         return [id for id, _ in zip(self._due, range(most), strict=False)]
 
     def settle(self, id: ConsumerId, told: int, *, is_busy: bool) -> bool:
-        """Return whether to tell a consumer that was taken and described. `told`: a hash of its
-        description; `is_busy`: whether it may change again without a sign.
+        """Return whether the status has to tell of a consumer that was taken and described: its
+        description has changed since it was last told, or its turn has come. It is not due any more.
+
+        `told`: a hash of its description; `is_busy`: whether it may change again without a sign, so that
+        the next `take` returns it as well.
         """
         is_forced = self._due.pop(id, False)
         has_changed = self._told.get(id) != told

@@ -11,8 +11,8 @@ from .memory import WorkerRow
 
 
 def find_target(picture: Picture, name: str, *, undo: bool = False) -> WorkerRow:
-    """Return the row of a worker that may be drained, or with `undo` that may have shards again. Raises OverlayError with
-    what to do if it is not there, not heard, or the only one that takes shards.
+    """Return the row of the worker `name`, which may be drained, or with `undo` may have shards again. Raises OverlayError
+    with what to do if there is no such worker, if it is silent, or (without `undo`) if no other worker takes shards.
     """
     rows = {row.worker: row for row in picture.workers}
     if name not in rows:
@@ -32,8 +32,9 @@ def find_target(picture: Picture, name: str, *, undo: bool = False) -> WorkerRow
 
 
 def is_settled(picture: Picture, name: str, *, undo: bool = False) -> bool:
-    """Return whether a drained worker has no shard and each shard has one owner that serves it; or with `undo`, whether
-    the worker takes shards again and has its part. False while the worker is not heard.
+    """Return whether the worker `name` is drained and has no shard, and each shard has exactly one owner, which serves it.
+    With `undo`: whether it is not drained and without trouble, each shard has such an owner, and the worker has a shard,
+    if there are enough for all workers that take any. False while the worker is silent.
     """
     row = picture.live.get(name)
     if row is None or row.drained == undo or (undo and row.trouble):
@@ -47,8 +48,8 @@ def is_settled(picture: Picture, name: str, *, undo: bool = False) -> bool:
 
 
 def list_moves(before: Picture, after: Picture, name: str) -> Mapping[int, str]:
-    """Return who has each shard now that the worker had before, by shard: a name, several with " and " between, or "-"
-    for none. Empty if the worker had no shards.
+    """Return, by number of each shard that the worker `name` had in `before`, which workers have it in `after`: a name,
+    several with " and " between, or "-" for none. Empty if the worker had no shards.
     """
     had = [number for number, owners in before.owners.items() if name in owners]
     return {number: " and ".join(after.owners.get(number, ())) or "-" for number in had}

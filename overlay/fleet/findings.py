@@ -69,8 +69,8 @@ PATIENCE_MS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that an operator should know. `about`: the worker's name or the shard's number, empty if it
-    is about all; kind and `about` name the finding. `text`: what it is, and what to do.
+    """Something that an operator should know. `about`: the worker's name or the shard's number, empty if the
+    finding is about the fleet; kind and `about` together identify it. `text`: what it is, and what to do.
     """
 
     kind: Kind
@@ -86,8 +86,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the config folder of the fleet says: the number of shards until a worker tells it, the digest of
-    the files, and the consumers that workers have to serve.
+    """What the config folder of the fleet says: the number of shards, which counts until a worker tells it;
+    the digest of the files, "" if there is no folder; and the consumers that workers have to serve.
     """
 
     shard_count: int = 1
@@ -126,11 +126,15 @@ class Picture:
         return told or self.expected.shard_count
 
     def is_fresh(self, row: ConsumerRow) -> bool:
-        """Return whether a worker that is heard serves the consumer, as it has told lately."""
+        """Return whether the row is recent: its worker is heard, and has told of the consumer within the
+        last FRESH_MS.
+        """
         return row.worker in self.live and self.now - row.seen <= FRESH_MS
 
     def find_trouble(self, shard: int) -> str | None:
-        """Return why the owner of a shard does not serve it, None if it does or if there is no owner."""
+        """Return why a shard is not served although it has an owner: the reason that the first owner that is
+        not ready gives, "starting" if it gives none. None if all owners are ready or there is none.
+        """
         for name in self.owners.get(shard, ()):
             for told in self.live[name].shards:
                 if told.number == shard and not told.ready:
@@ -139,12 +143,14 @@ class Picture:
 
 
 def look(memory: Memory, now: int, expected: Expected) -> Picture:
-    """Return the present rows of a memory. `now`: Kafka's time, ms since 1970."""
+    """Return a picture of the present rows of `memory`. `now`: Kafka's time, ms since 1970."""
     return Picture(memory.list_workers(), memory.list_consumers(), now, expected)
 
 
 def survey(picture: Picture) -> list[Finding]:
-    """Return everything that looks wrong at this moment. `since` is not set."""
+    """Return everything that looks wrong in the picture, also what has not been so for long. `since` of each
+    finding is 0.
+    """
     return [
         *_judge_workers(picture),
         *_judge_shards(picture),
@@ -211,7 +217,7 @@ Told = TypeVar("Told", bound=Hashable)
 
 
 def _group(rows: Iterable[WorkerRow], key: Callable[[WorkerRow], Told]) -> dict[Told, list[str]]:
-    """Return the names of workers by what they tell."""
+    """Return the names of the workers of `rows`, grouped by `key(row)`."""
     found: dict[Told, list[str]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row.worker)
@@ -229,8 +235,9 @@ def _name(names: Sequence[str]) -> str:
 
 
 def list_unserved(picture: Picture) -> dict[int, list[str]]:
-    """Return the consumers that no worker serves, as stream/name, by shard. Shards without an owner, and those that
-    their owner does not serve, are left out: that is a finding of its own.
+    """Return, by number of their shard, the consumers that should be served and are not, as sorted stream/name: those that
+    their worker tells as `starting`, and those in `picture.expected` that no worker has told of lately. Shards without
+    an owner, and those with an owner that is not ready, are left out: that is a finding of its own.
     """
     fresh = {row.id: row for row in picture.consumers if picture.is_fresh(row)}
     wanted = {(row.stream, row.name) for row in fresh.values() if row.state == "starting"}
@@ -252,14 +259,17 @@ def _judge_consumers(picture: Picture) -> Iterator[Finding]:
 
 @dataclass(slots=True)
 class OpenFindings:
-    """The findings that are open. `rows`: by name, kept where they outlive the process."""
+    """The findings that are open: seen for as long as PATIENCE_MS says, and not gone. `rows`: by name of the
+    finding, as JSON objects; a table of Faust, in which they outlive the process, or a dict.
+    """
 
     rows: Rows = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
     """What is seen, and since when in ms; also what is not open yet."""
 
     def update(self, seen: Iterable[Finding], now: int) -> tuple[list[Finding], list[Finding]]:
-        """Take what a survey has found now. Return the findings that open, and those that close.
+        """Take all that a survey has found now. Return the findings that open now, since they have been seen
+        for long enough, and those that close now, since they are not in `seen` any more.
 
         `now`: Kafka's time, ms since 1970.
         """
@@ -283,7 +293,7 @@ class OpenFindings:
         return opened, closed
 
     def list(self) -> Sequence[Finding]:
-        """Return the open findings, the oldest first."""
+        """Return the open findings, those first that were first seen the longest ago, and of the same time by name."""
         return sorted((_read(row) for row in list(self.rows.values())), key=lambda found: (found.since, found.name))
 
 

@@ -35,9 +35,10 @@ class LivePicture:
     _answered_at: int = -KEEP_MS
 
     def judge(self, monotonic: int) -> tuple[list[Finding], list[Finding]]:
-        """Look at the rows as they are now. Return the findings that open, and those that close.
+        """Replace the picture by one of the rows as they are now, and forget rows that are too old. Return
+        the findings that open, and those that close; two empty lists before the first status.
 
-        `monotonic`: the monotonic clock in ms. Before the first status there is nothing to judge.
+        `monotonic`: the monotonic clock in ms.
         """
         newest = max((row["seen"] for row in self.memory.workers.values()), default=0)
         if newest:
@@ -51,11 +52,13 @@ class LivePicture:
 
     @property
     def picture(self) -> Picture | None:
-        """What was judged last; None before the first status, and while another process has the topic."""
+        """The picture that `judge` made last; None before the first status, and while this process stands by."""
         return self._picture
 
     def stand_by(self) -> None:
-        """Show nothing from now on: another process has the topic."""
+        """Drop the picture, so that nothing is shown until the next `judge`: another process has the fleet's
+        topic. Rows and findings stay.
+        """
         self._picture, self._answer, self._text = None, {}, ""
 
     def describe(self, monotonic: int) -> dict[str, Any]:
@@ -77,7 +80,9 @@ class LivePicture:
 
 
 def encode_event(finding: Finding, now: int, *, is_open: bool) -> tuple[bytes, bytes]:
-    """Return key and value of the record of the events topic for a finding that opens or closes. `now`: ns since 1970."""
+    """Return key and value of the record of the events topic that says that a finding opens, or closes if not `is_open`.
+    `now`: ns since 1970.
+    """
     id = f"{mmh3.hash128(f'{finding.name}/{finding.since}/{is_open}', signed=False):032x}"
     body = {
         "type": EVENT_TYPE,

@@ -26,7 +26,7 @@ Rows = MutableMapping[str, dict[str, Any]]
 
 
 class WorkerRow(WorkerStatus):
-    """The last status of a worker."""
+    """The last status of a worker, as a row of Memory."""
 
     seen: Count
     """When Kafka took it, ms since 1970."""
@@ -35,19 +35,19 @@ class WorkerRow(WorkerStatus):
 
     @property
     def ahead_ms(self) -> int:
-        """By how much the worker's clock is ahead of Kafka's; negative if it is behind. A status that took
+        """By how many ms the worker's clock is ahead of Kafka's; negative if it is behind. A status that took
         long to be written makes it look behind.
         """
         return self.clock - self.seen
 
     @property
     def silent_after_ms(self) -> int:
-        """How long after its last status the worker counts as silent."""
+        """How many ms after its last status the worker counts as silent."""
         return 3 * self.every + 1_000
 
 
 class ConsumerRow(ConsumerStatus):
-    """The last status of a consumer."""
+    """The last status of a consumer, as a row of Memory."""
 
     worker: Worker
     """Which worker told it."""
@@ -57,7 +57,7 @@ class ConsumerRow(ConsumerStatus):
 
 @dataclass(slots=True)
 class Memory:
-    """The rows of one fleet. `workers` by name, `consumers` by stream/name."""
+    """The rows of one fleet, as JSON objects: `workers` by the worker's name, `consumers` by stream/name."""
 
     workers: Rows = field(default_factory=dict)
     consumers: Rows = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Memory:
     """The rows of consumers as they were last read, so that a row is checked once and not at each look."""
 
     def take(self, key: bytes | None, value: bytes | None, appended: int, now: int, prefix: str) -> None:
-        """Put a record of the topic into the rows, or count why it is passed over. Never raises.
+        """Put a record of the fleet's topic into the rows, or count why it is passed over. Never raises.
 
         `appended`: Kafka's time on it; `now`: the reader's; both ms since 1970. `prefix`: topics.prefix of the
         service that is looked at.
@@ -86,8 +86,9 @@ class Memory:
         self.refused[reason] += 1
 
     def fold(self, status: Status, appended: int) -> Refusal | None:
-        """Put a status into the rows. Return why it was passed over, None if it was not; that is counted. With LIMIT,
-        only some of its consumers may be missing in the rows.
+        """Put a status into the rows: its worker, its consumers, and none of those that are gone. Return None, or why it
+        was passed over, which is also counted. LIMIT is returned too if only some of its consumers had no room, and the
+        rest is in the rows.
 
         `appended`: Kafka's time on the record, ms since 1970.
         """
@@ -108,7 +109,10 @@ class Memory:
         return reason
 
     def _fold_worker(self, status: Status, appended: int) -> Refusal | None:
-        """Put what a status says of its worker into its row. Return why the status is passed over, None if it is not."""
+        """Put what a status says of its worker into the worker's row; remove the row if the worker is leaving. Return why
+        the status is passed over, None if it is not: LIMIT for one worker too many, PAST for an earlier record of the
+        same process, or one of an earlier process of this name, which then counts as a rival.
+        """
         known = self.find_worker(status.worker)
         rival = 0
         if known is None:
@@ -138,13 +142,13 @@ class Memory:
         return None if found is None else WorkerRow.model_validate(found, strict=False)
 
     def list_workers(self) -> list[WorkerRow]:
-        """Return the rows of all workers, by name."""
+        """Return the rows of all workers, sorted by name."""
         return sorted(
             (WorkerRow.model_validate(row, strict=False) for row in list(self.workers.values())), key=lambda w: w.worker
         )
 
     def list_consumers(self) -> list[ConsumerRow]:
-        """Return the rows of all consumers, by stream and name."""
+        """Return the rows of all consumers, sorted by stream and name."""
         read: dict[str, tuple[dict[str, Any], ConsumerRow]] = {}
         for id, row in list(self.consumers.items()):
             known = self._read.get(id)
@@ -162,7 +166,7 @@ class Memory:
 
 @dataclass(slots=True)
 class KafkaTime:
-    """Kafka's time by the newest status and the monotonic clock, which goes on while no status comes.
+    """An estimate of Kafka's time, by the newest status and the monotonic clock, which goes on while no status comes.
 
     A status has been on its way for a while, so the estimate is ahead by no more than the two clocks have
     drifted apart within two windows.
@@ -176,8 +180,8 @@ class KafkaTime:
     _began: int = 0
 
     def note(self, appended: int, monotonic: int) -> None:
-        """Learn from the newest status that is known now. `appended`: Kafka's time on it, ms since 1970; `monotonic`: the
-        monotonic clock in ms.
+        """Learn from the newest status that is known now; one that is not newer than the last is ignored. `appended`:
+        Kafka's time on it, ms since 1970; `monotonic`: the monotonic clock in ms now.
         """
         if appended <= self._newest:
             return
@@ -188,6 +192,8 @@ class KafkaTime:
         self._ahead = ahead if self._ahead is None else max(self._ahead, ahead)
 
     def tell(self, monotonic: int) -> int | None:
-        """Return Kafka's time in ms since 1970, None before the first status."""
+        """Return an estimate of Kafka's time now, in ms since 1970; None before the first `note`. `monotonic`: the
+        monotonic clock in ms.
+        """
         known = [ahead for ahead in (self._ahead, self._before) if ahead is not None]
         return monotonic + max(known) if known else None

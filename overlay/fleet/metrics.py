@@ -17,7 +17,9 @@ SHARD_STATES = ("running", "starting", "no owner", "two owners")
 
 
 class FleetMetrics:
-    """The metrics of one fleet process, in a registry of their own. They are 0 while another process has the topic."""
+    """The metrics of one fleet process, in a registry of their own. All but those of the process itself are 0 while
+    another process has the fleet's topic.
+    """
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -34,7 +36,9 @@ class FleetMetrics:
         self.ignored = gauge("ignored_records", "Records of the topic that were passed over, since the start", "reason")
 
     def set(self, picture: Mapping[str, Any]) -> None:
-        """Set the gauges by what `/fleet` answers; {} if this process stands by."""
+        """Set the gauges by `picture`, the JSON object that `/fleet` answers. {} means that this process stands by, and
+        sets all to 0.
+        """
         self.active.set(bool(picture))
         for metric, part, states in (
             (self.workers, "workers", WORKER_STATES),

@@ -18,7 +18,9 @@ NOT_SERVED = "not served"
 
 
 def describe(picture: Picture, findings: Sequence[Finding], refused: Mapping[Refusal, int]) -> dict[str, Any]:
-    """Return the picture with its open findings, and how many records of the topic were refused."""
+    """Return what `/fleet` answers as a JSON object: `time` (ms since 1970), `workers`, `shards` and `consumers` of the
+    picture, `findings` as they are given, and in `ignored` how many records of the topic were refused, by reason.
+    """
     return {
         "time": picture.now,
         "workers": describe_workers(picture),
@@ -33,7 +35,9 @@ def describe(picture: Picture, findings: Sequence[Finding], refused: Mapping[Ref
 
 
 def describe_workers(picture: Picture) -> list[dict[str, Any]]:
-    """Return an object for each worker, by name. Times are Kafka's, ms since 1970, but for `started`: the worker's own."""
+    """Return a JSON object for each worker, sorted by name. Its `seen` is Kafka's time and its `started` the worker's
+    own, both ms since 1970.
+    """
     return [_describe_worker(picture, row) for row in picture.workers]
 
 
@@ -56,7 +60,9 @@ def _describe_worker(picture: Picture, row: WorkerRow) -> dict[str, Any]:
 
 
 def describe_shards(picture: Picture) -> list[dict[str, Any]]:
-    """Return an object for each shard, by number: its state, its owners, and what it has."""
+    """Return a JSON object for each shard, sorted by number: its state, why it is not served, the workers that have it,
+    and how many consumers workers have told of lately that belong to it.
+    """
     count = len(picture.owners)
     consumers = Counter(shard_of((row.stream, row.name), count) for row in picture.consumers if picture.is_fresh(row))
     found = []
@@ -76,7 +82,9 @@ def describe_shards(picture: Picture) -> list[dict[str, Any]]:
 
 
 def describe_consumers(picture: Picture) -> list[dict[str, Any]]:
-    """Return an object for each consumer that is served or should be, by stream and name."""
+    """Return a JSON object for each consumer that a worker has told of or that the config folder names, sorted by
+    stream/name. Its state is `silent` if no worker has told of it lately, and `not served` if one should serve it.
+    """
     unserved = {name for names in list_unserved(picture).values() for name in names}
     found = {row.id: _describe_consumer(picture, row) for row in picture.consumers}
     wanted = {"/".join(id): id for id in picture.expected.consumers}
@@ -97,6 +105,6 @@ def _describe_consumer(picture: Picture, row: ConsumerRow) -> dict[str, Any]:
 
 
 def _describe_missing(picture: Picture, stream: str, name: str) -> dict[str, Any]:
-    """Return the object of a consumer that no worker has told of: of this fleet's files alone."""
+    """Return the JSON object of a consumer that no worker has told of, and that only the fleet's config folder names."""
     row = ConsumerRow(stream=stream, name=name, state=NOT_SERVED, worker="-", seen=0)
     return _describe_consumer(picture, row) | {"worker": ""}

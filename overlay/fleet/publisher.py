@@ -42,8 +42,8 @@ not be written."""
 
 
 async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], replication: int) -> None:
-    """Create a topic of one partition if it is missing. Raises OverlayError with Kafka's reason if this user may not
-    describe or create it, SourceUnavailable.
+    """Create a topic of one partition if it is missing. One that exists stays as it is, also if it has other settings.
+    Raises OverlayError with Kafka's reason if this user may not describe or create it, SourceUnavailable.
     """
     denied: dict[str, str] = {}
     if topic not in await admin.find_topics([topic], with_config=False, denied=denied) and not denied:
@@ -54,7 +54,9 @@ async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], repl
 
 @dataclass(slots=True)
 class Publisher:
-    """Writes what `collect` returns, every EVERY_MS. `worker`: the name of the worker, the key of its records."""
+    """A writer of a worker's statuses: `run` writes the records that `collect` returns to `<prefix>.fleet`, every EVERY_MS.
+    `worker`: the name of the worker, the key of its records.
+    """
 
     kafka: Properties
     admin: Admin
@@ -82,8 +84,8 @@ class Publisher:
             await self._close()
 
     async def _publish(self, *, is_last: bool) -> float:
-        """Write one status. Return how long to wait before the next one, in seconds. A failure is counted, and
-        logged if it is another than the last.
+        """Write one status. Return how many seconds to wait before the next one. Raises nothing but CancelledError:
+        a failure is counted, and logged if it is another than the last.
         """
         try:
             values = await self.collect(is_last, self._is_lost)
@@ -103,7 +105,9 @@ class Publisher:
         return EVERY_MS / 1000
 
     async def _write(self, values: Sequence[bytes]) -> None:
-        """Write records one after the other. Raises OverlayError, KafkaError, OSError."""
+        """Write records one after the other, and wait for each. The first call, and one after `_close`, creates the topic
+        if it is missing and starts a producer. Raises OverlayError, KafkaError, OSError, TimeoutError.
+        """
         if self._producer is None:
             await ensure_topic(self.admin, fleet_topic(self.prefix), FLEET_CONFIG, self.replication)
             seen = stamp(self.kafka)
@@ -119,7 +123,7 @@ class Publisher:
             await self._producer.send_and_wait(fleet_topic(self.prefix), value, self.worker.encode(), partition=0)
 
     async def _close(self) -> None:
-        """Close the producer and drop what it holds. Takes STOP_S at most."""
+        """Close the producer and drop what it holds. Takes STOP_S seconds at most, and raises no error of Kafka."""
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(KafkaError, OSError, TimeoutError):
@@ -128,5 +132,5 @@ class Publisher:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether a failure passes when Kafka answers again."""
+    """Return whether a failure may pass by itself, when Kafka answers again, so that no long pause is needed."""
     return isinstance(error, SourceUnavailable | TimeoutError | OSError) or bool(getattr(error, "retriable", False))

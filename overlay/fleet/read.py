@@ -38,7 +38,7 @@ PAUSE_S = 0.1
 
 
 def expect(loaded: Loaded) -> Expected:
-    """Return what the config folder says of the fleet."""
+    """Return what a config folder says of the fleet: number of shards, digest, and the consumers to serve."""
     return Expected(loaded.service.shards, identify(loaded).digest, frozenset(loaded.served))
 
 
@@ -51,18 +51,19 @@ class Look:
 
     @property
     def findings(self) -> list[Finding]:
-        """Everything that looks wrong at that moment, and so says it since then."""
+        """Everything that looks wrong at that moment, however long it has been so; `since` of each is that moment."""
         return [replace(finding, since=self.picture.now) for finding in survey(self.picture)]
 
     def describe(self) -> dict[str, Any]:
-        """Return the same as `/fleet` has it."""
+        """Return the look as the JSON object that `/fleet` answers."""
         return describe(self.picture, self.findings, self.refused)
 
 
 async def read_fleet(loaded: Loaded) -> dict[str, Any]:
-    """Return the picture that the statuses of the last SPAN_MS give, as `/fleet` has it, by this machine's clock.
+    """Return the picture that the statuses of the last SPAN_MS give, by this machine's clock, as the JSON object that
+    `/fleet` answers.
 
-    Raises OverlayError if there is no such topic, SourceUnavailable.
+    Raises OverlayError if the fleet's topic does not exist or may not be read, SourceUnavailable.
     """
     async with open_reader(loaded) as reader:
         return (await reader.look()).describe()
@@ -70,7 +71,9 @@ async def read_fleet(loaded: Loaded) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_reader(loaded: Loaded) -> AsyncIterator[FleetReader]:
-    """Open a reader of the workers' statuses for a block. Raises SourceUnavailable."""
+    """Connect to Kafka, and give a reader of the workers' statuses to a `with` block, which closes the connections at its
+    end. Raises SourceUnavailable.
+    """
     async with connect(loaded.service.kafka) as (admin, client):
         yield FleetReader(admin, client, loaded)
 
@@ -89,8 +92,9 @@ class FleetReader:
         """The offset behind the last status that was read; -1 before the first look."""
 
     async def look(self) -> Look:
-        """Read what has come, and return what the workers tell now, by this machine's clock. Raises OverlayError if there
-        is no such topic, or if it may not be read, SourceUnavailable.
+        """Read the statuses since the last look, for the first one those of the last SPAN_MS, and return what workers have
+        told until now, by this machine's clock. Raises OverlayError if the fleet's topic does not exist or may not be
+        read, SourceUnavailable.
         """
         now = now_ms()
         start, end = await self._find_span(now)
@@ -108,7 +112,9 @@ class FleetReader:
         return Look(picture, Counter(self._memory.refused))
 
     async def _find_span(self, now: int) -> tuple[int, int]:
-        """Return the offsets to read: from the end of the last look, or from SPAN_MS before `now`, up to the present end."""
+        """Return the offsets to read, first <= offset < end: from the end of the last look, for the first look from SPAN_MS
+        before `now` (ms since 1970), up to the present end. Raises OverlayError if the topic does not exist.
+        """
         if self._end < 0 and self._source[0] not in await self._admin.find_topics([self._source[0]], with_config=False):
             raise OverlayError(
                 f"topic {self._source[0]} is not there: no worker with fleet.publish has run. Start the service"
@@ -121,8 +127,9 @@ class FleetReader:
         return (max(start, first) if first >= 0 else end), end
 
     async def measure_clock(self) -> int | None:
-        """Wait for the next status after a look, for CLOCK_S at most. Return by how many ms this machine's clock is ahead
-        of that of the broker that took it, as far as PAUSE_S and the way to the broker allow; None if no status came.
+        """Wait for the next status after a look, at most CLOCK_S seconds. Return by how many ms this machine's clock is
+        ahead of that of the broker that took the status, negative if it is behind, as exactly as PAUSE_S and the way to
+        the broker allow; None if no status came. Call `look` before. The status is read again by the next look.
 
         Raises SourceUnavailable.
         """

@@ -59,8 +59,8 @@ class Refusal(enum.Enum):
 
 
 def clean(text: str, most: int = MOST_TEXT) -> str:
-    """Return a text as a status may hold it: without line breaks and control characters, at most `most`
-    characters."""
+    """Return the first `most` characters of a text, with a space for each line break, control character
+    and other character that is not printable, as a status may have it."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:most])
 
 
@@ -84,7 +84,8 @@ Worker = Annotated[str, Field(max_length=100), AfterValidator(_check_worker)]
 
 
 class Part(BaseModel):
-    """Base of a status and its parts."""
+    """The base of a status and its parts: immutable, with strict types; members that are not known are
+    passed over."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
@@ -133,7 +134,9 @@ class ConsumerStatus(Part):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something of it may change without a delivery."""
+        """Whether something of the consumer may change without a delivery: it has a lag, waits for acks, or is
+        not in the state `running`.
+        """
         # it has more to read, waits for acks, or does not run
         return bool(self.lag) or bool(self.unacked) or self.state != "running"
 
@@ -178,7 +181,9 @@ class WorkerStatus(Part):
 
 
 class Status(WorkerStatus):
-    """One record of the topic. `v`: the version of its form."""
+    """One record of the fleet's topic: the worker, its shards, and some of its consumers. `v`: the version of
+    the record's form.
+    """
 
     v: int = VERSION
     consumers: Annotated[tuple[ConsumerStatus, ...], Field(max_length=MOST_CONSUMERS)] = ()
@@ -242,8 +247,10 @@ def decode(key: bytes | None, value: bytes | None, prefix: str) -> Status | Refu
 
 
 def judge_time(status: Status, appended: int, now: int) -> Refusal | None:
-    """Return whether a status is of the past or the future, None if neither. `appended`: Kafka's time
-    on the record; `now`: the reader's; both ms since 1970.
+    """Return FUTURE if the worker's clock in the status is more than a day ahead of `appended`, or
+    `appended` more than an hour ahead of `now`; PAST if that clock is more than a day behind
+    `appended`; else None. `appended`: Kafka's time on the record; `now`: the reader's; both ms since
+    1970.
     """
     if status.clock > appended + DAY_MS or appended > now + DAY_MS // 24:
         return Refusal.FUTURE

@@ -23,8 +23,9 @@ from .formats import make_format
 
 @dataclass(frozen=True, slots=True)
 class Addressed:
-    """A slice of records, and the subject code of each of its records, from `dictionary`; a code is
-    negative for a record without a subject in the stream. Valid until the next slice.
+    """A slice of records of one partition, and the subject code of each record (int32): a number in
+    `dictionary`, -1 - i for a record without a subject in the stream because of REASONS[i]. Valid
+    until the next slice is asked for.
     """
 
     records: Records
@@ -35,27 +36,30 @@ class Addressed:
 
     @property
     def texts(self) -> Texts:
-        """Return the subjects of all codes."""
+        """Return the subjects of all codes of `dictionary`, by code, also of those that do not occur in the slice."""
         return self.dictionary.texts
 
     def count_unaddressed(self) -> dict[str, int]:
-        """Return the number of records without a subject in the stream, by reason."""
+        """Return the number of records of the slice without a subject in the stream, by reason (the
+        value of an Unaddressed). Reasons without a record are left out.
+        """
         lost = self.codes[self.codes < 0]
         counts = np.bincount(-1 - lost, minlength=len(REASONS)) if lost.size else ()
         return {reason.value: int(n) for reason, n in zip(REASONS, counts, strict=False) if n}
 
 
 def make_addressing(stream: StreamConfig, values: DeclaredFormat | None = None) -> Addressing:
-    """Return the decoder of a stream's records. `values`: the format of its values, for a caller that keeps it: to make
-    one, all schemas of the stream are parsed.
+    """Return a decoder of a stream's records. `values`: the format of the stream's values, if the caller has one already;
+    None makes one, for which all schemas of the stream are parsed.
     """
     return Addressing(stream.subject.rule, stream.patterns, values=values or make_format(stream.values))
 
 
 class Addressing:
-    """A decoder that gives the records of one stream their subjects. Not for two threads at once.
+    """A decoder of the records of one stream, which gives each its subject code. Not for two threads at once.
 
-    `subjects`: the patterns of the stream's subjects. `values`: the format of values that are not JSON.
+    `subjects`: the patterns of the stream's subjects; a record whose subject matches none of them has no subject in the
+    stream. `values`: the format of values that are not JSON, None for JSON.
     """
 
     def __init__(self, rule: SubjectRule, subjects: Sequence[Pattern], *, values: DeclaredFormat | None = None) -> None:
@@ -69,8 +73,8 @@ class Addressing:
         self._dictionaries: dict[tuple[str, int], Dictionary] = {}
 
     def dictionary(self, topic: str, partition: int) -> Dictionary:
-        """Return the dictionary of a topic, or of a partition if the subject rule names the
-        partition.
+        """Return the dictionary of subjects of a topic, or of a partition if the subject rule names
+        the partition. The first call makes it, empty; later calls return the same one.
         """
         key = (topic, partition if self._by_partition else -1)
         if key not in self._dictionaries:
@@ -92,11 +96,13 @@ class Addressing:
         aborted: Aborted = NO_ABORTS,
         committed: bool = True,
     ) -> Iterator[Addressed | Malformed]:
-        """Yield slices of the records with position <= offset < stop, with their subject codes, and
-        a Malformed for each batch that cannot be read; see Decoder.decode.
+        """Yield slices of the records in `data` with position <= offset < stop, in order, with their
+        subject codes, and a Malformed for each batch that cannot be read. Records without a subject
+        in the stream are in the slices too. A slice is valid until the next one is asked for.
 
-        `more`: fields wanted besides those of the rule. Each set of fields has a decoder of its
-        own, so that a reader does not pay for fields that other readers want. Finish one reading
+        `data`: the record batches of a fetch. `more`: fields to decode besides those of the subject
+        rule. Each set of fields has a decoder of its own, so that a reader does not pay for fields
+        that other readers want. `aborted`, `committed`: as in Decoder.decode. Finish one reading
         before the next one.
         """
         dictionary = self.dictionary(topic, partition)

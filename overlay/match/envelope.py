@@ -40,7 +40,9 @@ COLUMNS: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The requested records, and where their parts are: one item each."""
+    """The requested records of a slice, and where their parts are in `buf`: one item per record in
+    each array. A size is -1 for a null key or value.
+    """
 
     buf: Bytes
     count: int
@@ -69,12 +71,13 @@ def envelope(
     columns: Collection[str],
     sequenced: bool,
 ) -> pa.RecordBatch:
-    """Return the requested columns of the records `rows` of a slice, in the order of COLUMNS.
+    """Return the columns named in `columns` for the records `rows` (row numbers) of a slice. The
+    columns are in the order of COLUMNS, the rows in that of `rows`.
 
-    `codes`: the subject code of each record of the slice, from `dictionary`; a record without a
-    subject has null. `sequenced`: the stream has one partition, so a record's sequence is its
-    offset + 1; otherwise the sequence is null. If the stream has a ledger, the caller replaces the
-    sequences. A record without a timestamp has null. Raises ValueError for an unknown column.
+    `codes`: the subject code of each record of the slice, from `dictionary`; the `subject` is null
+    if the code is negative. `sequenced`: the stream has one partition, so `sequence` is the offset
+    + 1; otherwise it is null, and if the stream has a ledger, the caller puts sequences there. The
+    `timestamp` of a record without one is null. Raises ValueError for an unknown column.
     """
     unknown = sorted(set(columns) - COLUMNS.keys())
     if unknown:
@@ -142,7 +145,9 @@ def _build_headers(rows: _Rows) -> pa.Array:
 
 
 def _name(buf: Bytes, at: Ints, size: Ints) -> pa.Array:
-    """Return header names. Bytes that are not UTF-8 become U+FFFD, as in Kafka's Java client."""
+    """Return header names as strings: that of number i is buf[at[i]:at[i] + size[i]]. Bytes that are
+    not UTF-8 become U+FFFD, as in Kafka's Java client.
+    """
     names = gather(buf, at, size, "string").array
     if not names.null_count:
         return names
@@ -177,8 +182,10 @@ _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
 
 @kernel
 def _count_headers(buf: Bytes, headers_at: Ints, end: Ints, bounds: Int32s) -> Int:
-    """Write to `bounds` where each record's headers begin in the list of all, and behind these, as
-    one item more, how many headers there are. Return that number.
+    """Write to bounds[i] how many headers the records before record i have together, and to the last
+    item of `bounds`, one more than there are records, how many all have. Return the last number.
+
+    `headers_at`, `end`: where the headers of each record begin in `buf`, and where the record ends.
     """
     total: Int = 0
     for i in range(end.size):
@@ -192,8 +199,9 @@ def _count_headers(buf: Bytes, headers_at: Ints, end: Ints, bounds: Int32s) -> I
 def _find_headers(
     buf: Bytes, headers_at: Ints, end: Ints, name_at: Ints, name_size: Ints, value_at: Ints, value_size: Ints
 ) -> None:
-    """Write position and size of the name and the value of each header, one item per header, record
-    by record. `walk` must have checked the records before.
+    """Write position and size in `buf` of the name and the value of each header to `name_at`,
+    `name_size`, `value_at` and `value_size`: one item per header, record by record. The size of a
+    null value is -1. Nothing is checked here: the scan must have decoded the records before.
     """
     h = 0
     for i in range(end.size):

@@ -9,7 +9,9 @@ from overlay.scan.values import DeclaredFormat
 
 
 def make_format(values: ValuesConfig) -> DeclaredFormat | None:
-    """Return the format of values, None for JSON. The schemas in `values` have been checked."""
+    """Return the decoder of a stream's values, None for JSON. The schemas in `values` must have
+    been checked, as they are when the config is loaded.
+    """
     match values.format:
         case ValueFormat.JSON:
             return None

@@ -42,8 +42,9 @@ _THERE = (GOOD, BAD, NOT_UTF8)
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many records a consumer's filter was true, false and unknown for, of those that passed
-    its subjects and values; and how many values of the filter's columns were null there, by reason.
+    """Counts of one consumer in one slice: how many records its filter was true, false and unknown
+    for, of those that passed its subjects and filter values; and how many values of the filter's
+    columns could not be read in these records, by reason.
     """
 
     true: int
@@ -54,9 +55,9 @@ class Tally:
 
 @dataclass(slots=True)
 class Sifted:
-    """The rows that pass, ascending, by consumer number, and the tallies of the consumers that have
-    a filter. A consumer for which no row passes is not in `rows`. One of whose rows none has a
-    wanted filter value has no tally either.
+    """The result of Masks.sift, by consumer number. `rows`: the rows that pass, ascending; without
+    the consumers for which no row passes. `tallies`: the counts of consumers that have a filter;
+    without those none of whose rows has a wanted filter value.
     """
 
     rows: dict[int, Ints] = field(default_factory=dict)
@@ -64,10 +65,12 @@ class Sifted:
 
 
 class Masks:
-    """The filters of a scan's consumers, by consumer number; None lets everything pass.
+    """The filters and the filter values of a scan's consumers. A consumer's number is its index in
+    `filters`; a filter that is None lets everything pass.
 
-    `properties`: those of the stream. `values`: the filter values that each consumer wants; empty
-    if none wants any. The attribute `fields`: what slices must be decoded with.
+    `properties`: those of the stream. `values`: the filter values that each consumer wants, by the
+    same number; may be empty if none wants any. The attribute `fields`: the fields that slices must
+    be decoded with.
     """
 
     def __init__(
@@ -88,11 +91,12 @@ class Masks:
         self.fields: tuple[Field, ...] = tuple(sorted(fields, key=str))
 
     def sift(self, piece: Addressed, wanted: Mapping[int, Ints], now: int) -> Sifted:
-        """Return, of the rows that each consumer may want, those that pass its values and its
-        filter. `wanted`: those rows of `piece` by consumer number, ascending.
+        """Return the rows that pass each consumer's filter values and its filter, of those that it
+        may want. `wanted`: by consumer number, the rows of `piece` that the consumer's subjects let
+        through, ascending.
 
-        `now`: ms since 1970, for UTC(). Consumers with the same array of rows and equal filters
-        share one result.
+        `now`: ms since 1970, for UTC() in a filter. Consumers with the same array of rows, equal
+        values and equal filters share one result.
         """
         wanted = self._values.sift(piece, wanted)
         asked = {i: self._numbers[i] for i in wanted if self._numbers[i] >= 0}
@@ -121,16 +125,16 @@ class Masks:
         return sifted
 
     def _read(self, reading: Reading, numbers: set[int]) -> dict[NamedColumn, Column]:
-        """Return the columns that these filters read, each read once. `numbers`: of distinct
-        filters.
+        """Return the columns that these filters name, each read once. `numbers`: indexes of
+        distinct filters (in `_programs`), not consumer numbers.
         """
         needed = dict.fromkeys(column for number in sorted(numbers) for column in self._columns[number])
         return {column: reading.read(self._sources[column], column.type) for column in needed}
 
 
 class _Candidates:
-    """The records for which filters are evaluated: of a slice of `slice_size` records those in any
-    of `lists`, which hold row numbers, ascending.
+    """The records of a slice for which filters are evaluated: those in any of `lists` (arrays of row
+    numbers, ascending; at least one). `slice_size`: records of the slice.
     """
 
     def __init__(self, lists: Sequence[Ints], slice_size: int) -> None:
@@ -144,8 +148,8 @@ class _Candidates:
         self._index: Ints | None = None
 
     def find(self, rows: Ints) -> Ints | None:
-        """Return the place of each of these rows among the candidates; None if they are all of
-        them.
+        """Return the index of each of these rows (row numbers of the slice) among the candidates;
+        None if the rows are all candidates. Each row has to be one of them.
         """
         if rows.size == self.count:
             return None
@@ -167,8 +171,8 @@ def _unite(lists: Sequence[Ints], slice_size: int) -> Ints:
 def _keep(
     answer: pa.BooleanArray, rows: Ints, candidates: _Candidates, columns: Sequence[Column]
 ) -> tuple[Ints, Tally]:
-    """Return the rows for which the answer is true, and the tally of all of `rows`. `answer`,
-    `columns`: one value per candidate.
+    """Return those of `rows` for which the answer is true, and the tally of all of `rows`. `rows`:
+    row numbers of the slice, each a candidate. `answer`, `columns`: one value per candidate.
     """
     places = candidates.find(rows)
     true, unknown = _unpack(answer)
@@ -181,7 +185,7 @@ def _keep(
 
 
 def _unpack(answer: pa.BooleanArray) -> tuple[Flags, Flags]:
-    """Return two flags per answer: whether it is true, and whether it is unknown (null)."""
+    """Return two arrays of flags, one per answer: whether it is true, and whether it is unknown (null)."""
     validity, values = answer.buffers()
     true = _unpack_bits(values, answer)
     if not answer.null_count:

@@ -28,7 +28,9 @@ from overlay.filter.nodes import Column, Section
 
 
 class Given(enum.Enum):
-    """Values of a record that are known without reading the bytes of its key, headers and value."""
+    """What a column can be made of besides a record's key, headers and value: its subject, topic,
+    partition or timestamp.
+    """
 
     SUBJECT = "subject"
     TOPIC = "topic"
@@ -38,8 +40,8 @@ class Given(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a column comes from: the first of `fields` that the record has, and `given` if it has
-    none of them. Without `given` the value is then NULL.
+    """Where a column's value in a record comes from: the first of `fields` that the record has. If
+    it has none of them, `given`; if `given` is None, the value is then NULL.
     """
 
     fields: tuple[Field, ...]
@@ -58,8 +60,8 @@ _OTHERWISE = {
 
 
 def list_columns(filter: Filter) -> tuple[Column, ...]:
-    """Return the columns that a filter reads. Raises ValueError if the type of one depends on the
-    data.
+    """Return the columns that a filter reads. Raises ValueError if the filter was compiled without
+    the stream's properties, so that the types of some columns are open.
     """
     columns = tuple(column for column in filter.columns if isinstance(column, Column))
     if len(columns) < len(filter.columns):
@@ -84,7 +86,7 @@ def _find_source(column: Column, written: Field | None) -> Source:
 
 
 def _spell(column: Column) -> tuple[str, ...]:
-    """Return the header names that a column may have."""
+    """Return the names of headers that a column may be read from, the first to try first."""
     if column.section is Section.PROPERTIES:
         return tuple(dict.fromkeys((column.name, column.name.replace("_", "-"))))
     return (column.name,)

@@ -23,7 +23,9 @@ from .properties import Given, Source
 
 
 class Reading:
-    """A reader of columns, for the records `rows` of a slice, or for all of them if None."""
+    """A reader of columns of a slice, for the records `rows` (row numbers), or for all records if
+    None. Each column has one value per such record.
+    """
 
     def __init__(self, piece: Addressed, rows: Ints | None = None) -> None:
         self._piece, self._rows = piece, rows
@@ -48,7 +50,9 @@ class Reading:
         return given if found is None else coalesce(found, given)
 
     def _find(self, fields: tuple[Field, ...]) -> tuple[Ints, Ints]:
-        """Return position and size of the first field that is present, record by record."""
+        """Return position and size, in the slice's buffer, of the first of `fields` that each record
+        has: two arrays, one item per record. The size is MISSING for a record without any of them.
+        """
         at, size = self._locate(fields[0])
         for field in fields[1:]:
             missing = size == MISSING
@@ -69,7 +73,7 @@ class Reading:
         return values if self._rows is None else values[self._rows]
 
     def read_subjects(self, type: str) -> Column:
-        """Return the overlay's subjects; null for a record without one."""
+        """Return the subject of each record in the stream, read as `type`; null for a record without one."""
         texts, codes = self._piece.dictionary.texts, self._piece.codes
         codes = codes if self._rows is None else codes[self._rows]
         at, size = texts.bounds[:-1], np.diff(texts.bounds)
@@ -80,15 +84,15 @@ class Reading:
         return gather(texts.text, bounds[0][places], bounds[1][places], type)
 
     def read_topic(self, type: str) -> Column:
-        """Return the topic's name for every record."""
+        """Return the topic's name, read as `type`, for every record."""
         return self._repeat(self._piece.topic, type)
 
     def read_partition(self, type: str) -> Column:
-        """Return the partition's number for every record."""
+        """Return the partition's number, read as `type`, for every record."""
         return self._repeat(str(self._piece.partition), type)
 
     def read_timestamps(self, type: str) -> Column:
-        """Return the records' timestamps; null for a record without one."""
+        """Return the records' timestamps as `type`; null for a record without one."""
         return read_times(self._pick(self._piece.records.timestamp), type)
 
     def _repeat(self, text: str, type: str) -> Column:
@@ -98,7 +102,7 @@ class Reading:
 
 
 def _deal(distinct: Column, codes: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Column:
-    """Return the column that gives each record the distinct value of its code."""
+    """Return a dictionary column: value and state of record i are those of `distinct` at codes[i]."""
     return Column(pa.DictionaryArray.from_arrays(pa.array(codes), distinct.array), distinct.states[codes])
 
 

@@ -21,7 +21,8 @@ class RecordSlice:
     """Some records of one partition in offset order, with stream sequences and subjects.
 
     It owns its memory, so it may be kept and shared. `codes`: for each record the number of its
-    subject in `texts`, which has only these subjects. `sequences`: of each record, ascending.
+    subject in `texts`, which has only subjects of these records (after `join` one may be there
+    twice). `sequences`: the stream sequence of each record, int64, ascending.
     """
 
     records: Records
@@ -39,8 +40,8 @@ class RecordSlice:
         return self.records.buf.size + self.texts.text.size + 44 * len(self)
 
     def measure(self, rows: Ints) -> Ints:
-        """Return the bytes of subject, key, headers and value of each row, as pace and max_bytes
-        count them.
+        """Return how many bytes each of these rows (row numbers) counts for pace and max_bytes:
+        those of its subject, and of key, value and headers as they are encoded in the log.
         """
         bounds = self.texts.bounds
         codes = self.codes[rows]
@@ -49,9 +50,8 @@ class RecordSlice:
 
 def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> RecordSlice:
     """Return a copy of these rows that outlives the decoded slice. `rows`: row numbers, ascending,
-    each of a record with a subject.
-
-    `sequences`: the stream sequence of each, ascending.
+    each of a record with a subject. `sequences`: the stream sequence of each of `rows`, ascending;
+    it is kept, not copied.
     """
     source = slice_.records
     sizes = source.end[rows] - source.body[rows]
@@ -65,8 +65,8 @@ def keep(slice_: Addressed, rows: Ints, sequences: Ints) -> RecordSlice:
 
 
 def join(first: RecordSlice, second: RecordSlice) -> RecordSlice:
-    """Return two slices of one partition as one. All records of the second must be behind those of
-    the first.
+    """Return a new slice with the records of both, which are of one partition. All offsets and
+    sequences of `second` must be higher than those of `first`; that is not checked.
     """
     one, two = first.records, second.records
     at, code = one.buf.size, first.texts.bounds.size - 1
@@ -92,9 +92,9 @@ def _place(like: Records, buf: Bytes, offset: Ints, timestamp: Ints, body: Ints,
 
 
 def _shrink(texts: Texts, codes: Codes) -> tuple[Texts, Codes]:
-    """Return only the subjects that occur in `codes`, and for each record its code among these.
+    """Return those of `texts` that occur in `codes`, and `codes` renumbered to them (int32).
 
-    A dictionary has the subjects of the whole topic.
+    A dictionary has the subjects of the whole topic, a slice only a few of them.
     """
     used, own = np.unique(codes, return_inverse=True)
     sizes = texts.bounds[used + 1] - texts.bounds[used]

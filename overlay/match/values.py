@@ -56,8 +56,9 @@ class Values:
 
 
 def choose_values(config: FilterConfig, stream: StreamConfig) -> Values | None:
-    """Return the filter values of a consumer's config; None if it has none, so that all records
-    pass.
+    """Return the filter values of `config`, to be compared with records of `stream`; None if it
+    lists none, so that all records pass. The empty value in the list lets records without a value
+    pass, as `match_unfiltered` does.
     """
     if not config.values:
         return None
@@ -66,9 +67,8 @@ def choose_values(config: FilterConfig, stream: StreamConfig) -> Values | None:
 
 
 def narrow(patterns: Sequence[Pattern], values: Values | None) -> tuple[Pattern, ...]:
-    """Return the patterns of the records that pass both patterns and values; there may be none.
-
-    If values are not subjects, the patterns are returned unchanged.
+    """Return patterns that match exactly the subjects that pass both `patterns` and `values`: () if
+    no subject can. If `values` is None or its source is not the subject, return `patterns`.
     """
     if values is None or not values.are_subjects:
         return tuple(patterns)
@@ -92,8 +92,9 @@ class Templated:
         return self._rule.fields
 
     def encode(self, piece: Addressed, rows: Ints) -> tuple[Dictionary, Codes]:
-        """Return the dictionary and the code of each row's value, negative if it has none. Codes
-        hold until the next call.
+        """Return the dictionary of the filter values in the slice's partition, and for each of `rows`
+        (row numbers) the code of its value there, negative if it has none. `piece` must have been
+        decoded with `fields`. Codes are valid until the next call.
         """
         key = (piece.topic, piece.partition)
         if key not in self._dictionaries:
@@ -104,10 +105,11 @@ class Templated:
 
 
 class ValueMasks:
-    """The filter values that a scan's consumers want, by consumer number. `fields`: what slices
-    must be decoded with.
+    """The filter values that a scan's consumers want. A consumer's number is its index in `values`.
+    The attribute `fields`: the fields that slices must be decoded with.
 
-    None lets everything pass, and so do values that are subjects, since those narrow the patterns.
+    For a consumer with None every record passes, and also for one whose values are subjects: the
+    caller narrows its patterns by them instead (`narrow`).
     """
 
     def __init__(self, values: Sequence[Values | None]) -> None:
@@ -117,9 +119,9 @@ class ValueMasks:
         self.fields: tuple[Field, ...] = tuple(dict.fromkeys(f for each in self._readers.values() for f in each.fields))
 
     def sift(self, piece: Addressed, wanted: Mapping[int, Ints]) -> dict[int, Ints]:
-        """Return, for each consumer number, the rows of `wanted` that have a filter value which the
-        consumer wants; `wanted` has the rows that each consumer may want. Consumers that want none
-        of their rows are left out.
+        """Return, by consumer number, those of the consumer's rows that pass its filter values.
+        `wanted`: by consumer number, the row numbers of `piece` to test. A consumer for which no
+        row passes is left out.
 
         Consumers with the same array of rows and the same values get the same array back.
         """
@@ -145,8 +147,8 @@ class _HeaderReader:
         self._sets: dict[Values, pa.Array] = {}
 
     def find(self, piece: Addressed, rows: Ints, values: Values) -> Flags:
-        """Return for each of the rows whether its value is wanted; true for a row without a value
-        if `values.unfiltered`.
+        """Return for each of `rows` (row numbers of the slice) whether its header's value is in
+        `values`. For a row whose header is missing, null or empty, return `values.unfiltered`.
         """
         slot = piece.records.plan.slot(self._field)
         at, size = piece.records.at[slot, rows], piece.records.size[slot, rows]
@@ -176,8 +178,8 @@ class _TemplateReader:
         return passes
 
     def _learn(self, values: Values, dictionary: Dictionary) -> Flags:
-        """Return whether each code passes, and as the last item whether a row without a value does:
-        code -1 finds that.
+        """Return a flag for each code of `dictionary`: whether its value is in `values`. One more
+        flag at the end, which index -1 finds, says whether a row without a value passes.
         """
         generation, flags = self._known.get((values, dictionary), (-1, np.empty(0, np.bool_)))
         known = flags.size - 1 if generation == dictionary.generation else 0

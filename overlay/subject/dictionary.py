@@ -42,7 +42,9 @@ _LONG = np.uint64(0xFF << 56)
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts in UTF-8 end to end: number i is text[bounds[i]:bounds[i+1]]. The subject of code i in a dictionary."""
+    """Texts in UTF-8 end to end, as arrays for kernels: number i is text[bounds[i]:bounds[i+1]]. In
+    a Dictionary, number i is the subject of code i.
+    """
 
     text: Bytes
     bounds: Ints
@@ -53,7 +55,7 @@ class Texts:
         return int(np.diff(self.bounds).max(initial=0))
 
     def split(self) -> list[bytes]:
-        """Return each text by itself."""
+        """Return the UTF-8 bytes of each text, in order."""
         whole, bounds = self.text.tobytes(), self.bounds.tolist()
         return [whole[first:end] for first, end in pairwise(bounds)]
 
@@ -63,8 +65,8 @@ class Dictionary:
     threads at once.
 
     `is_wanted(subject)`: whether the subject is one of the stream's; others become
-    Unaddressed.OUTSIDE. `limit`: distinct tuples of fields from which on the next `encode` empties
-    it.
+    Unaddressed.OUTSIDE. `limit`: once it has this many distinct tuples of fields (or LIMIT_BYTES
+    bytes of them), the next `encode` empties it first.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class Dictionary:
 
     @property
     def texts(self) -> Texts:
-        """Return the subjects of all codes, as arrays for kernels."""
+        """Return the subjects of all codes of this generation, by code, as arrays for kernels."""
         known = self._texts.bounds.size - 1
         if known < len(self.subjects):
             fresh = [subject.encode() for subject in self.subjects[known:]]
@@ -105,8 +107,9 @@ class Dictionary:
         return self._texts
 
     def encode(self, buf: Bytes, at: Ints, size: Ints) -> Codes:
-        """Return the code of each record's subject; -1 - i if it has none because of REASONS[i].
-        `at`, `size`: [rule.fields, records], as the scan found them in `buf`.
+        """Return the code of each record's subject, int32, one per record; -1 - i if it has none
+        because of REASONS[i]. `at`, `size`: position and size in `buf` of each field's bytes, as
+        the scan found them, [rule.fields, records]; a negative size means absent or null.
 
         All codes of one call belong to one generation. If the dictionary is full, it is emptied
         first, and `generation` is raised: codes of earlier calls are then invalid.
@@ -128,8 +131,8 @@ class Dictionary:
         return self._code_of[tuples]
 
     def _code(self, number: int) -> int:
-        """Return the code of the subject that a new tuple of fields makes, negative if it makes
-        none in the stream. A subject that is new is given the next code.
+        """Return the code of the subject that the stored tuple `number` makes; -1 - i if it makes
+        none in the stream because of REASONS[i]. A subject that is new is given the next code.
         """
         subject = self._rule.build(self._read(number), self._topic, self._partition)
         if isinstance(subject, Unaddressed):
@@ -143,7 +146,7 @@ class Dictionary:
         return code
 
     def _read(self, number: int) -> list[bytes | None]:
-        """Return the field bytes of a tuple, as `_store` has stored them."""
+        """Return the bytes of each field of the stored tuple `number`; None for one that is absent or null."""
         raw = self._stored[self._stored_at[number] : self._stored_at[number + 1]].tobytes()
         values: list[bytes | None] = []
         at = 0
@@ -155,7 +158,7 @@ class Dictionary:
         return values
 
     def _grow(self, room: int) -> None:
-        """Make room for the next tuple in each array that is full."""
+        """Make room for the next tuple in each array that is full. `room`: bytes of its fields."""
         if (self._tuples + 1) * 2 > self._table.size:
             self._table = np.full(self._table.size * 2, _EMPTY, np.int64)
             _rehash(self._table, self._keys, self._tuples)
@@ -176,8 +179,8 @@ def _mix(state: np.uint64, word: np.uint64) -> np.uint64:
 
 @kernel
 def _digest(buf: Bytes, at: Ints, size: Ints, row: Int) -> np.uint64:
-    """Return a hash of a record's tuple: eight bytes at a time, sizes included so that ("ab", "c")
-    differs from ("a", "bc").
+    """Return a hash of the tuple of fields of record `row`: eight bytes at a time, sizes included so
+    that ("ab", "c") differs from ("a", "bc"). `buf`, `at`, `size`: as in Dictionary.encode.
     """
     state = np.uint64(0x243F6A8885A308D3)
     for f in range(at.shape[0]):
@@ -195,7 +198,8 @@ def _digest(buf: Bytes, at: Ints, size: Ints, row: Int) -> np.uint64:
 
 @kernel(inline="always")
 def _key(buf: Bytes, at: Ints, size: Ints, row: Int) -> tuple[np.uint64, np.uint64]:
-    """Return two words that identify a record's tuple: (first, second).
+    """Return two words that identify the tuple of fields of record `row`: (first, second). `buf`,
+    `at`, `size`: as in Dictionary.encode.
 
     A short tuple is its own key: size and bytes of each field, at most 15 bytes, and their number
     in the top byte of the second word. So equal keys mean equal tuples, without a comparison. Of a
@@ -217,7 +221,7 @@ def _key(buf: Bytes, at: Ints, size: Ints, row: Int) -> tuple[np.uint64, np.uint
 
 @kernel
 def _is_stored(buf: Bytes, at: Ints, size: Ints, row: Int, stored: Bytes, pos: Int) -> Bool:
-    """Return whether the tuple stored at pos is the record's."""
+    """Return whether the tuple that `_store` put at stored[pos:] equals that of record `row`."""
     for f in range(at.shape[0]):
         length = size[f, row]
         for i in range(_STORED_ROW):
@@ -234,7 +238,9 @@ def _is_stored(buf: Bytes, at: Ints, size: Ints, row: Int, stored: Bytes, pos: I
 
 @kernel
 def _store(buf: Bytes, at: Ints, size: Ints, row: int, stored: Bytes, pos: int) -> int:
-    """Store the record's tuple at pos. Return the position after it, or -1 if there is no room."""
+    """Copy sizes and bytes of the tuple of record `row` to stored[pos:]. Return the position after
+    it; -1 if there is no room, and then a part of it may be written.
+    """
     for f in range(at.shape[0]):
         length = size[f, row]
         if pos + _STORED_ROW + max(length, 0) > stored.size:
@@ -254,8 +260,12 @@ def _intern(
     buf: Bytes, at: Ints, size: Ints, row: int, table: Ints, keys: Words, stored_at: Ints, stored: Bytes, tuples: int,
     out: Int32s,
 ) -> tuple[int, int]:  # fmt: skip
-    """Write to `out` the number of each record's tuple, from the record `row` on, and store tuples
-    that are new. Return (the row to continue at, how many tuples are stored).
+    """Write to out[i] the number of record i's tuple of fields, for each record from `row` on, and
+    store tuples that are new. Return (the row to continue at, how many tuples are stored now).
+
+    `tuples`: how many are stored before. `table`: hash table of their numbers, -1 for a free slot.
+    `keys`: the two words of `_key` by number. `stored_at`: by number, where the tuple begins in
+    `stored`, and the end of the last. All but `buf`, `at` and `size` are changed.
 
     Stops early at a record whose new tuple has no room. The caller grows the full array and calls
     again.

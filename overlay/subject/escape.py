@@ -19,8 +19,9 @@ PLAIN = bytes(code for code in range(0x21, 0x7F) if code not in b".*>%")
 
 
 def escape_token(value: bytes) -> str:
-    """Return the text of a token for `value`. It is empty only for an empty value, which makes no
-    token.
+    """Return one token of a subject for `value`: its text in UTF-8, with `.` `*` `>` `%`, white
+    space, control characters and bytes that are not UTF-8 as `%XX`. Percent-decoding gives `value`
+    back. An empty value gives "", which is no token.
     """
     return _ESCAPED.sub(_percent, value.decode("utf-8", "surrogateescape"))
 

@@ -31,8 +31,10 @@ class _Node:
 
 
 class Matcher:
-    """A set of patterns with ids, which finds the ids of the patterns that match a subject. Several
-    patterns may have one id, like the filters of a consumer.
+    """A set of patterns with ids, which finds the ids of the patterns that match a subject.
+
+    `patterns`: pairs of pattern and id. Several patterns may have one id, like the filters of a
+    consumer.
     """
 
     __slots__ = ("_literals", "_root")
@@ -48,7 +50,9 @@ class Matcher:
                 _add(self._root, pattern, known)
 
     def match(self, subject: str) -> tuple[int, ...]:
-        """Return the ids of all patterns that match a legal literal subject, ascending, each once."""
+        """Return the ids of all patterns that match `subject`, ascending, each once; () if none
+        matches. `subject` has to be legal and without wildcards, which is not checked.
+        """
         literal = self._literals.get(subject, ())
         if self._root is None:
             return literal

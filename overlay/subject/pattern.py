@@ -69,7 +69,9 @@ class Pattern:
         return cls(text)
 
     def matches(self, subject: str) -> bool:
-        """Return whether this pattern matches a legal literal subject."""
+        """Return whether this pattern matches `subject`, which has to be legal and without
+        wildcards; that is not checked.
+        """
         if self.is_literal:
             return subject == self.text
         tokens = subject.split(".")
@@ -88,7 +90,7 @@ class Pattern:
 
 def is_subset(a: Pattern, b: Pattern) -> bool:
     """Return whether every subject that `a` matches is matched by `b`. A pattern is a subset of
-    itself; `a` is not a subset of `a.>`.
+    itself; `flights` is not a subset of `flights.>`.
     """
     for at, outer in enumerate(b.tokens):
         if at >= len(a.tokens):
@@ -112,8 +114,8 @@ def intersects(a: Pattern, b: Pattern) -> bool:
 
 
 def find_plain_wildcard(pattern: Pattern) -> str:
-    """Return the first token that has a wildcard's character among others, where it is plain text;
-    "" if there is none. `orders.paid*` has `paid*`.
+    """Return the first token that has `*` or `>` beside other characters, where these are plain
+    text and no wildcard; "" if there is none. For `orders.paid*` it is `paid*`.
     """
     return next((token for token in pattern.tokens if len(token) > 1 and (ONE in token or REST in token)), "")
 
@@ -139,7 +141,9 @@ def overlapping(patterns: Sequence[Pattern]) -> tuple[Pattern, Pattern] | None:
 
 
 def is_subject(text: str) -> bool:
-    """Return whether `text` is a legal literal subject."""
+    """Return whether `text` is a legal subject without wildcards: at least one token, none of them
+    empty, `*` or `>`, and no space, tab, CR, LF or FF.
+    """
     if _PLAIN.fullmatch(text):
         return True
     tokens = text.split(".")

@@ -23,23 +23,25 @@ _ALLOWED_START = _ALLOWED.text.removesuffix(REST)
 
 
 def is_reserved(subject: str) -> bool:
-    """Return whether JetStream reserves this literal subject."""
+    """Return whether JetStream reserves this subject (without wildcards): it begins with `$JS.`,
+    `$JSC.` or `$NRG.`, but not with `$JS.EVENT.`.
+    """
     return subject.startswith(_RESERVED_STARTS) and not subject.startswith(_ALLOWED_START)
 
 
 def may_be_reserved(pattern: Pattern) -> bool:
-    """Return whether the pattern may match a subject that JetStream reserves. True if in doubt: for
-    `$JS.*.>`, though it matches allowed subjects too.
+    """Return whether the pattern can match a subject that JetStream reserves (is_reserved). True
+    also if it matches allowed subjects besides, as `$JS.*.>` and `>` do.
     """
     return any(intersects(pattern, reserved) for reserved in _RESERVED) and not is_subset(pattern, _ALLOWED)
 
 
 def check_stream_subject(text: str, *, shown: str = "") -> Pattern:
-    """Return the pattern of a stream subject. Raises SubjectError if it is not legal, or if a
-    stream may not capture it.
+    """Return the pattern of a stream's subject. Raises SubjectError if `text` is no legal pattern,
+    or if it can match a subject that JetStream reserves, unless its first token is a wildcard.
 
-    The message quotes `shown` instead of the text if given, such as the template that makes the
-    subjects of this pattern.
+    In the second case the message quotes `shown` instead of `text` if `shown` is not empty, such as
+    the template that makes the subjects of this pattern.
     """
     pattern = Pattern.parse(text)
     if pattern.tokens[0] not in (ONE, REST) and may_be_reserved(pattern):

@@ -44,8 +44,8 @@ _PIECE = re.compile(r"\{\{|\}\}|\{[^{}]*\}")  # what a parsed template has besid
 
 @dataclass(frozen=True, slots=True)
 class SubjectRule:
-    """How a stream makes the subject of each record: the entry `subject` of its file. Make one with
-    from_template, from_header, from_key or from_topic.
+    """The rule by which a stream makes the subject of each record: the entry `subject` of its file.
+    Make one with from_template, from_header, from_key or from_topic.
     """
 
     template: Template
@@ -76,8 +76,8 @@ class SubjectRule:
 
     @classmethod
     def from_template(cls, text: str) -> SubjectRule:
-        """Return the rule of `{template: ...}`. Raises SubjectError if the template can make no
-        legal subject.
+        """Return the rule of `{template: TEXT}`. Raises SubjectError if the template has a syntax
+        error, can make no legal subject, or makes subjects that a stream may not capture.
         """
         template = parse_template(text)
         # Any value of a field makes a legal part of a token, so x stands for it; as long as in the
@@ -112,8 +112,8 @@ class SubjectRule:
         return (_cover(self.template, self.whole),)
 
     def build(self, values: Sequence[Value], topic: str, partition: int) -> str | Unaddressed:
-        """Return the subject of a record, or why it has none. Whether it is one of the stream's is
-        for the caller to decide.
+        """Return the subject of a record, or why it has none. The caller has to check whether the
+        subject matches the stream's patterns; only reserved subjects are OUTSIDE here.
 
         values[i] are the raw bytes of self.fields[i], None if absent or null: headers and keys as
         they are, VALUE fields as the JSON text in the document, TIMESTAMP as decimal ms since 1970.
@@ -163,8 +163,8 @@ class SubjectRule:
         return read
 
     def _lay_out(self, topic: str, partition: int) -> bytes:
-        """Return the template as a bytes format with a %b for each value, and cache it for the
-        partition.
+        """Return the template as a bytes format, with topic and partition filled in and a %b for
+        each other field, and cache it in `_formats`.
         """
         constants = {FieldKind.TOPIC: topic.encode(), FieldKind.PARTITION: str(partition).encode()}
         pieces = []

@@ -41,10 +41,10 @@ NO_TIMESTAMP = b"-1"  # Kafka's timestamp of a record without one
 
 
 def read_json(raw: bytes) -> bytes | Literal[Unaddressed.ILLEGAL] | None:
-    """Return the token bytes of a JSON value: strings unescaped, numbers and booleans as text, None
-    for null.
+    """Return the bytes of a token, before percent-escapes, for `raw`, one JSON value without white
+    space around it: strings unescaped, numbers and booleans as they are written, None for null.
 
-    Objects and arrays are ILLEGAL, and so is text that is no JSON value.
+    Returns ILLEGAL for objects, arrays, and text that is no JSON value.
     """
     found = _JSON.fullmatch(raw)
     if found is None:
@@ -56,7 +56,9 @@ def read_json(raw: bytes) -> bytes | Literal[Unaddressed.ILLEGAL] | None:
 
 
 def read_timestamp(raw: bytes) -> bytes | None:
-    """Return decimal milliseconds unchanged; None for a record without a timestamp."""
+    """Return `raw`, decimal ms since 1970, unchanged; None if it is `-1`, Kafka's timestamp of a
+    record without one.
+    """
     return None if raw == NO_TIMESTAMP else raw
 
 

@@ -44,11 +44,12 @@ _NANOSECONDS = 1_000_000_000
 
 
 class FiltersDiffer(OverlayError):
-    """A consumer has other filters than the request asked for. The application acts."""
+    """A consumer was created or updated, but has other filters than the request asked for. The application acts."""
 
 
 class PullRefused(OverlayError):
-    """A pull request that the consumer does not take; the text is JetStream's status.
+    """A consumer has refused a pull request, or ended it by an error. The text is JetStream's status:
+    its code and description.
 
     The application acts.
     """
@@ -114,8 +115,8 @@ class ConsumerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A pulled message. `token`: the ack token that `ack`, `nak` and `term` take. `headers`: all of
-    the record, also those that the overlay added.
+    """A pulled message. `token`: the ack token, which Control.ack, nak, term and in_progress take.
+    `headers`: all headers of the record in order, also those that the overlay added.
     """
 
     subject: str
@@ -139,11 +140,13 @@ class PullFields(TypedDict, total=False):
 
 
 class Control:
-    """Requests to the service. Threads may share it; their requests run one after the other.
+    """A client for requests to the service: about consumers, their messages, streams and workers.
+    Threads may share it; their requests run one after the other.
 
     `timeout`: seconds to wait for an answer before NoAnswer is raised. `name`: the client's name in
-    the audit. `is_patient`: whether to wait while no service runs, since one may be about to start.
-    Otherwise NoService is raised within about a second, and the request is withdrawn.
+    the service's audit records. `is_patient`: whether to wait while no service runs, since one may
+    be about to start. Otherwise NoService is raised within about a second, and the request is
+    withdrawn.
 
     Every request may raise NoAnswer, SourceUnavailable and CredentialsRefused.
     """
@@ -173,45 +176,50 @@ class Control:
     def create(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Create a consumer, or update it if it exists. The fields are those of consumer files;
-        `fields` replace those of `config`. Filters may be given by the words of Client.read:
-        subjects, sql, properties, values, match_unfiltered.
+        """Create a consumer of `stream`, or update it if it exists. Return its info once it is served.
+        Its fields are those of consumer files, such as durable_name; `fields` replace those of
+        `config`. In `fields`, filters may be given by the words of Client.read: subjects, sql,
+        properties, values, match_unfiltered.
 
-        Returns once the consumer is served. Raises Refused, NoAnswer, FiltersDiffer if it got other
-        filters, and UnknownArgument for a keyword that is not a field. A mapping is sent as it is,
-        because the service may know more fields.
+        Raises Refused, NoAnswer, FiltersDiffer if the consumer got other filters, UnknownArgument for
+        a keyword that is not a field, and ArgumentConflict for two that say the same. The keys of a
+        mapping `config` are not checked, because the service may know more fields.
         """
         return self._define(Op.CREATE, "", stream, config, fields)
 
     def add(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Create a consumer as `create` does. If it exists with the same config, return its info;
-        with another config, raise ConsumerAlreadyExists.
+        """Create a consumer as `create` does, but never update one. If it exists with the same config,
+        return its info; if it exists with another config, raise ConsumerAlreadyExists, a Refused.
+        Raises otherwise as `create`.
         """
         return self._define(Op.CREATE, "create", stream, config, fields)
 
     def update(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Replace the config of an existing consumer. Fields that are left out get their defaults.
-        Raises as `create`, and ConsumerDoesNotExist.
+        """Replace the config of an existing consumer, and return its info. Fields that are left out get
+        their defaults, not their present values. Arguments and errors are those of `create`; raises
+        ConsumerDoesNotExist, a Refused, if there is no such consumer.
         """
         return self._define(Op.UPDATE, "update", stream, config, fields)
 
     def delete(self, stream: str, name: str) -> None:
-        """Delete a consumer and its state, and return once that is done. Its output topic stays.
-        Raises Refused if it does not exist, NoAnswer.
+        """Delete a consumer and its state, and return once that is done. Its output topic stays, unless
+        the service made it as a temporary one. Raises Refused if the consumer does not exist, NoAnswer.
         """
         self._ask(Op.DELETE, stream=stream, consumer=name)
 
     def info(self, stream: str, name: str) -> ConsumerInfo:
-        """Return what the service says of a consumer. Raises Refused if it does not exist, NoAnswer."""
+        """Return the state and the config of a consumer, as the service reports them. Raises Refused if
+        it does not exist, NoAnswer.
+        """
         return read_info(self._ask(Op.INFO, stream=stream, consumer=name))
 
     def consumers(self, stream: str = "") -> list[ConsumerInfo]:
-        """Return the info of all consumers, or of those of one stream, sorted by stream and name.
-        Raises Refused if the service has no such stream.
+        """Return the info of the consumers of all streams, or of one if `stream` is not empty, sorted by
+        stream and name. Raises Refused if the service has no such stream.
         """
         found: list[ConsumerInfo] = []
         while True:
@@ -222,9 +230,10 @@ class Control:
 
     def pause(self, stream: str, name: str, until: datetime | timedelta | str) -> bool:
         """Pause a consumer, so that it delivers nothing before `until`. Return whether it is paused
-        now: False for a time that is over.
+        now: False if that time is over, which ends a pause.
 
-        `until`: a time (local if it has no zone), a span from now, or RFC 3339. Raises Refused.
+        `until`: a time (local if it has no zone), a span from now, or a text in RFC 3339. Raises
+        Refused if the consumer does not exist or the text is not a time.
         """
         answer = self._ask(Op.PAUSE, stream=stream, consumer=name, pause_until=write_time(until))
         return bool(answer["paused"])
@@ -235,17 +244,17 @@ class Control:
 
     def drain(self, worker: str, boot: str) -> None:
         """Have a worker give its shards to the others, and take none until `undrain` or its next start. Returns once
-        that is written down; the group then deals the shards out. `worker`, `boot`: as its status has them
-        (docs/fleet.md). Raises Refused, NoAnswer.
+        that is recorded; the shards move to other workers after that. `worker`, `boot`: its name and the id of its
+        process's start, as its status has them (docs/fleet.md). Raises Refused, NoAnswer.
         """
         self._ask(Op.DRAIN, worker=worker, boot=boot)
 
     def undrain(self, worker: str) -> None:
-        """Let a worker have shards again. Raises Refused, NoAnswer."""
+        """Let a worker that was drained have shards again. Returns once that is recorded. Raises Refused, NoAnswer."""
         self._ask(Op.UNDRAIN, worker=worker)
 
     def streams(self) -> list[dict[str, Any]]:
-        """Return JetStream's stream info of each stream, as the service reports it, sorted by name."""
+        """Return the JSON object of JetStream's stream info for each stream that the service has, sorted by name."""
         found: list[dict[str, Any]] = self._ask(Op.STREAM_LIST)["streams"]
         return found
 
@@ -254,12 +263,12 @@ class Control:
     def next(
         self, stream: str, name: str, batch: int = 1, *, expires: float = 5.0, **more: Unpack[PullFields]
     ) -> list[Pulled]:
-        """Pull up to `batch` messages, blocking. Return when they have come, after `expires`
-        seconds, or at once with no_wait=True; then there may be fewer, or none.
+        """Pull up to `batch` messages of a pull consumer, blocking. Return when they have come, after
+        `expires` seconds, or at once with no_wait=True; then there may be fewer, or none.
 
         `more`: further fields of JetStream's pull request, such as max_bytes. Raises
         UnknownArgument for other names, Refused or PullRefused if the consumer does not take the
-        request, and NoAnswer if the service answers nothing.
+        request, and NoAnswer if the service stops answering before any message has come.
         """
         check_names("next", more, ("stream", "name", "batch", "expires", *PullFields.__annotations__))
         return [_read_message(record) for record in self.pull_records(stream, name, batch, expires, more)]
@@ -267,9 +276,11 @@ class Control:
     def pull_records(
         self, stream: str, name: str, batch: int, expires: float, more: PullFields, *, quiet_s: float = 0.0
     ) -> list[Message]:
-        """Pull messages as `next` does, and return their records as the Kafka client has them.
+        """Pull messages as `next` does, and return their records as the Kafka client has them. The
+        names in `more` are not checked.
 
-        `quiet_s`: seconds without an answer before an impatient control looks whether a service runs.
+        `quiet_s`: seconds for which a service may have nothing to answer yet: if this control is
+        impatient, it looks that much later whether a service runs.
         """
         body: dict[str, Any] = {"stream": stream, "consumer": name, "batch": batch, **more}
         if not more.get("no_wait"):
@@ -287,8 +298,9 @@ class Control:
     @staticmethod
     def _collect(answers: Iterable[Message], batch: int, found: list[Message]) -> None:
         """Append the messages of a pull to `found`, until there are `batch` of them or a status
-        says that no more come (_NO_MORE). Heartbeats are passed over. Raises PullRefused for any
-        other status, and Refused if the service answers the request with an error.
+        says that no more come (_NO_MORE). `answers`: the records that answer the pull request.
+        Heartbeats are passed over. Raises PullRefused for any other status, and Refused if the
+        service answers the request with an error; what has come before stays in `found`.
         """
         for record in answers:
             headers = dict(read_headers(record))
@@ -302,29 +314,37 @@ class Control:
                 return
 
     def ack(self, token: str) -> None:
-        """Ack one delivery by its token; return once the ack is committed. Raises as `tell`."""
+        """Ack the delivery that an ack token names; return once the service has committed the ack. Raises
+        BadAckToken, NoAnswer.
+        """
         self.tell(token, Verb.ACK)
 
     def nak(self, token: str, delay: float | None = None) -> None:
-        """Request redelivery of one message, at once or after `delay` seconds; return once the
-        request is committed. Raises as `tell`.
+        """Request redelivery of the message of a delivery, at once or after `delay` seconds; return
+        once the service has committed that. `token`: the delivery's ack token. Raises BadAckToken,
+        NoAnswer.
         """
         self.tell(token, Verb.NAK, "" if delay is None else json.dumps({"delay": int(delay * _NANOSECONDS)}))
 
     def term(self, token: str, reason: str = "") -> None:
-        """Request that one message is never delivered again; return once the request is committed. Raises as `tell`."""
+        """Request that the message of a delivery is never delivered again; return once the service has committed that.
+        `token`: the delivery's ack token. Raises BadAckToken, NoAnswer.
+        """
         self.tell(token, Verb.TERM, reason)
 
     def in_progress(self, token: str) -> None:
-        """Have the ack_wait of one delivery begin again; return once that is committed. Raises as `tell`."""
+        """Have the ack_wait of a delivery begin again; return once the service has committed that. `token`: the
+        delivery's ack token. Raises BadAckToken, NoAnswer.
+        """
         self.tell(token, Verb.PROGRESS)
 
     def tell(self, token: str, verb: Verb, text: str = "") -> None:
-        """Send an ack, nak, term or progress report for one delivery, and wait until the service
-        has committed it. `text`: what follows the verb, such as the reason of a term.
+        """Send an ack, nak, term or progress report for the delivery that an ack token names, and wait
+        until the service has committed it. `text`: what follows the verb: the delay of a nak as JSON
+        in ns, or the reason of a term.
 
-        Raises BadAckToken, and NoAnswer after `self.timeout` seconds. The record of an ack that had
-        no answer stays in the ack topic, and a service that reads it later counts it.
+        Raises BadAckToken, and NoAnswer after `self.timeout` seconds. What had no answer stays in
+        the ack topic, and a service that reads it later counts it.
         """
         found = find_token(token)
         topic = acks_topic(self.prefix, found.stream)
@@ -384,7 +404,8 @@ class Control:
 
     def _take_other_topic(self) -> bool:
         """Send requests to the requests topic from now on, since Kafka does not let this client write
-        to the control topic. Return False, and change nothing, if the overlay has no such topic.
+        to the control topic. Return whether that is new: False if requests go there already, or if
+        the overlay has no such topic.
         """
         topic = requests_topic(self.prefix)
         if self._topic == topic or not self._inbox.has_topic(topic):
@@ -394,8 +415,9 @@ class Control:
 
 
 def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
-    """Return a ConsumerInfo from the JSON object that the service sent. Raises KeyError if a field
-    is missing, and ConfigError if its config cannot be read.
+    """Return a ConsumerInfo from the JSON object that the service sends for a consumer. Raises
+    KeyError if one of JetStream's fields is missing, and ConfigError if the consumer's config cannot
+    be read.
     """
     own = answer.get("overlay", {})
     return ConsumerInfo(
@@ -419,9 +441,10 @@ def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
 
 
 def check_filters(wanted: Mapping[str, Any], found: ConsumerConfig) -> None:
-    """Raise FiltersDiffer if the consumer `found` has other filters than the fields `wanted` ask for.
+    """Raise FiltersDiffer if the consumer `found` has other filters than `wanted` asks for. `wanted`:
+    fields of a consumer file; all but the filters are ignored.
 
-    An older service may not know all kinds of filters.
+    They may differ because an older service does not know all kinds of filters.
     """
     asked = read_config(found.stream, {key: wanted[key] for key in _FILTERS if key in wanted} | {"name": "x"})
     for what, mine, theirs in (
@@ -439,7 +462,7 @@ _FILTERS = ("filter_subject", "filter_subjects", "filter")
 
 
 def find_token(text: str) -> Token:
-    """Parse an ack token. Raises BadAckToken."""
+    """Return the contents of an ack token. Raises BadAckToken if `text` is none, with advice."""
     found = parse_token(text)
     if found is None and parse_token(f"$JS{text}"):
         raise BadAckToken(
@@ -474,8 +497,8 @@ _NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Complet
 
 
 def _is_end(headers: Mapping[str, bytes | None]) -> bool:
-    """Return whether a status record ends a pull: False for a heartbeat, True if no more messages
-    come. Raises PullRefused if the pull was refused.
+    """Return whether a status record ends a pull: False for a heartbeat, True for a status of
+    _NO_MORE. Raises PullRefused for any other status. `headers`: those of the record, with a code.
     """
     code, text = ((headers.get(name) or b"").decode() for name in (CODE, DESCRIPTION))
     if code == "100":

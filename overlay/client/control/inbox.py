@@ -48,7 +48,8 @@ class NoService(NoAnswer):
 
 
 class Inbox:
-    """A sender of requests, which opens its connections with the first one. Not thread-safe.
+    """A sender of requests to the service, which reads the answers from the reply topic. The first
+    request opens its connections. Not thread-safe.
 
     `is_patient`: whether to wait for an answer while no service runs. One may start meanwhile and
     answer, for example after a restart. An impatient inbox raises NoService instead.
@@ -91,8 +92,9 @@ class Inbox:
 
         Nothing is sent before the first answer is asked for. `headers`: further ones of the record.
         `id`: the correlation id, a random one if empty. `quiet_s`: seconds for which a service may
-        have nothing to answer yet. Also raises SourceUnavailable, CredentialsRefused, and NoService
-        if this inbox is impatient and no service runs.
+        have nothing to answer yet, so that an impatient inbox looks later whether one runs. Also
+        raises SourceUnavailable, CredentialsRefused, and NoService if this inbox is impatient and no
+        service runs.
         """
         correlation = (id or uuid.uuid4().hex).encode()
         consumer = self._open()
@@ -132,14 +134,15 @@ class Inbox:
         return WorkerWatch(self._kafka, self._prefix, self._look_s + quiet_s, LOOK_AGAIN_S)
 
     def withdraw(self, topic: str, key: bytes) -> None:
-        """Remove a request from the control topic `topic`, so that a service that starts later does
-        not carry it out. Raises SourceUnavailable, CredentialsRefused.
+        """Write a tombstone for a request with this key to the control topic `topic`, so that a
+        service that starts later does not carry it out. Call it right after `ask` has raised
+        NoService: it uses the open connections. Raises SourceUnavailable, CredentialsRefused.
         """
         self._send(topic, key, None, ())
 
     def has_topic(self, topic: str) -> bool:
-        """Return whether Kafka shows a topic to this user. Raises SourceUnavailable,
-        CredentialsRefused.
+        """Return whether a topic exists and Kafka shows it to this user: False also without the right
+        to describe it. Raises SourceUnavailable, CredentialsRefused.
         """
         try:
             found = self._open().list_topics(topic, REACH_S).topics.get(topic)
@@ -169,7 +172,9 @@ class Inbox:
         return self._consumer
 
     def _send(self, topic: str, key: bytes, value: bytes | None, headers: Headers) -> None:
-        """Send a request and wait until Kafka has it. Raises SourceUnavailable, CredentialsRefused."""
+        """Send a request and wait until Kafka has it. `_open` must have been called. Raises
+        SourceUnavailable, CredentialsRefused; the connections are then closed.
+        """
         assert self._producer is not None
         first, self._first = self._first, None
         failure = _produce(first or self._producer, topic, key, value, headers)

@@ -16,8 +16,9 @@ from overlay.kafka.properties import Properties
 
 
 async def count_workers(kafka: Properties, prefix: str) -> int | None:
-    """Return how many workers with this prefix are in their group. None if Kafka does not tell, for
-    example because this user has no right to describe the group.
+    """Return how many workers of the service with this prefix are members of their group now. None
+    if that cannot be learnt: Kafka is not reachable, or this user has no right to describe the
+    group.
     """
     # most commands get their answer without this client, whose import takes longer than the answer
     from overlay.kafka.admin import Admin
@@ -30,10 +31,11 @@ async def count_workers(kafka: Properties, prefix: str) -> int | None:
 
 
 class WorkerWatch:
-    """Looks in a thread of its own whether any worker runs, while a caller waits for an answer.
+    """A watch, while a caller waits for an answer, over whether any worker runs. It looks in a thread
+    of its own.
 
     `delay_s`: seconds without an answer before the first look. After a look that found a worker, the
-    next one follows `pause_s` seconds later.
+    next one begins `pause_s` seconds later; after one that learnt nothing, there is no other.
     """
 
     def __init__(self, kafka: Properties, prefix: str, delay_s: float, pause_s: float) -> None:
@@ -43,7 +45,8 @@ class WorkerWatch:
         self._is_over = False
 
     def finds_none(self, waited_s: float) -> bool:
-        """Return whether a look has found that no worker runs. Begins a look if one is due; never blocks.
+        """Return True if a look has ended since the last call and has found that no worker runs, else
+        False. Begins a look if one is due. Never blocks, so call it again and again.
 
         `waited_s`: seconds for which the caller has waited for its answer.
         """

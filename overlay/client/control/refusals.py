@@ -101,10 +101,10 @@ _NAMES = {
 
 
 class Refused(OverlayError):
-    """The overlay refuses a request. The caller acts.
+    """The service refuses a request. The caller acts.
 
-    `err_code` and `code` are JetStream's numbers, such as 10014 and 404; `description` is its text.
-    `hint` says what to do and may be empty.
+    `err_code` and `code` are JetStream's error number and status, such as 10014 and 404, 0 if
+    unknown; `description` is its text. `hint` says what to do and may be empty.
     """
 
     err_code = 0
@@ -124,14 +124,16 @@ class Refused(OverlayError):
 
 
 def make_refusal(err_code: int, code: int, description: str, hint: str) -> Refused:
-    """Return the exception for an error of a response: of the class that `err_code` has, or Refused
-    itself for an unknown number.
+    """Return, without raising it, the exception for an error of a response: of the class that
+    `err_code` has in REFUSALS, or Refused itself for an unknown number.
     """
     return REFUSALS.get(err_code, Refused)(description, hint, err_code=err_code, code=code)
 
 
 def read_error(error: Mapping[str, Any]) -> Refused:
-    """Return the exception for the `error` field of a response. Fields that are missing count as 0 or ""."""
+    """Return, without raising it, the exception for the `error` object of a response, with JetStream's fields. Those
+    that are missing count as 0 or "".
+    """
     texts = str(error.get("description", "")), str(error.get("hint", ""))
     return make_refusal(int(error.get("err_code", 0)), int(error.get("code", 0)), *texts)
 

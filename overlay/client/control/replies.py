@@ -23,10 +23,12 @@ _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHO
 
 
 def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Consumer:
-    """Return a Kafka consumer of all partitions of the reply topic, from their current ends.
+    """Return a Kafka consumer that reads all partitions of `topic`, the reply topic, from the ends
+    that they have now. The caller closes it.
 
-    `group`: nothing is ever committed for it. `more`: further settings. Raises SourceUnavailable,
-    CredentialsRefused.
+    `group`: a consumer group for which nothing is ever committed. `more`: further settings by
+    librdkafka's names, which replace others. Raises SourceUnavailable, also if the topic does not
+    exist, and CredentialsRefused.
     """
     settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
     consumer = Consumer({**for_confluent(kafka), **settings, "fetch.wait.max.ms": WAIT_MS, **more})
@@ -52,8 +54,8 @@ def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Cons
 
 
 def _find_end(consumer: Consumer, place: TopicPartition) -> int:
-    """Return the high watermark of a partition. A partition that was made a moment ago may have no
-    leader yet; this waits for one.
+    """Return the offset after the last record of a partition (its high watermark). A partition that
+    was made a moment ago may have no leader yet; this waits for one.
 
     Raises KafkaException, and SourceUnavailable if it has no leader for OPEN_S seconds.
     """
@@ -73,9 +75,10 @@ def _find_end(consumer: Consumer, place: TopicPartition) -> int:
 
 
 def judge(topic: str, operation: str, error: RdKafkaError) -> OverlayError:
-    """Return the exception to raise for an error of Kafka.
+    """Return, without raising it, the exception for an error of Kafka about `topic`:
+    CredentialsRefused if a right is missing, else SourceUnavailable.
 
-    `operation`: the right that may be missing, such as Read.
+    `operation`: the right to name in that case, such as Read.
     """
     if error.code() in _REFUSALS:
         return CredentialsRefused(f"{topic}: Kafka does not allow {operation}. Grant it")

@@ -38,7 +38,9 @@ DEADLINE_S = 5.0
 
 
 class NoSequence(OverlayError):
-    """A sequence was asked for in a stream that has none. The caller acts."""
+    """A reading has `from_seq`, and its stream has no sequences: it has several partitions and no ledger. The caller
+    acts.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +63,17 @@ class ReadBounds:
 
     @property
     def further(self) -> tuple[OffsetRange, ...]:
-        """The ranges that begin where these end, without an end of their own."""
+        """For each of `offset_ranges`, the range of its partition that begins at its stop and has no end."""
         return tuple(OffsetRange(each.source, each.stop, floor=each.floor) for each in self.offset_ranges)
 
 
 async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mapping[TopicPartition, int]) -> ReadBounds:
-    """Look up the bounds of a stream's partitions. Ends are the last stable offsets of this moment.
+    """Return the present bounds of the partitions of a request's stream. Ranges end at the last stable
+    offsets. They begin at the logs' starts, or, if the stream has one partition and the request has
+    `from_seq`, there; for several partitions `begin_in_order` applies `from_seq`.
 
-    `offsets`: further offsets whose batches to look at, at no extra cost; they come in `seen`. If
-    the stream has one partition, its range begins at the request's `from_seq`. Otherwise ranges
-    begin at the logs' starts; see `begin_in_order`.
+    `offsets`: offsets whose batches are looked at beside, by partition, at no extra cost; what is
+    found is in `seen` of the result, unless everything had to be looked up anew.
 
     Raises CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged.
     """
@@ -93,10 +96,10 @@ async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mappi
 
 
 def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOrder | None) -> ReadBounds:
-    """Return the bounds with `order`. If the request has `from_seq`, each range begins at its
-    partition's first offset with that sequence or a higher one.
+    """Return the bounds of a stream of several partitions with `order`. If the request has `from_seq`,
+    each range begins at its partition's first offset with that sequence or a higher one.
 
-    Raises NoSequence if it has `from_seq` and `order` is None.
+    Raises NoSequence if the request has `from_seq` and `order` is None.
     """
     bounds = replace(bounds, order=order)
     if request.from_seq is None:
@@ -118,8 +121,9 @@ def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOr
 
 
 async def _look(line: Connection, stream: StreamConfig) -> KnownStream:
-    """Check that Kafka answers, look up the stream's partitions and their bounds, and have the
-    client that fetches learn their leaders. Raises as `find_bounds`.
+    """Check that Kafka answers, have the connection's client that fetches learn the leaders of the
+    stream's partitions, and return these partitions and their bounds. Raises CredentialsRefused,
+    SourceUnavailable, TopicNotFound.
     """
     await reach(line.kafka, DEADLINE_S)
     sources = await _find_sources(line.kafka, line.admin, stream)
@@ -133,11 +137,12 @@ async def _look(line: Connection, stream: StreamConfig) -> KnownStream:
 async def _look_again(
     line: Connection, known: KnownStream | None, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Glimpse]:
-    """Return bounds and one batch (a Glimpse) of each known partition and of each partition in
-    `offsets`, by small fetches at the same time.
+    """Return a Glimpse (bounds and one batch) of each partition in `known` and in `offsets`, by small
+    fetches at the same time. The batch is that at the offset in `offsets`, or at the known end if
+    that is higher.
 
-    Empty if the stream was not looked up before, if a fetch fails or takes longer than DEADLINE_S,
-    or if a topic has another number of partitions now.
+    Empty if `known` is None, if a fetch fails or takes longer than DEADLINE_S seconds, or if a topic
+    has another number of partitions now.
     """
     if known is None:
         return {}
@@ -168,12 +173,13 @@ def _count(client: AIOKafkaClient, topic: str) -> int:
 
 
 async def begin_at(line: Connection, offset_ranges: Sequence[OffsetRange], since: int) -> list[OffsetRange]:
-    """Return the ranges, in the same order, beginning at the first offset with a time at or after
-    `since` (ms since 1970). A partition may have several.
+    """Return the ranges, in the same order, each beginning at its partition's first offset with a
+    timestamp at or after `since` (ms since 1970), if that is above its start. A partition may have
+    several ranges.
 
-    All records before that offset are older, in whatever order the timestamps are. If Kafka finds
-    none, the range is empty; but it stays as it is if records before it were deleted, since Kafka
-    may then be wrong.
+    All records before that offset are older, in whatever order the timestamps are. If Kafka finds no
+    such offset, the range is empty; but it stays as it is if it does not start at offset 0, since
+    records before it may be deleted, and Kafka then be wrong.
     """
     sources = {each.source for each in offset_ranges}
     # negative times have a special meaning in Kafka

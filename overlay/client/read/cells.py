@@ -18,7 +18,7 @@ MOST_ROWS = 20
 
 
 def show_times(column: pa.Array) -> list[str | None]:
-    """Return timestamps like `2026-01-31T12:00:00.000Z`; None where there is none."""
+    """Return the timestamps of a column as texts in UTC, like `2026-01-31T12:00:00.000Z`, cut to ms; None for null."""
     times = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
     texts = np.datetime_as_string(
         times.fill_null(0).to_numpy(zero_copy_only=False).astype("datetime64[ms]"), unit="ms", timezone="UTC"
@@ -28,7 +28,9 @@ def show_times(column: pa.Array) -> list[str | None]:
 
 
 def list_headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
-    """Return the name and value of every header of each record."""
+    """Return, for each record, the (name, value) pairs of its headers in order. `column`: `headers` of SCHEMA, without
+    nulls.
+    """
     pairs = column.flatten()
     names, values = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
     bounds = (column.offsets.to_numpy() - column.offsets[0].as_py()).tolist()
@@ -37,7 +39,9 @@ def list_headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
 
 
 def show_column(column: pa.Array) -> list[str | None]:
-    """Return the value of each row as text; None for null."""
+    """Return the value of each row as text for people, on one line; None for null. Headers and structs are written as
+    `name=value` with spaces between.
+    """
     type = column.type
     if pa.types.is_dictionary(type):
         return show_column(column.dictionary_decode())
@@ -60,13 +64,13 @@ def _show_value(value: object) -> str | None:
 
 
 def _show_fields(fields: Iterable[tuple[str, str | None]]) -> str:
-    """Return `name=value` for each field that has a value, and the name alone for others."""
+    """Return, joined by spaces, `name=value` for each field, and the name alone for one whose value is None."""
     return " ".join(name if value is None else f"{name}={value}" for name, value in fields)
 
 
 def write_records(data: pa.RecordBatch | pa.Table) -> str:
-    """Return the first rows of a batch or a table as HTML, at most MOST_ROWS. Columns that are null in all of them are
-    named below.
+    """Return the first rows of a batch or a table as an HTML table, at most MOST_ROWS. Columns that are null in all of
+    these rows are left out and named below it, beside the number of records.
     """
     shown = data.slice(0, MOST_ROWS)
     arrays = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in shown.columns]

@@ -51,16 +51,17 @@ class Form(Protocol):
     def fields(self) -> tuple[Field, ...]: ...
 
     def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
-        """Return these rows of a slice, by number, as a batch of the schema. `sequenced`: as in `build_batch`.
+        """Return these rows of a slice (row numbers) as a batch of `schema`. `sequenced`: the stream has one partition, so
+        that offsets give sequences; otherwise `sequence` is null.
 
         The batch keeps no reference to the slice's buffers.
         """
 
 
 class EnvelopeBuilder:
-    """A builder of batches with some of the columns of SCHEMA.
+    """A builder of batches with some of the columns of SCHEMA, in the order of SCHEMA.
 
-    `stream`: its name, None for a topic that no file describes.
+    `stream`: the stream's name for the column `stream`, None for a topic that no file describes.
     """
 
     fields: tuple[Field, ...] = ()
@@ -70,24 +71,26 @@ class EnvelopeBuilder:
         self._columns, self._stream = columns, stream
 
     def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
-        """Return the rows of a slice as a batch, as `build_batch` does."""
+        """Return these rows of a slice (row numbers) as a batch of `self.schema`, as `build_batch` does."""
         return build_batch(piece, rows, self._columns, stream=self._stream, sequenced=sequenced)
 
 
 def choose_schema(columns: Collection[str]) -> pa.Schema:
-    """Return the schema of batches that have only these columns, in the order of SCHEMA."""
+    """Return the schema of batches with these columns, in the order of SCHEMA. Names that are not in SCHEMA are left out."""
     return pa.schema([field for field in SCHEMA if field.name in columns])
 
 
 def build_batch(
     piece: Addressed, rows: Ints, columns: Collection[str], *, stream: str | None, sequenced: bool
 ) -> pa.RecordBatch:
-    """Return these rows of a slice, by number, as a batch of `choose_schema(columns)`.
+    """Return these rows of a slice (row numbers) as a batch of `choose_schema(columns)`, without
+    columns if there are none.
 
-    It keeps no reference to the slice's buffers.
+    The batch keeps no reference to the slice's buffers.
 
-    `stream`: its name, None for a topic that no file describes. `sequenced`: the stream has one
-    partition, so that offsets give sequences; otherwise `sequence` is null.
+    `stream`: the stream's name for the column `stream`, None for a topic that no file describes.
+    `sequenced`: the stream has one partition, so that offsets give sequences; otherwise `sequence`
+    is null.
     """
     known = [name for name in columns if name in COLUMNS]
     found = envelope(piece.records, rows, piece.codes, piece.dictionary, piece.topic, piece.partition, known, sequenced)

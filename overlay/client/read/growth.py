@@ -45,10 +45,11 @@ class Growth:
         self._watch.add_done_callback(lambda _: changed.set())
 
     def take(self) -> list[OffsetRange]:
-        """Return the partitions added since the last call, as ranges from their starts.
+        """Return the partitions that were added to the stream's topics since the last call, as ranges
+        without an end from their first offsets.
 
         Raises SourceChanged if a topic was deleted or created again, and CredentialsRefused if the
-        topics may not be looked up.
+        topics may not be looked up; the watch is then over.
         """
         if self._watch.done():
             self._watch.result()
@@ -78,8 +79,8 @@ class Growth:
                 self._changed.set()
 
     def _hears_of_others(self, partitions: set[TopicPartition]) -> bool:
-        """Return whether the Kafka client's metadata has a partition that is not in `partitions`,
-        or lacks a topic of the stream.
+        """Return whether the Kafka client's metadata lacks a topic of the stream, or has a partition
+        that is not in `partitions`, of a topic that the stream has as a whole.
         """
         for entry in self._stream.topics:
             now = self._client.cluster.partitions_for_topic(entry.topic)

@@ -82,9 +82,8 @@ class KeptIndex:
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """The offset of the last batch that chunks cover, by partition, and the next offset to read
-        of the index topic itself. A reading looks at these batches to learn whether the index is
-        valid.
+        """By partition, the last offset that its chunks cover, and for the index topic itself the next
+        offset to read. A reading looks at the batches there to learn whether the index is valid.
 
         Empty if there is no index or another reading uses it now.
         """
@@ -99,9 +98,9 @@ class KeptIndex:
     async def find_read_plan(
         self, line: Connection, request: CheckedQuestion, conditions: Conditions, bounds: ReadBounds
     ) -> ReadPlan | None:
-        """Read what is new in the index, and return what has to be read within the bounds. None if
-        there is no index, or if it cannot be read, which is logged. Waits while another reading
-        uses the index.
+        """Read what is new in the index, and return the parts of the bounds that have to be read for a
+        request, since the index does not rule them out. None if there is no index, or if it cannot be
+        read, which is logged. Waits while another reading uses the index.
         """
         try:
             async with self._take_turn():
@@ -144,10 +143,10 @@ class KeptIndex:
         wanted: Sequence[tuple[Pattern, ...]],
         spans: Sequence[tuple[TopicPartition, int, int]],
     ) -> Ints | None:
-        """Read what is new in the index, and return how many records of each list of patterns it
-        counts in each span (first and next offset), int64 [lists, spans]: -1 where it does not tell
-        exactly, 0 for a list without patterns. None if there is no index, or if it cannot be read,
-        which is logged. Waits while another reading uses the index.
+        """Read what is new in the index, and return how many records that match each list of patterns
+        in `wanted` it counts in each of `spans` (partition, first and next offset), int64 [lists,
+        spans]: -1 where it does not tell exactly, 0 for a list without patterns. None if there is no
+        index, or if it cannot be read, which is logged. Waits while another reading uses the index.
         """
         try:
             async with self._take_turn():
@@ -165,10 +164,12 @@ class KeptIndex:
 
     async def find_order(self, line: Connection, bounds: ReadBounds, *, gives_sequences: bool) -> LedgerOrder | None:
         """Read what is new in the index, and return a copy of the stream's ledger for one reading.
-        None if there is none, or if it cannot be read, which is logged.
+        None if the stream has no ledger or an empty one, or if it cannot be read, which is logged.
+        Waits while another reading uses the index.
 
-        `gives_sequences`: whether the reading gives its caller sequences. With `needs_ledger`, such a
-        reading raises SourceUnavailable if the ledger cannot be read now.
+        `gives_sequences`: whether the reading gives its caller sequences. If this index was made with
+        `needs_ledger`, such a reading raises SourceUnavailable if the ledger cannot be read now; not
+        if its topic is another one or this user may not read it, which count as no ledger.
         """
         try:
             async with self._take_turn():
@@ -197,7 +198,10 @@ class KeptIndex:
             self._turn.release()
 
     async def _read_on(self, line: Connection, bounds: ReadBounds) -> bool:
-        """Read what was added to the index since the last time. Return False if there is no index."""
+        """Read what was added to the index since the last time. Return False if there is no index: its topic does not
+        exist or may not be read. If it was not there less than LOOK_AGAIN_S seconds ago, Kafka is only asked again with
+        `needs_ledger`.
+        """
         if own := bounds.seen.get((self.topic, 0)):
             end = own.end
         else:
@@ -239,8 +243,8 @@ class KeptIndex:
         )
 
     async def _check(self, line: Connection, bounds: ReadBounds) -> None:
-        """Compare the chunks with the log, and drop those that were made from another log or whose
-        records do not exist any more.
+        """Compare the chunks of the partitions in `bounds` with the log, and drop those that were made
+        from another log or whose records do not exist any more. Raises what a fetch raises.
         """
         doubtful: list[TopicPartition] = []
         for source, first in bounds.log_starts.items():
@@ -316,8 +320,9 @@ class KeptIndex:
         offset_range: OffsetRange,
         answers: dict[TopicPartition, Answers],
     ) -> OffsetRange:
-        """Return the range with the route through it. `answers`: those of the partitions met so
-        far, to which that of this one is added: a partition may have many ranges.
+        """Return the range with the route through it; the range itself if the index has no chunks of its
+        partition or the range is empty. `answers`: a cache of what the chunks of each partition
+        answer, to which those of a new partition are added: a partition may have many ranges.
         """
         source = offset_range.source
         chunks = self._index.of(source)
@@ -335,7 +340,7 @@ class KeptIndex:
 
     def _count(self, request: CheckedQuestion, offset_ranges: Sequence[OffsetRange]) -> ReadPlan | None:
         """Return a plan that counts the matching records by the index, and reads only the ranges
-        that it does not cover. None unless the index gives an exact count.
+        that the index does not cover. None if its count is not exact in one of the ranges.
         """
         counted, left, patterns = 0, list[OffsetRange](), simplify(self._stream, request.patterns)
         for each in offset_ranges:
@@ -348,7 +353,7 @@ class KeptIndex:
 
 
 class Indexes:
-    """The indexes of a client's streams, by stream. `prefix`: of the overlay's own topics.
+    """The chunk indexes of a client's streams, kept by the stream's name. `prefix`: of the overlay's own topics.
 
     `needs_ledger`: whether sequences have to be right at each reading. An index that was not there is
     looked for again at once, and a reading that gives sequences raises SourceUnavailable if the ledger
@@ -360,16 +365,18 @@ class Indexes:
         self._kept: dict[str, KeptIndex] = {}
 
     def find(self, request: CheckedQuestion, conditions: Conditions) -> KeptIndex | None:
-        """Return the index to use for a request, without reading it yet. None if no header could
-        exclude a record, if the stream has no file, or if the request says `index=False`.
+        """Return the index to use for a request, without reading it yet. None if it would not help (the
+        conditions rule out no chunk, and the request neither is a count nor asks for the last record
+        of each subject), if the request is about a topic that no file describes, or if it says
+        `index=False`.
         """
         helps = any(probe != Everything() for _, probe in conditions.parts())
         helps = helps or is_count(request) or request.last_per_subject
         return self.keep(request) if helps and request.index else None
 
     def keep(self, request: CheckedQuestion) -> KeptIndex | None:
-        """Return the index of a request's stream; the first call for a stream makes it, empty. None
-        for a topic that no file describes.
+        """Return the index of a request's stream, without reading it yet, whatever the request says of
+        `index`. The first call for a stream makes it, empty. None for a topic that no file describes.
         """
         if not request.is_named:
             return None
@@ -397,7 +404,8 @@ def derive_conditions(request: CheckedQuestion, now: int) -> Conditions:
 
 def is_count(request: CheckedQuestion) -> bool:
     """Return whether a request asks only for the present number of records of some subjects: no
-    columns, no filter, no limits of time or number except `limit`.
+    columns, no filter, no filter values, no `since`, `until`, `last`, `last_per_subject` or `follow`.
+    `from_seq` and `limit` are allowed.
     """
     bounded = request.since is not None or request.until is not None
     bounded = bounded or request.last is not None or request.last_per_subject

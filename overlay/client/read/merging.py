@@ -36,10 +36,11 @@ _OVER = LAST + 1
 
 
 class Merge:
-    """The merge of a stream's partitions into one order, by sequence. `add` puts rows in, `take`
-    returns those that come next in this order.
+    """The merge of a stream's partitions into one order, by the sequences of the stream's ledger. `add`
+    puts rows of one partition in, `take` returns those that come next in this order.
 
-    `order`: the stream's ledger. `offset_ranges`: what is read, one for each partition.
+    `order`: the stream's ledger. `schema`: of the rows. `offset_ranges`: what is read, one for each
+    partition.
     """
 
     def __init__(self, order: LedgerOrder, schema: pa.Schema, offset_ranges: Iterable[OffsetRange]) -> None:
@@ -56,8 +57,8 @@ class Merge:
         return LOOK_S if self._since else None
 
     async def follow(self, fetcher: Fetcher) -> None:
-        """Open a fetch of the ledger's topic after what was read of it. From then on each `choose`
-        takes in the ledger entries that have come.
+        """Have `fetcher` fetch the ledger's topic from where it was read to. From then on each `choose`
+        adds the ledger entries that have come, and rows without a sequence wait for one.
         """
         self._partition_fetch = await fetcher.open(self._order.topic, 0, self._order.index.position)
 
@@ -87,8 +88,8 @@ class Merge:
 
     def _is_sequenced(self, reading: RangeReading) -> bool:
         """Return whether a reading's fetched data may be taken: the ledger has its sequences, or
-        the data has waited PATIENCE_S for them. Always True if the stream is not followed, or if no
-        records are ready.
+        the data has waited PATIENCE_S seconds for them. Always True if the ledger is not followed, or
+        if no records are ready.
         """
         source, ready = reading.offset_range.source, reading.partition_fetch.ready
         if self._partition_fetch is None or not isinstance(ready, Fetched):
@@ -99,7 +100,9 @@ class Merge:
         return time.monotonic() - self._since.setdefault(source, time.monotonic()) > PATIENCE_S
 
     def add(self, source: TopicPartition, part: FilteredRows) -> None:
-        """Keep the rows of a part until `take` returns them. The partition continues at the part's position."""
+        """Keep the rows of `part`, which are of the partition `source`, until `take` returns them. Add the parts of a
+        partition in offset order; its next rows are at the part's `position` or higher.
+        """
         for places, batch in zip(part.places, part.batches, strict=True):
             known = int(np.searchsorted(places, LAST)) if self._partition_fetch else places.size
             if known:
@@ -109,20 +112,23 @@ class Merge:
         self._at[source] = part.position
 
     def keep(self, readings: Iterable[RangeReading]) -> None:
-        """Say which readings are left. The merge waits no longer for the other partitions."""
+        """Wait no longer for rows of partitions that none of `readings`, those that are not over, reads. Rows that are
+        kept of them are still returned.
+        """
         self._at = {
             each.offset_range.source: self._at.get(each.offset_range.source, each.offset_range.start)
             for each in readings
         }
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Return an iterator over all rows that are kept, as `take` does. Call it when nothing more is read."""
+        """Return an iterator over all rows that are kept, in the order of `take`. Call it once nothing more is added."""
         self._at = {}
         return self.take()
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that can be returned now, and drop them: first those below the next
-        sequence of every partition, in the order of sequences, then those without a sequence.
+        """Yield batches of the rows that can be returned now, and drop them here: first those with a
+        sequence below the next one of every partition, in the order of sequences, then all rows
+        without a sequence, as they were added.
         """
         limit = self._find_next()
         places, batches = list[Ints](), list[pa.RecordBatch]()

@@ -19,7 +19,8 @@ _MS = 1_000_000
 
 
 def parse_moment(moment: Moment, now: int) -> int:
-    """Return a moment in ms since 1970, rounded up. `now`: ms since 1970. Raises ValueError.
+    """Return a moment in ms since 1970, rounded up. `now`: ms since 1970, from which ages count back.
+    Raises ValueError for a datetime without a zone, or a text that is neither a time nor an age.
 
     It is rounded up so that `timestamp >= moment` and `timestamp < moment` keep their meaning for
     timestamps of whole milliseconds.
@@ -38,7 +39,7 @@ def parse_moment(moment: Moment, now: int) -> int:
 def _parse_age(text: str) -> int:
     """Return the ns of `3d`, `1d12h` or `10m ago`: a Go duration that may have days.
 
-    Raises ValueError.
+    Raises ValueError for any other text, also for a negative duration.
     """
     age = text.strip().removesuffix("ago").strip()
     try:

@@ -18,10 +18,10 @@ from .row_filter import FilteredRows
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Row number `at` of a batch, with its offset in its partition.
+    """Row number `at` of `batch`. `offset`: that of its record in its partition.
 
-    `order`: compares rows of several partitions: a timestamp (ms since 1970), or a sequence of the
-    ledger.
+    `order`: compares rows of several partitions: the record's timestamp (ms since 1970), or its place
+    in the ledger's order if the stream has a ledger.
     """
 
     offset: int
@@ -32,7 +32,9 @@ class _Row:
 
 @dataclass(slots=True)
 class Newest:
-    """The last row of each subject in one partition, by offset. Parts may be added in any order."""
+    """The last row of each subject in one partition: that with the highest offset among the parts that were added, in
+    any order.
+    """
 
     rows: dict[str, _Row] = field(default_factory=dict)
     """By subject."""
@@ -43,9 +45,9 @@ class Newest:
         return [(subject, row.offset) for subject, row in self.rows.items()]
 
     def add(self, part: FilteredRows) -> None:
-        """Take the rows of a part whose offset is higher than that of the row known for their
-        subject. The part must be one of a reading with `last_per_subject`, since only that has
-        `heads`.
+        """Keep each row of `part` whose offset is higher than that of the row kept for its subject, in
+        its place. The part must be one of a reading with `last_per_subject`, since only that has
+        `heads`; without them nothing is kept.
         """
         orders = np.concatenate(part.places or part.times).tolist() if part.heads else []
         places = [(batch, at) for batch in part.batches for at in range(batch.num_rows)]
@@ -56,9 +58,12 @@ class Newest:
 
 
 def merge_newest(schema: pa.Schema, partitions: Sequence[Newest]) -> list[pa.RecordBatch]:
-    """Return the last row of each subject over all partitions, oldest first.
+    """Return, as batches of `schema`, the last row of each subject over all partitions, oldest first;
+    [] if there are no rows.
 
-    The order is by offset in one partition, and by `order` over several.
+    Rows of one partition are compared and sorted by offset. If there are several partitions, rows
+    are compared and sorted by timestamp, or by sequence if the stream has a ledger; among equal ones
+    of a subject, that of the later partition in `partitions` is the last.
     """
     last: dict[str, _Row] = {}
     for newest in partitions:

@@ -35,15 +35,15 @@ class SizedRoute:
     sizes: Ints
 
     def find(self, start: int, stop: int) -> slice:
-        """Return which spans have offsets with start <= offset < stop, as a slice of the route's arrays."""
+        """Return the slice of the route's arrays with those spans that have offsets with start <= offset < stop."""
         low = int(np.searchsorted(self.route.next_offset, start, side="right"))
         return slice(low, max(low, int(np.searchsorted(self.route.first_offset, stop, side="left"))))
 
     def keep(self, start: int, stop: int) -> SizedRoute:
-        """Return the route without spans that have no offset with start <= offset < stop. Spans
-        that are partly outside are not cut.
+        """Return a copy of the route with only the spans that have an offset with start <= offset < stop.
+        Spans that are partly outside are kept whole.
 
-        The route's saving still counts the whole route.
+        The copy's `saving` still counts the whole route.
         """
         part, route = self.find(start, stop), self.route
         some = route.first_offset[part].copy(), route.next_offset[part].copy(), route.residual[part].copy()
@@ -56,8 +56,9 @@ def size_route(route: Route, chunks: Chunks) -> SizedRoute:
 
 
 def cut_out(offset_range: OffsetRange, pieces: Sequence[Piece]) -> OffsetRange:
-    """Return `offset_range` with only these pieces (newest first, at least one) to read, from the
-    first offset of the oldest to the end of the newest. Their records are tested for everything.
+    """Return `offset_range` cut to these pieces (newest first, at least one): from the first offset of
+    the oldest to the end of the newest, with a route of the pieces alone. Their records have to be
+    tested for all parts of the question. `floor` stays.
     """
     bounds = np.array(pieces[::-1], np.int64)
     residual = np.full(len(pieces), ALL_PARTS, np.uint8)
@@ -92,11 +93,15 @@ class OffsetRange:
     """An offset from which on the range surely has as many last records as asked for; 0 if unknown."""
 
     def begin_at(self, offset: int) -> OffsetRange:
-        """Return the rest from an offset on; all of it if the offset is lower."""
+        """Return the range with `offset` as its start; the same if `offset` is not above its start. Its route and its
+        stop stay, so the range is empty if `offset` is at or above the stop.
+        """
         return replace(self, start=max(self.start, offset))
 
     def cut(self, start: int, stop: int) -> OffsetRange:
-        """Return the part from `start` to `stop`, with only the spans that it needs."""
+        """Return the part of the range with start <= offset < stop, whose route has only the spans with such offsets. The
+        range is never widened.
+        """
         part = replace(self, start=max(self.start, start), stop=min(self.stop, stop))
         return (
             part
@@ -105,8 +110,9 @@ class OffsetRange:
         )
 
     def keep_last(self, count: int) -> OffsetRange:
-        """Return the range with a higher start, from which on `count` offsets have to be read.
-        Offsets that the route skips do not count. The range itself if it has no more than `count`.
+        """Return the range with a higher start, so that exactly its last `count` offsets to read are
+        left. Offsets that the route skips do not count. The range itself if it has no more than
+        `count`.
         """
         if self.sized_route is None:
             return replace(self, start=max(self.start, self.stop - count))
@@ -119,7 +125,9 @@ class OffsetRange:
         return replace(self, start=int(first[whole - 1] + left[whole - 1] - count))
 
     def fetch_ranges(self) -> Iterator[FetchRange]:
-        """Yield the fetch ranges that have to be read, in order; none if the range is empty or all of it is skipped."""
+        """Yield the fetch ranges that have to be read, by rising offsets, each from spans of the route that touch; one if
+        there is no route, none if the range is empty or its route skips all of it.
+        """
         if self.start >= self.stop:
             return
         if self.sized_route is None:
@@ -137,7 +145,8 @@ class OffsetRange:
 
     def find_residual(self, first: int, after: int) -> Part:
         """Return the parts of the question (subject, values, filter, time) that records with first
-        <= offset < after have to be tested for: all if there is no route, or no span there.
+        <= offset < after have to be tested for: those that any span of the route there asks for, and
+        all if there is no route or no span there.
         """
         if self.sized_route is None:
             return ALL_PARTS
@@ -147,8 +156,8 @@ class OffsetRange:
         return Part(int(np.bitwise_or.reduce(route.residual[low:high], initial=0))) if low < high else ALL_PARTS
 
     def _clip(self, sized_route: SizedRoute) -> tuple[Ints, Ints, Ints]:
-        """Return first and next offsets of the spans, cut to the range, and the bytes of the uncut
-        spans (-1 if unknown).
+        """Return three arrays for the spans of `sized_route` that have offsets in this range: first and
+        next offset, cut to the range, and bytes of the uncut span (-1 if unknown).
         """
         route = sized_route.route
         spans = sized_route.find(self.start, self.stop)

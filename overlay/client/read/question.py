@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class BadQuestion(OverlayError, ValueError):
-    """Arguments of a reading that are wrong, alone or together. The caller acts."""
+    """Arguments of a reading, a subscription or another call of the client that are wrong, alone or together. The caller
+    acts.
+    """
 
 
 class Question(TypedDict, total=False):
@@ -97,7 +99,7 @@ class CheckedQuestion:
     """Whether `timestamp` has a zone."""
 
     def make_form(self) -> Form:
-        """Return the builder of the batches that the question asks for."""
+        """Return a builder of batches with the columns that the question asks for."""
         name = self.stream.name if self.is_named else None
         return make_form(self.stream, self.columns, name, decode=self.decode)
 
@@ -107,10 +109,12 @@ ARGUMENTS = ("stream", "topic", "consumer", "declare", *Question.__annotations__
 
 
 def ask_as_consumer(consumer: ConsumerConfig, question: Question) -> Question:
-    """Return the question with the filters of a consumer: its subjects, its SQL or property filter,
-    and its filter values. Where the consumer begins, its acks and its state have no part in it.
+    """Return a copy of the question with the filters of a consumer added: its subjects, its SQL or
+    property filter, and its filter values. Where the consumer begins, its acks and its state have no
+    part in it.
 
-    Raises BadQuestion if the question has a filter of its own.
+    Raises BadQuestion if the question has a filter of its own: a word of FILTER_WORDS that is not
+    None, () or False.
     """
     clash = [name for name, value in question.items() if name in FILTER_WORDS and value not in (None, (), False)]
     if clash:
@@ -130,7 +134,8 @@ def ask_as_consumer(consumer: ConsumerConfig, question: Question) -> Question:
 def make_request(stream: StreamConfig, *, is_named: bool, now: int, **question: Unpack[Question]) -> CheckedQuestion:
     """Check the arguments of a reading and return them parsed. Nothing is asked of Kafka.
 
-    An argument that is None counts as left out. `now`: ms since 1970.
+    `is_named`: whether a file describes the stream. `now`: ms since 1970, from which the ages in
+    `since` and `until` count back. An argument that is None counts as left out.
 
     Raises BadQuestion, UnknownArgument, ArgumentConflict, SubjectError or FilterSyntaxError.
     """
@@ -185,9 +190,11 @@ def _compile(stream: StreamConfig, question: Question) -> Filter | None:
 
 
 def read_values(stream: StreamConfig, values: str | Sequence[str], match_unfiltered: bool) -> Values | None:
-    """Return filter values as the scan takes them; None if there are none.
+    """Return the filter values of a reading in parsed form; None if there are none. One text is one
+    value.
 
-    Raises BadQuestion for a value that no record of the stream can have.
+    Raises BadQuestion for a value that no record of the stream can have, and for `match_unfiltered`
+    without values.
     """
     wanted = (values,) if isinstance(values, str) else tuple(values)
     config = FilterConfig(values=wanted, match_unfiltered=match_unfiltered)
@@ -197,8 +204,10 @@ def read_values(stream: StreamConfig, values: str | Sequence[str], match_unfilte
 
 
 def _choose_columns(stream: StreamConfig, wanted: Sequence[str] | None, decode: bool) -> tuple[str, ...]:
-    """Return the names of the columns: those of the envelope in the order of SCHEMA, then others in
-    the order of `wanted`. Raises BadQuestion.
+    """Return the names of a reading's columns: those of SCHEMA in its order, then others in the order of
+    `wanted`, each once. If `wanted` is None: all of SCHEMA, and with `decode` also
+    `application_properties` if the stream declares properties. Raises BadQuestion for an unknown
+    name, and for a text in place of a list.
     """
     if wanted is None:
         declared = (OWN,) if decode and pick_fields(list_fields(stream), OWN) else ()
@@ -243,7 +252,9 @@ def _check_flag(name: str, flag: bool | None, default: bool) -> bool:
 
 
 def _list_texts(name: str, given: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return one text or several as a tuple, empty for None. Raises BadQuestion for anything else."""
+    """Return one text or an iterable of texts as a tuple, () for None. Raises BadQuestion for anything else. `name`: the
+    argument's, for the message.
+    """
     if given is None:
         return ()
     if isinstance(given, str):

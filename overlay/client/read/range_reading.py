@@ -59,7 +59,7 @@ class RangeReading:
 
     @property
     def ahead(self) -> Sequence[int]:
-        """Bytes of the fetch ranges that are fetched ahead."""
+        """The bytes of each fetch range that is fetched ahead, behind the first partition fetch; 0 if unknown."""
         return [fetch_range.size or 0 for _, fetch_range in list(self._partition_fetches)[1:]]
 
     @property
@@ -68,11 +68,13 @@ class RangeReading:
         return self._fetch_ranges[0].size if self._fetch_ranges else None
 
     def take(self) -> tuple[Fetched | Lost | Changed | Denied | None, int]:
-        """Return what the first partition fetch has ready, None if nothing is, and the number of
-        offsets that lie in gaps between fetch ranges. It never waits.
+        """Return what the first partition fetch has ready, None if nothing is, and a number of skipped
+        offsets, which is 0 unless fetch ranges were joined. It never waits. There must be an open
+        partition fetch.
 
-        If small fetch ranges are ready as a whole, they are returned as one Fetched, and all their
-        partition fetches but the last are closed.
+        If small fetch ranges are ready as a whole, they are returned joined as one Fetched, with the
+        number of offsets in the gaps between them. All their partition fetches but the last are
+        closed.
         """
         taken, (partition_fetch, fetch_range) = self.partition_fetch.take(), self._partition_fetches[0]
         if not isinstance(taken, Fetched) or not _is_small_and_whole(taken, partition_fetch):
@@ -109,8 +111,8 @@ class RangeReading:
 
 async def go_on(range_readings: Sequence[RangeReading]) -> None:
     """Open a partition fetch for each reading that has none, and further ones for fetch ranges to
-    be fetched ahead: at most AHEAD_FETCHES and AHEAD_BYTES over all readings. Does not wait for
-    data.
+    be fetched ahead: at most AHEAD_FETCHES and AHEAD_BYTES over all readings, none of unknown size.
+    Does not wait for data.
     """
     for each in range_readings:
         if each.is_waiting:
@@ -124,7 +126,9 @@ async def go_on(range_readings: Sequence[RangeReading]) -> None:
 
 
 def _is_small_and_whole(taken: Fetched | Lost | Changed | Denied | None, partition_fetch: PartitionFetch) -> bool:
-    """Return whether a fetch is all of a small fetch range and no more, without aborted transactions."""
+    """Return whether `taken` is data of a whole fetch range, that of `partition_fetch`, of at most SMALL_BYTES, with
+    whole batches of that range only and without aborted transactions.
+    """
     if not isinstance(taken, Fetched) or taken.data.size > SMALL_BYTES or taken.aborted.size or not taken.batches.size:
         return False
     is_whole = partition_fetch.position >= partition_fetch.stop > int(taken.batches[-1]["last_offset"])

@@ -104,8 +104,8 @@ class Progress:
 
 
 async def read_alone(lines: Connections, indexes: Indexes, request: CheckedQuestion, progress: Progress) -> Batches:
-    """Yield the batches of `read_batches` with a connection of their own, in the caller's loop. The
-    connection is closed at the end.
+    """Yield what `read_batches` yields, with a new connection, in the caller's loop. The connection is
+    closed at the end, or when the generator is closed.
     """
     async with lines.open() as line, aclosing(read_batches(line, indexes, request, progress)) as batches:
         async for batch in batches:
@@ -113,10 +113,11 @@ async def read_alone(lines: Connections, indexes: Indexes, request: CheckedQuest
 
 
 async def read_batches(line: Connection, indexes: Indexes, request: CheckedQuestion, progress: Progress) -> Batches:
-    """Yield the batches that answer a request, and count in `progress`. No batch is empty.
+    """Yield the batches that answer a request, at most `request.limit` rows together, and count in
+    `progress`. No batch is empty. `indexes`: the caller's, which keeps what is read of chunk indexes.
 
-    Raises what `make_read_plan` raises, CorruptBatch unless the stream's file says to skip,
-    SourceChanged, SourceUnavailable.
+    Raises what `make_read_plan` raises, CorruptBatch unless the stream's file says to skip such
+    batches, SourceChanged, SourceUnavailable, CredentialsRefused.
     """
     bounds, read_plan = await make_read_plan(line, indexes, request)
     addressing = line.find_addressing(request.stream) if request.is_named else None
@@ -138,10 +139,10 @@ async def make_read_plan(
     request: CheckedQuestion,
     narrow: Callable[[ReadBounds], ReadBounds] | None = None,
 ) -> tuple[ReadBounds, ReadPlan]:
-    """Return the bounds of the stream's logs for a request, and the plan of what to read in them.
+    """Return the bounds of the logs of a request's stream, and the plan of what to read in them.
 
-    The plan leaves out what the index rules out, if there is an index. `narrow` gets the bounds
-    before the plan is made, and returns them or smaller ones.
+    The plan leaves out what the stream's index rules out, if it has one. `narrow`: a function that
+    gets the bounds before the plan is made, and returns them or smaller ones.
 
     Raises what `find_bounds` and `narrow` raise, and NoSequence.
     """
@@ -157,11 +158,13 @@ async def make_read_plan(
 async def count_by_index(
     line: Connection, indexes: Indexes, request: CheckedQuestion, narrow: Callable[[ReadBounds], ReadBounds]
 ) -> dict[TopicPartition, SubjectTally]:
-    """Return how many records of each subject pass a request, by partition, as far as the stream's
-    index tells, and which offsets have to be read for the rest: all of them if there is no index.
+    """Return, by partition, how many records of each subject pass a request, as far as the stream's
+    index tells, and which offsets have to be read for the rest. Without an index these are all
+    offsets, and partitions with an empty range are left out.
 
-    `narrow` gets the bounds of the stream's logs and returns them or smaller ones, with at most one
-    range for each partition. Raises what `find_bounds` and `narrow` raise, and NoSequence.
+    `narrow`: a function that gets the bounds of the stream's logs and returns them or smaller ones,
+    with at most one range for each partition. Raises what `find_bounds` and `narrow` raise, and
+    NoSequence.
     """
     conditions = derive_conditions(request, now_ms())
     index = indexes.keep(request) if request.index else None
@@ -180,8 +183,9 @@ async def count_spans(
     wanted: Sequence[tuple[Pattern, ...]],
     spans: Sequence[tuple[TopicPartition, int, int]],
 ) -> Ints:
-    """Return how many records of each list of patterns the stream's index counts in each span, as KeptIndex.count_spans
-    does. All are -1 if there is no index. Raises what `find_bounds` raises."""
+    """Return how many records that match each list of patterns in `wanted` the stream's index counts in each of `spans`
+    (partition, first and next offset), int64 [lists, spans]: -1 where it does not tell exactly or there is no index, 0
+    for a list without patterns. Raises what `find_bounds` raises."""
     index = indexes.keep(request) if request.index else None
     found = None
     if index is not None:
@@ -192,8 +196,9 @@ async def count_spans(
 async def _find_bounds(
     line: Connection, indexes: Indexes, index: KeptIndex | None, request: CheckedQuestion
 ) -> ReadBounds:
-    """Return the bounds of the stream's logs, with the order of its partitions if the request needs
-    it. `index`: the index that is used, None for none.
+    """Return the bounds of the logs of a request's stream. If it has several partitions and the request
+    has columns or `from_seq`, with the order of its ledger. `index`: the index that the reading uses,
+    None for none. Raises what `find_bounds` raises, and NoSequence.
     """
     kept = index or (indexes.keep(request) if line.is_divided(request.stream) else None)
     bounds = await find_bounds(line, request, kept.offsets if kept else {})
@@ -205,8 +210,8 @@ async def _find_bounds(
 
 
 async def _begin(line: Connection, request: CheckedQuestion, read_plan: ReadPlan) -> ReadPlan:
-    """Return the plan. If the request has `since`, ranges that the index knows nothing about begin
-    at the offset that Kafka finds for it.
+    """Return `read_plan`, or, if the request has `since`, a copy in which the ranges without a route of
+    the index begin at the offset that Kafka finds for this time.
     """
     blind = [each for each in read_plan.offset_ranges if each.sized_route is None]
     if request.since is None or not blind:
@@ -218,7 +223,9 @@ async def _begin(line: Connection, request: CheckedQuestion, read_plan: ReadPlan
 
 @dataclass(slots=True)
 class Scan:
-    """One scan of ranges of partitions through a row filter: `read` yields what passes, and counts in `progress`."""
+    """One scan of the ranges of `read_plan` through a row filter. `read`, which is called once, yields what passes and
+    counts in `progress`. With `follow` in the request it continues after `bounds`.
+    """
 
     client: AIOKafkaClient
     admin: Admin
@@ -229,11 +236,13 @@ class Scan:
     progress: Progress
 
     async def read(self) -> Batches:
-        """Yield batches in the order of each partition. It does not end if the request follows the stream.
+        """Yield batches of the records that pass, without regard to the request's `limit`. It does not end if the request
+        follows the stream.
 
-        Batches of several partitions are merged by sequence if the stream has a ledger, otherwise
-        interleaved as they come. Records that are only counted come first, as batches without
-        columns.
+        The order within a partition is that of offsets. Several partitions are merged by sequence if
+        the stream has a ledger, otherwise interleaved as they come. Records that are only counted come
+        first, as batches without columns. With `last` or `last_per_subject`, only the last records
+        that are there are returned, oldest first.
         """
         offset_ranges, further = self.read_plan.offset_ranges, self.bounds.further if self.request.follow else ()
         for batch in self._count(self.read_plan.counted):
@@ -269,20 +278,24 @@ class Scan:
                 yield batch
 
     def _make_merge(self, offset_ranges: Sequence[OffsetRange]) -> Merge | None:
-        """Return the merge of several partitions; None if the stream has no ledger, or if there is nothing to read."""
+        """Return a merge of these ranges, one for each partition, by the order of the bounds; None if the bounds have
+        none, or if there are no ranges.
+        """
         order = self.bounds.order
         return Merge(order, self.row_filter.schema, offset_ranges) if order and offset_ranges else None
 
     def _count(self, records: int) -> Iterator[pa.RecordBatch]:
-        """Yield batches without columns for records that only have to be counted. Adds them to `progress` as unread."""
+        """Yield batches without columns, of COUNT_ROWS rows at most, which have `records` rows together. Adds this number to
+        `progress.unread`, when the first batch is asked for.
+        """
         self.progress.unread += records
         while records > 0:
             yield make_empty_rows(min(records, COUNT_ROWS))
             records -= COUNT_ROWS
 
     async def _find_last(self, offset_ranges: Sequence[OffsetRange], count: int) -> list[pa.RecordBatch]:
-        """Return the last `count` records that pass, over all ranges, in the order of `merge_last`.
-        Reads backwards in growing spans.
+        """Return batches of the last `count` records that pass, over all ranges, in the order of
+        `merge_last`; fewer if there are no more. Reads backwards in growing spans.
         """
         kept: dict[TopicPartition, deque[FilteredRows]] = {each.source: deque() for each in offset_ranges}
         window, left = max(WINDOW, count), list(offset_ranges)
@@ -301,7 +314,8 @@ class Scan:
         return await finish_in_thread(merge_last, self.row_filter.schema, list(kept.values()), count)
 
     async def _find_lasts(self, offset_ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch]:
-        """Return the last record of each subject, among those that pass, in the order of `merge_newest`.
+        """Return batches of the last record of each subject, among those that pass, oldest first, in the order of
+        `merge_newest`. `offset_ranges`: one for each partition.
 
         In each partition the newest records are read first, until every subject is found.
         """
@@ -329,11 +343,11 @@ class Scan:
         self, offset_ranges: Sequence[OffsetRange], merge: Merge | None = None
     ) -> AsyncGenerator[tuple[TopicPartition, FilteredRows], None]:
         """Read the ranges through the filter, and yield each part that results, with its partition.
-        With `merge`, only from the partition that is farthest behind in sequences; otherwise as
-        they come.
+        The caller adds the parts to `merge`, if there is one: then data is only taken from the
+        partition that is farthest behind in sequences, otherwise as it comes.
 
         It does not end if a range has no stop; partitions that are added to the stream are then
-        read as well. Raises CorruptBatch, SourceChanged, SourceUnavailable.
+        read as well. Raises CorruptBatch, SourceChanged, SourceUnavailable, CredentialsRefused.
         """
         offset_ranges = [each for each in offset_ranges if each.start < each.stop]
         endless = any(each.stop == NO_STOP for each in offset_ranges)
@@ -369,7 +383,7 @@ class Scan:
                     await _wait(fetcher, None if endless else PATIENCE_S, merge.patience_s if merge else None)
 
     def _pass_over(self, range_readings: Iterable[RangeReading]) -> None:
-        """Count the offsets that the index skips in `progress`, as unread and as done."""
+        """Add to `progress`, as unread and as done, the offsets of these readings' ranges that their routes skip."""
         for each in range_readings:
             if each.offset_range.sized_route is not None:
                 unread = _count_offsets(each.offset_range) - each.offsets
@@ -380,12 +394,14 @@ class Scan:
         return Growth(self.client, self.admin, self.request.stream, self.bounds.sources, changed)
 
     async def _take(self, range_reading: RangeReading) -> AsyncGenerator[FilteredRows, None]:
-        """Take the data that a reading has ready, and yield in parts the rows that pass the filter.
+        """Take the data that a reading has ready, and yield in parts the rows that pass the filter. If
+        retention has removed its position instead, yield nothing and move it to the log's start.
 
         Does not wait for more data. After the last part, the reading's partition fetch is at the
         next offset to read. It is not if the generator is closed early.
 
-        Raises CorruptBatch, SourceChanged, and SourceUnavailable.
+        Raises CorruptBatch, SourceChanged (also if this user may not read the partition any more), and
+        SourceUnavailable.
         """
         taken, gaps = range_reading.take()
         partition_fetch, offset_range = range_reading.partition_fetch, range_reading.offset_range
@@ -420,10 +436,10 @@ class Scan:
         self.progress.nulls.update(part.nulls)
 
     def _check(self, part: FilteredRows, source: TopicPartition) -> None:
-        """If a part ends at a batch that cannot be read, raise CorruptBatch; if the stream's
-        `on_corrupt` says to skip, log it and count it in `progress` instead.
+        """If `part` ends at a batch that cannot be read, raise CorruptBatch, or, if the stream's
+        `on_corrupt` says to skip, log it and count it in `progress.skipped`. `source`: the partition.
 
-        Call after the records before it are returned.
+        Call it after the rows of the part, which are before that batch, were returned.
         """
         if part.broken is None:
             return
@@ -434,7 +450,8 @@ class Scan:
         log.error("batch skipped", topic=source[0], partition=source[1], offset=error.offset, why=error.reason)
 
     async def _recover(self, partition_fetch: PartitionFetch, offset_range: OffsetRange) -> None:
-        """Continue at the log's start if retention has removed the position, and count the offsets in between as lost.
+        """Move a partition fetch whose position Kafka does not have to the log's start, which retention has moved up, and
+        count the offsets in between in `progress`, as lost and as done.
 
         Raises SourceChanged if the log ends before the position, since it is then another log. A
         log that has lost its end may have grown past the position again before it is asked for its
@@ -477,7 +494,8 @@ def _drop_first(parts: deque[FilteredRows], count: int) -> None:
 
 
 def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[FilteredRows]], count: int) -> list[pa.RecordBatch]:
-    """Return the last `count` rows of several partitions, keeping the order of each.
+    """Return, as batches of `schema`, the last `count` rows of several partitions, keeping the order of
+    each; [] if there are none. `partitions`: the parts of each, by offset.
 
     Among the partitions' last rows the one with the latest timestamp comes last, and so on
     backwards. This is a sort by the smallest timestamp from a row to the end of its partition. With

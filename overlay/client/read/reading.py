@@ -40,7 +40,8 @@ _INSTEAD = "call `read` again for a second loop, or hand out the batches of one"
 
 
 class Channel:
-    """A queue of at most ROOM batches from an event loop to another thread.
+    """A queue of at most ROOM batches, which `run` fills in the event loop of one thread, and from which
+    another thread takes.
 
     The last item is the end: an error, or None.
     """
@@ -54,8 +55,8 @@ class Channel:
 
     def run(self, lines: Connections, read: Callable[[Connection], Batches]) -> None:
         """Run `read` with a connection of `lines`, blocking this thread, and put its batches into
-        the channel until they end or `stop` is called. An error is not raised, but put in as the
-        last item.
+        the channel until they end or `stop` is called. The last item is then None. An error is not
+        raised here, but put in as the last item, so that `take` raises it.
         """
         end: BaseException | None = None
         try:
@@ -75,9 +76,11 @@ class Channel:
                 self._items.put(batch)
 
     def take(self, most_s: float | None = None) -> pa.RecordBatch | None:
-        """Return the next batch, None after the last one; blocks until there is one.
+        """Return the next batch, None once after the last one; blocks until there is one. Do not call it
+        again after None or an error of `run`: it would block.
 
-        Raises the error that ended `run`, and queue.Empty after `most_s` seconds without a batch.
+        Raises the error that ended `run`, and queue.Empty after `most_s` seconds without a batch (None:
+        no limit).
         """
         item = self._items.get(timeout=most_s)
         if isinstance(item, BaseException):
@@ -100,7 +103,7 @@ class Channel:
 
 class Reading:
     """An iterator of RecordBatches. Reading begins with the construction, in a thread, which waits
-    while ROOM batches have not been taken. It closes itself at its end.
+    while ROOM batches have not been taken. It closes itself after the last batch and after an error.
 
         with client.read("FLIGHTS", limit=10) as batches: ...    # closed at the end of the block
         pyarrow.table(client.read("FLIGHTS"))                    # all at once; Polars and DuckDB take a reading as well
@@ -140,15 +143,17 @@ class Reading:
             return batch
 
     def _take(self) -> pa.RecordBatch | None:
-        """Return the next batch as Channel.take does, first what `_glimpse` has taken."""
+        """Return the next batch, None after the last one; blocks until there is one. What `_glimpse` has taken comes first.
+        Raises the error that ended the reading.
+        """
         glimpsed, self._glimpsed = self._glimpsed, None
         if isinstance(glimpsed, Exception):
             raise glimpsed
         return self._channel.take() if glimpsed is None else glimpsed
 
     def _glimpse(self) -> pa.RecordBatch | Exception | None:
-        """Return the next batch, or the error in its place, and keep it for the iteration. None if
-        none comes within GLANCE_S, or if there is no more.
+        """Return the next batch, or the error that comes in its place (not raised), and keep it for the
+        iteration. None if none comes within GLANCE_S seconds, or if there is no more.
         """
         with self._turn:
             if self._glimpsed is None and self._finalizer.alive:
@@ -163,7 +168,9 @@ class Reading:
             return self._glimpsed
 
     def _repr_html_(self) -> str:
-        """Return the next records as HTML, for notebooks. The iteration still has them."""
+        """Return the next batch as HTML, for notebooks, or a line that says why there is none. Waits up to GLANCE_S seconds.
+        The iteration still returns that batch.
+        """
         try:
             found = self._glimpse() if self._finalizer.alive else None
         except ConcurrentIteration:
@@ -176,7 +183,8 @@ class Reading:
         return write_line(f"a reading, {state}")
 
     def close(self) -> None:
-        """Stop reading, drop the batches that were not taken, and wait for the end of the reading's thread.
+        """Stop reading, drop the batches that were not taken, and wait for the end of the reading's thread. The iteration
+        is then over, without an error.
 
         May be called again, and from another thread.
         """
@@ -189,11 +197,14 @@ class Reading:
         self.close()
 
     def to_table(self) -> pa.Table:
-        """Return the batches that were not taken yet as one table. Raises what iterating raises."""
+        """Return the batches that were not taken yet, up to the end of the reading, as one table. With `follow` and no
+        `limit` there is no end. Raises what iterating raises.
+        """
         return pa.Table.from_batches(list(self), self.schema)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return a stream of Arrow's PyCapsule interface, by which libraries exchange batches.
+        """Return a stream of the batches that were not taken yet, by Arrow's PyCapsule interface, by which
+        libraries exchange batches.
 
         Waits for the first batch, and raises what iterating raises. Arrow passes an error of a later
         batch on as text: the library that reads the stream raises an exception of its own with it,
@@ -213,10 +224,11 @@ def _end(channel: Channel, thread: threading.Thread) -> None:
 
 
 class AsyncReading:
-    """An asynchronous iterator of RecordBatches that reads in the caller's loop while it is
-    iterated over. Iterating raises what Reading raises.
+    """An asynchronous iterator of RecordBatches, which reads in the caller's loop while it is iterated
+    over. Iterating raises what `read_batches` raises, and ConcurrentIteration if two tasks iterate at
+    once.
 
-    To leave early, close it by `async with` or `aclose`.
+    It closes its connection at its end. To leave early, close it by `async with` or `aclose`.
     """
 
     def __init__(self, batches: Batches, schema: pa.Schema, progress: Progress) -> None:

@@ -40,7 +40,7 @@ PART_SLICES = 8
 
 @dataclass(slots=True)
 class FilteredRows:
-    """The rows of some neighbouring slices that passed the filter, and counts of the others."""
+    """The rows that passed the filter, of some neighbouring slices of one fetch, and counts of the other records."""
 
     position: int
     """The offset at which the range continues."""
@@ -71,10 +71,10 @@ class FilteredRows:
 
 
 class FetchFilter(Protocol):
-    """What a scan passes its fetches through, such as a RowFilter.
+    """The filter that a scan passes its fetches through, such as a RowFilter.
 
     `schema`: of the batches. `sequenced`: the stream has one partition, so that offsets give
-    sequences; it may be set to False later.
+    sequences; the scan sets it to False when the stream gets another partition.
     """
 
     schema: pa.Schema
@@ -83,8 +83,9 @@ class FetchFilter(Protocol):
     def sift(
         self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
     ) -> Iterator[FilteredRows]:
-        """Yield the records of a fetch that pass, in parts. `now`: ms since 1970. `stop`: offset at
-        which the fetch range ends, None if that is the range's own.
+        """Yield the records of a fetch that pass, in parts by rising offsets. `now`: ms since 1970, for
+        filters that use the current time. `stop`: the offset before which to end, None for that of
+        `offset_range`.
         """
 
 
@@ -121,13 +122,11 @@ class RowFilter:
     def sift(
         self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
     ) -> Iterator[FilteredRows]:
-        """Yield the records of a fetch that pass, in parts.
+        """Yield the records of a fetch that pass, in parts by rising offsets. A part may have no rows.
 
-        `now`: ms since 1970, for filters that use the current time.
-
-        Only records of the range are returned, and only those below `stop` if the fetch range ends
-        earlier. A part with `broken` is followed by the records after the batch that cannot be
-        read.
+        `now`: ms since 1970, for filters that use the current time. Only records with offset_range.floor
+        <= offset < `stop` are returned; None stands for offset_range.stop. A part with `broken` ends
+        before a batch that cannot be read, and the next part has the records after that batch.
         """
         position = max(fetched.position, offset_range.floor)
         part, slices, size = FilteredRows(fetched.position), 0, 0
@@ -153,12 +152,16 @@ class RowFilter:
             yield self._join(part)
 
     def _find_tests(self, offset_range: OffsetRange, piece: Addressed) -> Test:
-        """Return what the records of a slice have to be tested for; a slice may cover several chunks."""
+        """Return the parts of the question that the records of a slice have to be tested for, as the route of the range
+        says: all that any of its chunks asks for, since a slice may cover several. None for an empty slice.
+        """
         offsets = piece.records.offset
         return offset_range.find_residual(int(offsets[0]), int(offsets[-1]) + 1) if offsets.size else NO_PART
 
     def _add(self, part: FilteredRows, piece: Addressed, tests: Test, now: int) -> int:
-        """Add the rows of a slice that pass to the part, and its counts. Return the bytes of the rows."""
+        """Add to `part` a batch of the rows of a slice that pass these tests, and the slice's counts. Return the bytes of
+        the batch, 0 if no row passes.
+        """
         part.position = piece.records.next_offset
         if not len(piece.records):
             return 0
@@ -181,8 +184,8 @@ class RowFilter:
         return int(batch.nbytes)
 
     def _choose(self, part: FilteredRows, piece: Addressed, tests: Test, now: int) -> Ints:
-        """Return the numbers of the rows that pass these tests, rising. Counts in `part` what the
-        filter could not decide or read.
+        """Return the numbers of the rows of a slice that have a subject in the stream and pass these
+        tests, rising. Adds to `part.unknown` and `part.nulls` what the filter could not decide or read.
         """
         if tests & self._by_subject:
             if piece.dictionary not in self._audiences:
@@ -225,8 +228,8 @@ class RowFilter:
 
 
 def _keep_lasts(part: FilteredRows, piece: Addressed, rows: Ints) -> Ints:
-    """Return the last row of each subject among some rows (rising) of a slice, rising. Adds their
-    subjects and offsets to `part.heads`.
+    """Return, of some rows (row numbers of a slice, rising), the last of each subject, rising. Adds the
+    subjects and offsets of those returned to `part.heads`.
     """
     _, at = np.unique(piece.codes[rows][::-1], return_index=True)
     kept: Ints = np.sort(rows[::-1][at])
@@ -238,6 +241,6 @@ def _keep_lasts(part: FilteredRows, piece: Addressed, rows: Ints) -> Ints:
 
 
 def join_batches(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the same rows in one batch, or in several if a column has more than 2 GiB."""
+    """Return the rows of `batches`, which have this schema, in one batch, or in several if a column has more than 2 GiB."""
     found: list[pa.RecordBatch] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return found

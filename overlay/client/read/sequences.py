@@ -34,11 +34,12 @@ LAST = 1 << 62
 
 
 def find_places(ledger: Ledger, source: TopicPartition, offsets: Ints) -> tuple[Ints, Ints]:
-    """Return the sequences of rising offsets, 0 for none, and their places in the order of all
-    partitions, which never fall.
+    """Return two arrays, one item for each of `offsets` (rising, of the partition `source`): the
+    sequence of its record, 0 for none, and the record's place in the order of all partitions.
 
-    Without a sequence, the place is LAST if the ledger has not come so far yet. If the record will
-    never get one, it is that of the record before it, 0 if there is none.
+    The place is the sequence. Without one it is LAST if the ledger has not come so far yet. If the
+    record will never get a sequence, it is the place of the item before it, 0 for the first item.
+    Places never fall.
     """
     sequences = ledger.sequence_of(source, offsets)
     missing = np.where(offsets < ledger.end_of(source), 0, LAST)
@@ -46,8 +47,8 @@ def find_places(ledger: Ledger, source: TopicPartition, offsets: Ints) -> tuple[
 
 
 def find_place(ledger: Ledger, source: TopicPartition, offset: int) -> int:
-    """Return the place of the first record of a partition at or after an offset; LAST if no such
-    record has a sequence yet.
+    """Return the sequence of the first record at or after an offset of the partition `source`; LAST if
+    no such record has a sequence yet.
     """
     place = ledger.sequence_from(source, offset)
     return place if place < ledger.next_sequence else LAST

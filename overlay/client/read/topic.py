@@ -19,12 +19,11 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def describe_topic(topic: str, declared: Declared) -> StreamConfig:
-    """Return a stream of one topic whose name is the subject of every record.
+    """Return the config of a stream of this one topic, in which the topic's name is the subject of
+    every record, with the properties `declared`. Raises ConfigError if these are invalid.
 
-    Raises ConfigError for invalid properties.
-
-    If the topic's name is not a legal subject (`a..b`), it is escaped into a single token, so that
-    no record is left out.
+    If the topic's name is not a legal subject (`a..b`), the subject is `topic.` and the name escaped
+    into a single token, so that no record is left out.
     """
     whole = isinstance(SubjectRule.from_topic().build((), topic, 0), str)
     data: dict[str, object] = {
@@ -40,7 +39,9 @@ def describe_topic(topic: str, declared: Declared) -> StreamConfig:
 
 
 def _find_places(declared: Declared) -> dict[Path, FilePosition]:
-    """Return WHERE as the position of each value in the config that is made here, for error messages."""
+    """Return the position that error messages give for each value of the config that describe_topic makes: always WHERE,
+    since there is no file.
+    """
     paths: list[Path] = [("topics",), ("topics", 0), ("properties",)]
     for name, entry in declared.items():
         paths.append(("properties", name))

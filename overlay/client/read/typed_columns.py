@@ -48,8 +48,9 @@ def list_fields(stream: StreamConfig) -> dict[tuple[str, str], Column]:
 
 
 def list_own(stream: StreamConfig) -> dict[str, Column]:
-    """Return the declared properties that may be columns of their own, by name. A property with the
-    name of another column is left out.
+    """Return the declared properties that may be columns of their own, by name: those of no fixed
+    section (`header`, `properties`). One with the name of a column of SCHEMA or of a section is left
+    out.
     """
     fields = list_fields(stream)
     taken = {*SCHEMA.names, *(section for section, _ in fields), OWN}
@@ -65,14 +66,16 @@ def pick_fields(fields: Mapping[tuple[str, str], Column], name: str) -> dict[str
 
 
 def list_names(stream: StreamConfig) -> list[str]:
-    """Return the names of a stream's columns: the envelope, properties as columns of their own, and
-    sections.
+    """Return the names of the columns that a reading of the stream can have: those of SCHEMA,
+    properties as columns of their own, and sections as structs. `SECTION.FIELD` is allowed besides.
     """
     return [*SCHEMA.names, *list_own(stream), *dict.fromkeys(section for section, _ in list_fields(stream))]
 
 
 def find_unknown(stream: StreamConfig, names: Iterable[str]) -> str | None:
-    """Return the first name that is no column of the stream; None if all are."""
+    """Return the first of `names` that a reading of the stream cannot have as a column: it is not in `list_names` and no
+    SECTION.FIELD. None if all are columns.
+    """
     if not (others := [name for name in names if name not in SCHEMA.names]):
         return None
     fields, own = list_fields(stream), list_own(stream)
@@ -80,8 +83,9 @@ def find_unknown(stream: StreamConfig, names: Iterable[str]) -> str | None:
 
 
 def lay_out(stream: StreamConfig, names: Iterable[str]) -> dict[str, Typed]:
-    """Return the typed columns that names ask for, in their order. Names of the envelope's columns
-    are left out. Fields of one section become one struct.
+    """Return the typed columns that `names` ask for, by name in this order. `names`: such that
+    `find_unknown` returns None. Names in SCHEMA are left out. All fields of one section that are
+    asked for become one struct, at the place of the first.
     """
     found: dict[str, Typed] = {}
     if not (others := [name for name in names if name not in SCHEMA.names]):
@@ -98,10 +102,10 @@ def lay_out(stream: StreamConfig, names: Iterable[str]) -> dict[str, Typed]:
 
 
 def make_form(stream: StreamConfig, columns: Collection[str], name: str | None, *, decode: bool) -> Form:
-    """Return the builder of batches with these columns, for which `find_unknown` returns None.
+    """Return a builder of batches with these columns. `columns`: such that `find_unknown` returns None.
 
-    `name`: the stream's, None for a topic that no file describes. `decode`: whether `timestamp` has
-    a zone.
+    `name`: the stream's name for the column `stream`, None for a topic that no file describes.
+    `decode`: whether the column `timestamp` has a zone.
     """
     typed = lay_out(stream, columns)
     envelope = [each for each in columns if each in SCHEMA.names]
@@ -111,7 +115,12 @@ def make_form(stream: StreamConfig, columns: Collection[str], name: str | None, 
 
 
 class TypedBuilder:
-    """A builder of batches with some of the columns of SCHEMA, and typed columns after them."""
+    """A builder of batches with some of the columns of SCHEMA, and typed columns after them.
+
+    `envelope`: names in SCHEMA. `typed`: as `lay_out` returns it. `name`: the stream's name, None for
+    a topic that no file describes. `has_zone`: whether `timestamp` has a zone. The attribute `fields`:
+    the fields that slices have to be decoded with for `build`.
+    """
 
     def __init__(
         self,
@@ -134,7 +143,9 @@ class TypedBuilder:
         self.fields: tuple[Field, ...] = tuple(sorted(set(wanted), key=str))
 
     def build(self, piece: Addressed, rows: Ints, *, sequenced: bool) -> pa.RecordBatch:
-        """Return the rows of a slice as a batch of the schema; `sequenced` as in `build_batch`."""
+        """Return these rows of a slice (row numbers) as a batch of `self.schema`. `sequenced`: the stream has one
+        partition, so that offsets give sequences; otherwise `sequence` is null.
+        """
         found = build_batch(piece, rows, self._envelope, stream=self._name, sequenced=sequenced)
         reading = Reading(piece, rows)
         arrays = [
@@ -153,7 +164,9 @@ class TypedBuilder:
 
 
 def _read(reading: Reading, source: Source, type: str) -> pa.Array:
-    """Return a property of each row. A value that does not spell its type is null."""
+    """Return a property of each row of `reading`. It is null for a row that does not have it, or whose value does not
+    spell `type`.
+    """
     return _spell(reading.read(source, type).array, _TYPES[type])
 
 

@@ -46,8 +46,9 @@ class AckTimeout(OverlayError, TimeoutError):
 
 
 class AnswerWait:
-    """A wait for the answer to one ack. Call `wait` or `wait_async` once, in a `with` block: its
-    end removes the registration, so that a later answer is ignored.
+    """A registration for the answer to one ack. Put `headers` into the ack's record, and call `wait` or
+    `wait_async` once, in a `with` block: its end removes the registration, so that a later answer is
+    ignored.
     """
 
     def __init__(self, answers: AckAnswers, correlation: bytes, future: Future[None]) -> None:
@@ -70,7 +71,7 @@ class AnswerWait:
             raise _tell(timeout) from error
 
     async def wait_async(self, timeout: float) -> None:  # noqa: ASYNC109 - it has an error of its own
-        """Wait for the answer as `wait` does, in the caller's loop."""
+        """Wait for the answer without blocking the caller's loop. Raises as `wait`."""
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.wrap_future(self._future)
@@ -105,8 +106,9 @@ class AckAnswers:
         self._finalizer: weakref.finalize[[_Listener, threading.Thread], AckAnswers] | None = None
 
     def expect(self) -> AnswerWait:
-        """Return a wait for the answer to an ack that the caller sends next. The first call opens
-        the connection and starts a thread that listens; it may block for seconds.
+        """Return a registration for the answer to an ack that the caller sends after this call. The
+        first call, also after `close`, opens the connection and starts a thread that listens; it may
+        block for seconds.
 
         Raises SourceUnavailable, CredentialsRefused.
         """
@@ -121,13 +123,15 @@ class AckAnswers:
             return self.make_waiting()
 
     def make_waiting(self) -> AnswerWait:
-        """Return a wait as `expect` does, without starting to listen."""
+        """Return a registration as `expect` does, without starting to listen: the answer is only noticed if the thread
+        runs already.
+        """
         correlation = f"{self._name}-{next(self._numbers)}".encode()
         future = self._listener.waiting[correlation] = Future[None]()
         return AnswerWait(self, correlation, future)
 
     def forget(self, correlation: bytes) -> None:
-        """Remove a registration, so that its answer is ignored. Does nothing if there is none."""
+        """Remove the registration with this correlation id, so that its answer is ignored. Does nothing if there is none."""
         self._listener.waiting.pop(correlation, None)
 
     def close(self) -> None:

@@ -53,14 +53,17 @@ _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHO
 
 
 class Closed(OverlayError):
-    """A message is acked, nakked or terminated after its subscription was closed. The application acts."""
+    """A message is to be settled after its subscription or pull consumer was closed, or a pull consumer is used after its
+    `close`. The application acts.
+    """
 
 
 class AckSender:
-    """The sender of one consumer's acks. All methods may be called from any thread.
+    """The sender of one consumer's acks to the ack topic `topic`, by a thread of its own. All methods may
+    be called from any thread.
 
-    `policy`: of the consumer. `on_failure`: called with the error, in the sender's thread, if Kafka
-    does not take acks.
+    `head`: the consumer. `policy`: its ack policy. `answers`: listens for answers to `ask`.
+    `on_failure`: called with the error, in the sender's thread, if Kafka does not take acks.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class AckSender:
         self._thread.start()
 
     def _open(self) -> None:
-        """Make a Kafka client. Raises CredentialsRefused if none can be made of the settings."""
+        """Make a Kafka client and use it from now on. Raises CredentialsRefused if none can be made of the settings; the
+        old one, if any, then stays.
+        """
         contact = Contact(self._kafka)
         with refuse_settings(self._kafka):
             self._producer = Producer(
@@ -107,25 +112,28 @@ class AckSender:
         self._contact = contact
 
     def tell(self, token: bytes, verb: Verb, text: str = "") -> None:
-        """Queue a nak, term or progress for a delivery, and return at once. `text`: the delay of a
-        nak as `write_delay` returns it, or the reason of a term. Raises NoAckWanted, Closed.
+        """Queue a nak, term or progress for the delivery with this token, and return at once. `text`:
+        the delay of a nak as `write_delay` returns it, or the reason of a term. Raises NoAckWanted if
+        the consumer takes no acks by token, Closed.
         """
         self._check_wanted()
         self._send(write_word(self._head, token, verb, text))
 
     def answer_flow(self, flow: FlowRequest) -> None:
-        """Queue the answer to a flow control request. Call it when all messages before the request
-        were taken: with `ack_policy: flow_control` the answer acks them. Raises Closed.
+        """Queue the answer to a flow control request. Call it when the application has taken all
+        messages before the request: with `ack_policy: flow_control` the answer acks them. Raises
+        Closed.
         """
         acks = self._policy is AckPolicy.FLOW_CONTROL and flow.up_to
         body = write_ranges([(1, flow.up_to)]) if acks else b""
         self._send(write_word(self._head, flow.subject.encode(), Verb.ACK)._replace(value=body))
 
     def ask(self, token: bytes) -> AnswerWait:
-        """Queue an ack that the service answers once it has committed it, and return the wait for
-        that answer. The first call may block for seconds, to connect.
+        """Queue an ack of the delivery with this token, which the service answers once it has committed
+        it, and return the wait for that answer. The first call may block for seconds, to connect.
 
-        Raises NoAckWanted, Closed, SourceUnavailable, CredentialsRefused.
+        Raises NoAckWanted if the consumer takes no acks by token, Closed, SourceUnavailable,
+        CredentialsRefused.
         """
         self._check_wanted()
         waiting = self._answers.expect()

@@ -62,16 +62,16 @@ class Head:
 
     @property
     def prefix(self) -> bytes:
-        """The beginning of its tokens of version 1."""
+        """The text with which the consumer's tokens of version 1 begin, as bytes."""
         return self.text + b"."
 
     @property
     def middle(self) -> bytes:
-        """The text after the incarnation in its tokens of version 2."""
+        """The text between incarnation and numbers in the consumer's tokens of version 2, as bytes."""
         return b".%b.%b." % (self.stream.encode(), self.consumer.encode())
 
     def has(self, token: bytes) -> bool:
-        """Return whether a token of either version belongs to this consumer."""
+        """Return whether an ack token, of either version, names this consumer. Its numbers are not checked."""
         if token.startswith(self.prefix):
             return True
         dot = token.find(b".", len(PREFIX_2))
@@ -92,16 +92,16 @@ class TokenColumns(NamedTuple):
     incarnations: list[bytes]
 
     def split(self) -> Iterator[tuple[bytes, Ints]]:
-        """Yield each incarnation that a token names with the rows of its tokens, and b"" with the
-        rows of tokens that name none.
+        """Yield pairs: each incarnation that tokens name, and the indexes of these tokens, rising; b""
+        stands for tokens that name none, and comes first.
         """
         for number in np.unique(self.by).tolist():
             yield b"" if number < 0 else self.incarnations[number], np.flatnonzero(self.by == number)
 
 
 def write_acks(head: Head, tokens: Sequence[bytes]) -> list[Record]:
-    """Return range acks of these deliveries, as records for the ack topic. All tokens are of this
-    consumer. A token without a valid consumer sequence is left out.
+    """Return records for the ack topic that ack these deliveries, as ranges of consumer sequences.
+    `tokens`: of deliveries of the consumer `head`; one without a valid consumer sequence is left out.
     """
     read = read_sequences(head, tokens)
     records = []
@@ -115,8 +115,9 @@ def write_acks(head: Head, tokens: Sequence[bytes]) -> list[Record]:
 
 
 def write_latest_ack(head: Head, tokens: Sequence[bytes]) -> list[Record]:
-    """Return ack records that ack all these deliveries if the consumer has `ack_policy: all`: for
-    each incarnation one, of the token with the highest stream sequence.
+    """Return records for the ack topic that ack all these deliveries if the consumer has `ack_policy:
+    all`: one for each incarnation that tokens name, with the token of the highest stream sequence.
+    `tokens`: of deliveries of the consumer `head`.
     """
     read = read_sequences(head, tokens)
     latest = (int(rows[np.argmax(read.streams[rows])]) for _, rows in read.split())
@@ -124,7 +125,8 @@ def write_latest_ack(head: Head, tokens: Sequence[bytes]) -> list[Record]:
 
 
 def write_word(head: Head, token: bytes, verb: Verb, text: str = "", more: Headers = ()) -> Record:
-    """Return an ack record for one delivery, with the token in a header.
+    """Return a record for the ack topic with an ack, nak, term or progress report for one delivery,
+    whose token is in a header.
 
     `text`: the delay of a nak (JSON, see `write_delay`), or the reason of a term; `more`: further
     headers.
@@ -134,7 +136,8 @@ def write_word(head: Head, token: bytes, verb: Verb, text: str = "", more: Heade
 
 
 def join(numbers: Ints) -> Iterator[tuple[int, int]]:
-    """Yield numbers as rising ranges, both ends included.
+    """Yield the ranges (first, last), both included, of consecutive numbers, rising and disjoint.
+    `numbers` may have any order and repetitions.
 
     Numbers that are not positive name no delivery and are left out.
     """
@@ -173,9 +176,9 @@ def _is_at(text: Bytes, at: int, piece: Bytes) -> bool:
 
 @kernel
 def _number(text: Bytes, at: int, size: int, known: Ints, count: int, guess: int) -> int:
-    """Return the number of the incarnation whose text has `size` bytes from `at` on. `known` has
-    place and size of `count` incarnations by number; a new one is added and gets the number
-    `count`. `guess` is tried first.
+    """Return the number of the incarnation whose name is text[at : at + size]. known[0] and known[1]
+    have place and size in `text` of the names of `count` incarnations, by number; a new one is added
+    there and gets the number `count`. `guess`: the number to try first.
     """
     for step in range(-1 if count else 0, count):
         each = guess if step < 0 else step

@@ -22,7 +22,9 @@ from .target import Target
 
 
 class OnSilence(StrEnum):
-    """What missed heartbeats cause, if the consumer sends any: only the flag `is_silent`, or an error."""
+    """What happens when heartbeats of the consumer are missing, if it sends any: with FLAG only `is_silent` becomes true,
+    with RAISE the iteration also ends with HeartbeatsMissed.
+    """
 
     FLAG = "flag"
     RAISE = "raise"
@@ -32,8 +34,8 @@ class RecordIntake:
     """Two running threads for one consumer: one reads its output topic into `message_buffer`, as a
     member of the reader group; the other sends acks. They start with the construction.
 
-    `prefetch`: most records that wait in `message_buffer`. `is_alone`: no other member can be in
-    the group.
+    `ack_topic`, `answers`: where acks go, and who waits for answers to them. `prefetch`: most records
+    that wait in `message_buffer`. `is_alone`: no other member can be in the group.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class RecordIntake:
 
     @property
     def is_silent(self) -> bool:
-        """Whether heartbeats are missing now."""
+        """Whether heartbeats of the consumer are missing now; False if it sends none."""
         return self._work.is_silent
 
     @property
@@ -75,7 +77,7 @@ class RecordIntake:
 
     @property
     def has_joined(self) -> bool:
-        """Whether the group has dealt out its partitions to this member, however few."""
+        """Whether the reader group has assigned partitions to this member at least once, even if it was none."""
         return self._work.member.has_joined
 
     @property
@@ -92,7 +94,9 @@ class RecordIntake:
 
 
 class _Work:
-    """What the receiving thread runs. It does not refer to the RecordIntake, so that this can be garbage-collected."""
+    """The work of a RecordIntake's receiving thread. It does not refer to the RecordIntake, so that this can be
+    garbage-collected while the thread runs.
+    """
 
     def __init__(self, member: Member, acks: AckSender, message_buffer: MessageBuffer, on_silence: OnSilence) -> None:
         self.member, self._acks, self._message_buffer, self._on_silence = member, acks, message_buffer, on_silence

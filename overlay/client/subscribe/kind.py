@@ -31,7 +31,9 @@ class FlowRequest(NamedTuple):
 
 
 class RecordClassifier:
-    """A classifier that tells the records of one consumer from all others."""
+    """A classifier that tells, by headers alone, the deliveries and statuses of one consumer from all other records of
+    its output topic. `head`: the consumer.
+    """
 
     def __init__(self, head: Head) -> None:
         self._head = head
@@ -40,7 +42,7 @@ class RecordClassifier:
         self._names = head.stream.encode(), head.consumer.encode()
 
     def find_token(self, headers: Headers) -> bytes | None:
-        """Return the token of a delivery of this consumer, None for any other record."""
+        """Return the ack token in the headers of a delivery of this consumer, None for those of any other record."""
         if headers and headers[-1][0] == TOKEN:
             token = headers[-1][1]
         else:
@@ -54,13 +56,13 @@ class RecordClassifier:
         return token
 
     def is_status(self, headers: Headers) -> bool:
-        """Return whether the headers are those of a status of this consumer."""
+        """Return whether the headers are those of a status of this consumer: a heartbeat or a flow control request."""
         found = dict(headers)
         return CODE in found and (found.get(STREAM), found.get(CONSUMER)) == self._names
 
     def find_flow(self, headers: Headers) -> FlowRequest | None:
-        """Return the flow control request in a status of this consumer; None for any other record,
-        and for a status that asks for no answer.
+        """Return the flow control request in the headers of a status of this consumer; None for those of
+        any other record, and of a status that asks for no answer. A heartbeat may ask for one too.
         """
         if not self.is_status(headers):
             return None
@@ -70,8 +72,8 @@ class RecordClassifier:
         return FlowRequest(subject, int(last) if last.isdigit() else 0) if subject else None
 
     def read_beat(self, headers: Headers) -> tuple[int, int] | None:
-        """Return the last stream sequence and the last consumer sequence that a heartbeat of this
-        consumer names; None for any other record.
+        """Return the stream sequence and the consumer sequence of the last delivery before a heartbeat
+        of this consumer, as its headers name them; None for the headers of any other record.
         """
         if not self.is_status(headers):
             return None

@@ -65,15 +65,16 @@ _REFUSALS = (
 
 
 class HeartbeatsMissed(OverlayError):
-    """Nothing has come for more than two idle_heartbeats of the consumer.
+    """No message and no heartbeat has come for more than two idle_heartbeats of the consumer.
 
-    The operator acts, if it does not end by itself.
+    The operator acts, if that does not end by itself.
     """
 
 
 def _while_group_changes() -> Retrying:
-    """Return a loop of attempts for a commit. An attempt that Kafka refuses because of a rebalance
-    is repeated for CHANGE_S seconds; other errors, and the last one, are raised.
+    """Return the attempts at a commit, to loop over (`for attempt in ...: with attempt: ...`). An
+    attempt that Kafka refuses because of a rebalance is repeated for CHANGE_S seconds; other errors,
+    and the last one, are raised.
 
     The group may just have agreed on a new generation, which this member is about to learn. Its
     partitions are its own until then.
@@ -87,7 +88,8 @@ def _while_group_changes() -> Retrying:
 
 
 class Member:
-    """A member of the reader group that fills a message buffer, in the thread that calls `run`.
+    """A member of the reader group of `target` that fills a message buffer with the records of its
+    output topic, and commits how far they were handed out, in the thread that calls `run`.
 
     `is_alone`: no other member can be in the group.
     """
@@ -144,8 +146,9 @@ class Member:
                 self.is_paused = False
 
     def _make_client(self, contact: Contact, *, is_first: bool) -> Consumer | None:
-        """Return a new Kafka client. If none can be made of the settings, raise CredentialsRefused for the
-        first client and return None for a later one: a file with credentials is being replaced.
+        """Return a new Kafka client. If none can be made of the settings, raise CredentialsRefused if
+        `is_first`, else return None: then a file with credentials is being replaced, and the caller tries
+        again later.
         """
         try:
             with refuse_settings(self._kafka):
@@ -212,9 +215,10 @@ class Member:
             self._take_in([first, *consumer.consume(min(BATCH, max(self._message_buffer.room, 1)), 0)])
 
     def _take_in(self, received: Sequence[KafkaRecord]) -> None:
-        """Put received records into the buffer, a batch for each run of one partition. At the end
-        of a partition, put an empty batch if transaction markers follow the last record, so that
-        they are committed too. Raises the errors that `_meet` raises.
+        """Put received records into the buffer, a batch for each run of records of one partition. At
+        the end of a partition, put an empty batch if transaction markers follow the last record, so
+        that they are committed too. Raises CredentialsRefused or SourceUnavailable for an error among
+        the records that a retry cannot help with.
         """
         # records are buffered by partition; errors and ends of partitions are handled one by one
         sound = [record for record in received if record.error() is None]
@@ -316,8 +320,8 @@ class Member:
             consumer.commit(offsets=self._place(moved), asynchronous=True)
 
     def _find_moved(self) -> dict[int, int]:
-        """Return how far messages have been handed out, as offsets by partition, where that is not
-        committed yet.
+        """Return the offset to commit by partition: after the messages that were handed out. Only
+        assigned partitions for which another offset was committed last.
         """
         self._passed |= self._message_buffer.find_positions(with_last=self._target.policy.takes_acks)
         return {

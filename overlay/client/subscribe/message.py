@@ -91,8 +91,8 @@ class Acks(Protocol):
 
     All methods queue, and return at once; only `ask` may block, to connect. They may be called from
     any thread. They raise Closed if acks cannot be sent, as after the end of a subscription. If the
-    consumer takes no acks by token, `ack` does nothing, and `tell` and `ask` raise NoAckWanted.
-    `ask` also raises SourceUnavailable and CredentialsRefused.
+    consumer's ack policy is `none` or `flow_control`, `ack` does nothing, and `tell` and `ask` raise
+    NoAckWanted. `ask` also raises SourceUnavailable and CredentialsRefused.
 
     `verb`: nak, term or progress. `text`: the delay of a nak as `write_delay` returns it, or the
     reason of a term.
@@ -107,7 +107,9 @@ class Acks(Protocol):
         ...
 
     def answer_flow(self, flow: FlowRequest) -> None:
-        """Queue the answer to a flow control request. Call it when all messages before the request were taken."""
+        """Queue the answer to a flow control request. Call it when the application has taken all messages before the
+        request: with `ack_policy: flow_control` the answer acks them.
+        """
         ...
 
 
@@ -159,7 +161,7 @@ class Delivered:
 
     @property
     def data(self) -> bytes:
-        """The value as NATS has it: empty if it is null."""
+        """The value as NATS clients have it: b"" if it is null."""
         return self.value or b""
 
     @property
@@ -175,12 +177,14 @@ class Delivered:
         return [(name, value) for name, value in self._record.headers() if name not in self._added]
 
     def header(self, name: str) -> bytes | None:
-        """Return the value of the last header of this name. None if there is none, or if its value is null."""
+        """Return the value of the last header of this name, of those in `headers`. None if there is none, or if its value
+        is null.
+        """
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
     @property
     def token(self) -> str:
-        """The ack token, for acks from another place."""
+        """The ack token, by which another process can ack the message (Control.ack)."""
         return self._token.decode()
 
     @property
@@ -190,13 +194,13 @@ class Delivered:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Topic, partition and offset of the delivery."""
+        """Topic, partition and offset of the record that delivered the message, not of the source record."""
         record = self._record
         return record.topic(), record.partition(), record.offset()
 
     @property
     def is_settled(self) -> bool:
-        """Whether the message was acked, nakked or terminated."""
+        """Whether the message was acked, nakked or terminated through this object."""
         return self._is_settled
 
     def _settle(self, verb: Verb, text: str = "") -> None:
@@ -214,15 +218,17 @@ class Delivered:
 
 
 class Message(Delivered):
-    """A message of a `for` loop. Its methods queue an ack and return at once; acks are sent within
-    milliseconds. Only `ack_sync` waits. All raise Closed once the subscription is closed.
+    """A message of a `for` loop. Its methods queue an ack, nak, term or progress report and return at
+    once; it is sent within milliseconds. Only `ack_sync` waits. All raise Closed once the
+    subscription is closed.
     """
 
     __slots__ = ()
 
     def ack(self) -> None:
         """Queue an ack of the message. Once the service has committed it, the message is never
-        delivered again. If the consumer takes no acks, nothing is sent. Raises AlreadySettled.
+        delivered again. If the consumer's ack policy is `none` or `flow_control`, nothing is sent.
+        Raises AlreadySettled, Closed.
         """
         if self._is_settled:
             self._check()
@@ -242,8 +248,8 @@ class Message(Delivered):
         self._settle(Verb.TERM, reason)
 
     def in_progress(self) -> None:
-        """Queue a report that the work continues: ack_wait begins again. May be called any number
-        of times before the ack. Raises AlreadySettled, NoAckWanted.
+        """Queue a report that the work on the message continues, so that its ack_wait begins again. May
+        be called any number of times before the ack. Raises AlreadySettled, NoAckWanted, Closed.
         """
         self._progress()
 
@@ -266,7 +272,7 @@ class AsyncMessage(Delivered):
     __slots__ = ()
 
     async def ack(self) -> None:
-        """Queue an ack of the message, as Message.ack does, without waiting. Raises AlreadySettled."""
+        """Queue an ack of the message and return at once, as Message.ack does. Raises AlreadySettled, Closed."""
         if self._is_settled:
             self._check()
         self._acks.ack(self._token)
@@ -285,12 +291,15 @@ class AsyncMessage(Delivered):
         self._settle(Verb.TERM, reason)
 
     async def in_progress(self) -> None:
-        """Queue a report that the work continues: ack_wait begins again. Raises AlreadySettled, NoAckWanted."""
+        """Queue a report that the work on the message continues, so that its ack_wait begins again. Raises AlreadySettled,
+        NoAckWanted, Closed.
+        """
         self._progress()
 
     async def ack_sync(self, timeout: float = ACK_TIMEOUT_S) -> None:  # noqa: ASYNC109 - as JetStream's clients have it
         """Ack the message and wait, without blocking the loop, until the service has committed the
-        ack. Raises as Message.ack_sync.
+        ack. Raises AckTimeout after `timeout` seconds (the message may then be acked again), and what
+        Message.ack_sync raises.
         """
         self._check()
         # the first call opens a connection, which may take a while
@@ -300,8 +309,8 @@ class AsyncMessage(Delivered):
 
 
 def write_delay(delay: Delay | None) -> str:
-    """Return the text of a nak after its verb: JSON with the delay in ns, empty for None. Raises
-    ValueError for a negative delay.
+    """Return what follows the verb in a nak with this delay: the JSON object {"delay": ns} as text, ""
+    for None. Raises ValueError for a negative delay.
     """
     if delay is None:
         return ""

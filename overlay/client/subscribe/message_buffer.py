@@ -50,11 +50,12 @@ class Batch:
         return record
 
     def find_position(self, *, with_last: bool) -> int | None:
-        """Return the offset to commit, which is the one after the records that were handed out.
-        None if nothing was handed out yet, or if the partition has moved to another member.
+        """Return the offset to commit for the batch, which is the one after the records that were handed
+        out: `end` once all were and the application has asked for more. None if nothing was handed out
+        yet, or if the partition has moved to another member.
 
         `with_last`: whether the record handed out last counts as well, although the application may
-        still work on it.
+        still work on it; if not, the offset is that of this record.
         """
         last = self.last
         if self.is_foreign or (last is None and not self.is_done):
@@ -66,7 +67,9 @@ class Batch:
 
 
 class MessageBuffer:
-    """The queue of batches. One thread puts, another thread or a loop takes. `room`: most records that wait."""
+    """The queue of batches between a receiving thread, which puts, and another thread or a loop, which takes. `room`: most
+    records that wait to be taken.
+    """
 
     def __init__(self, room: int) -> None:
         self._room, self._waiting = room, 0
@@ -109,9 +112,9 @@ class MessageBuffer:
             self._tell()
 
     def take(self, timeout: float | None = None) -> Batch | None:
-        """Return the next batch; blocks until there is one. Return None after `timeout` seconds,
-        and when the buffer is ended (`is_ended`) and has no more batches. In the second case raise
-        the error given to `end` instead, if there was one.
+        """Return the next batch; blocks until there is one. Return None after `timeout` seconds (None:
+        no limit), and when the buffer is ended (`is_ended`) and has no more batches. In the second
+        case raise the error given to `end` instead, if there was one, at each call.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._is_ended, timeout)
@@ -131,9 +134,9 @@ class MessageBuffer:
             return None
 
     def find_positions(self, *, with_last: bool) -> dict[int, int]:
-        """Return the offset to commit by partition (see Batch.find_position), for the batches that
-        were taken. Once the application has asked for more than a batch has, its end is returned
-        once and the batch is forgotten.
+        """Return, by partition, the offset to commit for the batches that were taken (see
+        Batch.find_position); a partition without one is left out. Once the application has asked for
+        more than a batch has, the batch's end is returned once and the batch is forgotten.
 
         `with_last`: whether the record handed out last counts as well, although the application may
         still work on it.

@@ -45,7 +45,9 @@ class BadOrder(BadQuestion):
 
 
 class Verdict(enum.Enum):
-    """What to do after a record: take the message, drop the record, or create another consumer."""
+    """What an ordered consumer has to do after a record: take the message, drop the record, or create another consumer
+    in the service.
+    """
 
     TAKE = "take"
     DROP = "drop"
@@ -54,7 +56,9 @@ class Verdict(enum.Enum):
 
 
 class Reason(enum.StrEnum):
-    """Why a consumer was abandoned."""
+    """Why an ordered consumer has abandoned its consumer in the service: messages are missing, heartbeats are missing, or
+    the consumer or its topic does not exist any more.
+    """
 
     GAP = "gap"
     SILENCE = "silence"
@@ -63,9 +67,11 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OrderState:
-    """The state that users see. Sequences are those of the last good message, 0 before the first.
+    """The state of an ordered consumer that users see. Sequences are those of the last good message, 0
+    before the first; `consumer_seq` is 0 again after each renewal.
 
-    `renewals`: how often the consumer was created again. `reason`: of the last time, None for none.
+    `renewals`: how often its consumer in the service was abandoned. `reason`: why the last time, None
+    if it never was.
     """
 
     stream_seq: int
@@ -98,17 +104,22 @@ class Order:
 
     @property
     def begin(self) -> int | None:
-        """The stream sequence at which the next consumer begins; None for the start in the config."""
+        """The stream sequence at which the next consumer has to begin: the one after the last that is processed; None for
+        the start that the config asks for.
+        """
         return max(self._stream_seq, self._passed) + 1 if self._stream_seq or self._passed else None
 
     def opened(self) -> None:
-        """Note that a consumer was created. Its consumer sequences begin at 1."""
+        """Note that a consumer was created in the service, whose messages come from now on. Its consumer sequences begin at
+        1.
+        """
         self._is_open, self._consumer_seq = True, 0
 
     def came(self, stream_seq: int, consumer_seq: int) -> Verdict:
         """Return the verdict on a message of the latest consumer: TAKE for the next one, and the
         position then moves past it; DROP for one that came before, or if there is no consumer;
-        RENEW if messages between are missing.
+        RENEW if messages between are missing or the stream sequence does not rise. After RENEW there
+        is no consumer until `opened`.
         """
         if not self._is_open or consumer_seq <= self._consumer_seq:
             return Verdict.DROP
@@ -118,9 +129,10 @@ class Order:
         return Verdict.TAKE
 
     def beat(self, last_stream: int, last_consumer: int) -> Verdict:
-        """Return the verdict on a heartbeat, which comes in order among the messages: RENEW if it
-        counts messages that have not come, else DROP. If its count is equal, the next consumer may
-        begin after `last_stream`.
+        """Return the verdict on a heartbeat, which comes in order among the messages: RENEW if
+        `last_consumer`, the last consumer sequence that was sent, has not come, else DROP. If it was
+        the last to come, the next consumer may begin after `last_stream`. After RENEW there is no
+        consumer until `opened`.
         """
         if not self._is_open or last_consumer < self._consumer_seq:
             return Verdict.DROP
@@ -130,12 +142,14 @@ class Order:
         return Verdict.DROP
 
     def silent(self) -> Verdict:
-        """Return the verdict after missed heartbeats: RENEW, or DROP if there is no consumer."""
+        """Return the verdict after missed heartbeats: RENEW, after which there is no consumer until `opened`; DROP if there
+        is none already.
+        """
         return self._give_up(Reason.SILENCE) if self._is_open else Verdict.DROP
 
     def gone(self) -> Verdict:
-        """Return the verdict when the consumer or its topic does not exist any more: RENEW, or DROP
-        if there is no consumer.
+        """Return the verdict when the consumer or its topic does not exist any more: RENEW, after which
+        there is no consumer until `opened`; DROP if there is none already.
         """
         return self._give_up(Reason.GONE) if self._is_open else Verdict.DROP
 
@@ -156,9 +170,9 @@ def is_silent(heard: float, now: float, heartbeat: float, slack: float) -> bool:
 
 
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the full config of an ordered consumer, by the names of consumer files. Raises BadOrder.
-
-    `config`: the fields that the user gave.
+    """Return the full config of an ordered consumer, by the names of consumer files: the fields that the
+    user gave, `config`, and those that ADR-17 fixes. Raises BadOrder if `config` has a field that an
+    ordered consumer may not have, or another value for a fixed one.
     """
     for name in FORBIDDEN:
         if config.get(name):
@@ -196,8 +210,8 @@ _WHY = {
 
 
 def begin_behind(config: Mapping[str, Any], begin: int | None) -> dict[str, Any]:
-    """Return the config of the next consumer: one that begins at the stream sequence `begin`, or
-    `config` itself (as a copy) if `begin` is None.
+    """Return a copy of `config` for the next consumer, which begins at the stream sequence `begin`
+    whatever start `config` asks for; an unchanged copy if `begin` is None.
     """
     if begin is None:
         return dict(config)

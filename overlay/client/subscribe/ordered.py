@@ -85,7 +85,7 @@ class OrderedConsumer:
 
     @property
     def consumer(self) -> str:
-        """The name of its current consumer in the service; "" while there is none."""
+        """The name of the ordered consumer's current consumer in the service; "" while there is none."""
         return self._holdings.name
 
     @property
@@ -170,13 +170,15 @@ class OrderedConsumer:
             return next(self._kept, None)
 
     def _find_intake(self) -> RecordIntake | None:
-        """Return the source of messages. None if another consumer has to be created first, or is being created."""
+        """Return the intake of the current consumer's messages. None if another consumer has to be created first, or is
+        being created.
+        """
         is_renewed = self._renewal is None or self._renewal.done()
         return self._holdings.intake if is_renewed and self._order.is_open else None
 
     def _begin_renewal(self) -> Future[None]:
-        """Return the future of creating the next consumer, in a thread of its own. If one is being
-        created already, return its future.
+        """Begin to create the next consumer, in a thread of its own, and return the future of its end.
+        If one is being created already, return the future of that.
 
         If the loop is left meanwhile, the next loop uses that consumer.
         """
@@ -198,16 +200,17 @@ class OrderedConsumer:
             self._order.gone()
 
     def _keep(self, batch: Batch | None, intake: RecordIntake) -> bool:
-        """Keep the good messages of a batch in `_kept`; they are selected as they are taken. Return
-        False if `batch` is None, which means the end.
+        """Put the good messages of a batch into `_kept`, in place of what it has; they are selected as
+        they are taken from there. Return False, and do nothing, if `batch` is None, which means the
+        end.
         """
         if batch is not None:
             self._kept = self._select(batch, intake)
         return batch is not None
 
     def _select(self, batch: Batch, intake: RecordIntake) -> Iterator[Delivered]:
-        """Yield the good messages of a batch, until it ends or another consumer is needed. Answers
-        flow control requests on the way.
+        """Yield the good messages of a batch: those that the order takes. Ends with the batch, or where
+        another consumer is needed. Answers flow control requests on the way.
         """
         kind = RecordClassifier(Head(self._holdings.stream, self._holdings.name))
         while (record := batch.pop()) is not None:
@@ -235,8 +238,9 @@ class OrderedConsumer:
         return self._order.came(metadata.sequence, metadata.consumer_sequence)
 
     def _renew(self) -> None:
-        """Delete the consumer and create the next one, with retries for as long as it takes, or
-        until the ordered consumer is closed. Raises what a retry cannot help with.
+        """Delete the current consumer and create the next one, with retries for as long as the service
+        or Kafka does not answer, or until the ordered consumer is closed. Raises other errors of
+        `Control.add`.
         """
         state = self._order.state
         log.info(
@@ -274,7 +278,8 @@ class _Holdings:
         self._lock = threading.Lock()
 
     def make(self, config: Mapping[str, Any]) -> None:
-        """Create the next consumer, unless everything is being closed. Raises what `Control.add` raises.
+        """Create a consumer of this config in the service, and begin to read its output; do nothing
+        after `leave`. Raises what `Control.add` raises.
 
         It is created within the lock. So `leave` either comes first, and nothing is created, or
         finds what there is to delete. A request without an answer may be carried out later. So the
@@ -330,7 +335,7 @@ class _Holdings:
 
 
 def _is_unknown(error: Exception) -> bool:
-    """Return whether the topic does not exist, because the service has not created it yet."""
+    """Return whether an error of Kafka says that a topic does not exist."""
     return isinstance(error, KafkaException) and error.args[0].code() == RdKafkaError.UNKNOWN_TOPIC_OR_PART
 
 

@@ -31,8 +31,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PropertyReader:
-    """A reader of the properties that a stream declares. Fields of filters' fixed sections, such as `p.message_id`, are
-    left out. `values`: the format of the messages' values.
+    """A reader of the properties that a stream declares, from one message at a time. `declared`: by name as in the
+    stream's file; fields of filters' fixed sections, such as `p.message_id`, are left out. `values`: the format of the
+    messages' values, None for JSON.
     """
 
     def __init__(self, declared: Mapping[str, Property], values: ValuesConfig | None = None) -> None:
@@ -45,7 +46,9 @@ class PropertyReader:
         self._extractor = None if form is None else form.prepare(self._plan.paths)
 
     def read(self, message: Delivered) -> dict[str, Value]:
-        """Return the value of each property of a message, by name."""
+        """Return the value of each property by name: of its declared type, None if the message does not have it or it does
+        not spell the type, or if it is made of the source's topic or partition.
+        """
         value = message.value
         document = np.frombuffer(value or b"", np.uint8)
         places = np.zeros((self._plan.width, 1), np.int64)

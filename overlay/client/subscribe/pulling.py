@@ -67,7 +67,7 @@ class AsyncPulledMessage(AsyncMessage):
 
 
 class _SharedAcks:
-    """The sender of acks, as messages hold it. It closes when neither a message nor the consumer
+    """An AckSender that a PullConsumer and its messages hold together. It closes when none of them
     holds it any more, and at the interpreter's exit.
     """
 
@@ -144,8 +144,9 @@ class PullConsumer:
         there may be fewer, or none. With a timeout of 0, return those that are there at once.
 
         Messages that a loop has fetched and not handed out come first. Raises NoAnswer if the
-        service does not answer (NoService if none runs), Refused or PullRefused if the consumer does
-        not take the request, SourceUnavailable, CredentialsRefused, ConcurrentIteration, Closed.
+        service does not answer and no message has come (NoService if none runs), Refused or
+        PullRefused if the consumer does not take the request, SourceUnavailable, CredentialsRefused,
+        ConcurrentIteration, and Closed after `close`.
         """
         with self._turn:
             return [self._make(record, PulledMessage) for record in self._fetch(count, timeout)]
@@ -193,7 +194,7 @@ class PullConsumer:
         await asyncio.to_thread(self.close)
 
     def _take(self) -> Message | None:
-        """Return the next message of a loop, None after the last one."""
+        """Return the next message of a loop; blocks until there is one. None at the end of the loop."""
         with self._turn:
             record = self._next_record()
             return None if record is None else self._make(record, PulledMessage)
@@ -204,8 +205,8 @@ class PullConsumer:
             return None if record is None else self._make(record, AsyncPulledMessage)
 
     def _next_record(self) -> KafkaRecord | None:
-        """Return the next record of a loop; None when none has come for `idle` seconds. While the
-        service or Kafka does not answer, asks again.
+        """Return the next record of a loop; blocks until there is one. None when none has come for
+        `idle` seconds, or after `close`. While the service or Kafka does not answer, asks again.
         """
         until = None if self._idle is None else time.monotonic() + self._idle
         while not self._waiting:
@@ -235,7 +236,9 @@ class PullConsumer:
         return found
 
     def _fetch(self, count: int, timeout: float) -> list[KafkaRecord]:
-        """Return up to `count` records: those that wait here, then those that requests bring."""
+        """Return up to `count` records: those that a loop has left waiting here, then those that requests bring within
+        `timeout` seconds; with 0, those that are there at once.
+        """
         self._check()
         found, self._waiting = self._waiting[:count], self._waiting[count:]
         until = time.monotonic() + timeout
@@ -257,14 +260,16 @@ class PullConsumer:
         return found
 
     def _check(self) -> None:
-        """Raise Closed, or the error with which acks could not be sent."""
+        """Raise Closed after `close`, or the first error with which acks could not be sent, if there was one."""
         if self._is_closed:
             raise Closed(f"pull consumer {'/'.join(self._config.id)} is closed")
         if self._failures:
             raise self._failures[0]
 
     def _pull(self, count: int, wait_s: float) -> list[KafkaRecord]:
-        """Return up to `count` records that come within `wait_s` seconds; if 0, those that are there."""
+        """Return up to `count` records of one pull request, as they come within `wait_s` seconds; if it is 0 or less, those
+        that are there at once.
+        """
         wait_s = max(wait_s, 0.0)
         more: PullFields = {} if wait_s else {"no_wait": True}
         return self._control.pull_records(*self._config.id, count, wait_s, more, quiet_s=wait_s)

@@ -55,7 +55,7 @@ _OURS = frozenset({SUBJECT, TOKEN, VALUE_SIZE, *FULL, *CAUSES})
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A record of a dead-letter topic: a message that was given up, with the reason in headers."""
+    """A dead letter: a record of a dead-letter topic, with a message that was given up and the reason in headers."""
 
     record: Message
 
@@ -81,25 +81,25 @@ class Letter:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has the value of the original, not only its size."""
+        """Whether the dead letter has the value of the original message (which may be null), not only its size."""
         return self.record.value() is not None or not self._find(VALUE_SIZE)
 
     @property
     def origin(self) -> str:
-        """Where the original is or was: partition@offset in a topic of the stream."""
+        """Where the original message is or was: partition@offset in a topic of the stream."""
         return f"{self._find(SOURCE_PARTITION)}@{self._find(SOURCE_OFFSET)}"
 
     @property
     def headers(self) -> list[tuple[str, Any]]:
-        """The headers of the original, without those that the overlay added."""
+        """The headers of the original message in order, without those that the overlay added."""
         return [(name, value) for name, value in read_headers(self.record) if name not in _OURS]
 
     def is_of(self, stream: str, consumer: str) -> bool:
-        """Return whether it is a dead letter of this consumer."""
+        """Return whether this is a dead letter of the consumer of that stream and name."""
         return (self._find(DEAD_STREAM), self._find(DEAD_CONSUMER)) == (stream, consumer)
 
     def describe(self) -> dict[str, str | bool]:
-        """Return its properties as JSON fields."""
+        """Return the dead letter's properties as a JSON object: where, subject, reason, deliveries, whole, origin."""
         told = {"where": self.where, "subject": self.subject, "reason": self.reason, "deliveries": self.deliveries}
         return {**told, "whole": self.is_whole, "origin": self.origin}
 
@@ -109,9 +109,11 @@ class Letter:
 
 
 def choose_target(loaded: Loaded, stream: str, name: str, target: str | None) -> tuple[str, str]:
-    """Return the dead-letter topic of a consumer, and the topic to replay to. Raises OverlayError.
+    """Return the dead-letter topic of the consumer `name` of a stream, and the topic to replay to.
 
-    `target`: the topic to replay to, None for the stream's only topic.
+    `target`: the topic to replay to, None for the stream's only topic. Raises OverlayError if no file
+    describes the consumer, if it has no dead-letter topic, or if `target` is None and the stream has
+    several topics.
     """
     config = loaded.consumers.get((stream, name))
     if config is None:
@@ -125,8 +127,9 @@ def choose_target(loaded: Loaded, stream: str, name: str, target: str | None) ->
 
 
 class Replay:
-    """One replay of a consumer's dead letters from `topic`, in a `with` block, which opens and
-    closes the Kafka client: `read`, inspect what was found, `send`. `consumer`: stream and name.
+    """One replay of a consumer's dead letters from the dead-letter topic `topic`. Use it in a `with`
+    block, which opens and closes the Kafka client: call `read`, inspect what it returns, call `send`.
+    `consumer`: stream and name. `prefix`: of the overlay's own topics.
     """
 
     def __init__(self, kafka: Properties, prefix: str, consumer: tuple[str, str], topic: str) -> None:
@@ -155,8 +158,9 @@ class Replay:
             self._consumer.close()
 
     def read(self, *, limit: int | None = None, again: bool = False) -> list[Letter]:
-        """Return the consumer's dead letters since the last replay, or with `again` all of them, in
-        order within each partition. Blocks until the present end of the topic, or `limit` letters.
+        """Return the consumer's dead letters since the last replay, or with `again` all that are in the
+        topic, in order within each partition. Blocks until the end of the topic is reached, or `limit`
+        letters.
 
         Raises SourceUnavailable, and OverlayError if the topic does not exist.
         """
@@ -200,10 +204,10 @@ class Replay:
         return letters
 
     def send(self, letters: list[Letter], topic: str) -> None:
-        """Produce the letters that have their value to `topic`. In the same transaction, commit the
-        offsets that `read` has come to, so that a later replay goes on behind them; where an earlier
-        replay has come further, that stays. So every letter that was read counts as replayed, also
-        one without its value or one that is not in `letters`.
+        """Produce the messages of those letters that are whole to `topic`. In the same transaction,
+        commit the offsets up to which `read` has read, so that a later replay continues there; where
+        another replay has come further, its offset stays. So every letter that was read counts as
+        replayed, also one without its value or one that is not in `letters`.
 
         Raises SourceUnavailable, and OverlayError if the topic does not exist; nothing is produced
         then, unless only the answer to the commit was lost.
@@ -235,7 +239,9 @@ class Replay:
             raise SourceUnavailable(f"{topic}: {outcome}: {error.args[0].str()}") from error
 
     def _find_done(self) -> list[TopicPartition]:
-        """Return up to where the letters count as replayed from now on."""
+        """Return the offsets to commit, one for each partition that `read` has read: that up to which it has read, or the
+        committed one if that is higher. Raises KafkaException.
+        """
         places = [TopicPartition(self._topic, partition) for partition in self._read_to]
         before = {place.partition: place.offset for place in self._find_committed(places)}
         return [
@@ -244,9 +250,9 @@ class Replay:
         ]
 
     def _find_committed(self, places: list[TopicPartition]) -> list[TopicPartition]:
-        """Return these partitions with the offsets up to which their letters were replayed. Waits for
-        a coordinator of the group, which a broker that has just started does not have yet. Raises
-        KafkaException."""
+        """Return these partitions with the offsets up to which their letters were replayed, negative if
+        none was. Waits up to DEADLINE_S seconds for a coordinator of the replay's group, which a broker
+        that has just started does not have yet. Raises KafkaException."""
         assert self._consumer is not None
         retrying = Retrying(
             retry=retry_if_exception(_lacks_coordinator),

@@ -36,7 +36,7 @@ M = TypeVar("M", bound=Delivered)
 
 
 class Subscription:
-    """The messages of one consumer, shared among all its subscriptions.
+    """The messages of a push consumer, which are shared among all its subscriptions: each gets some.
 
     Iterate by `for` or by `async for`.
 
@@ -46,8 +46,8 @@ class Subscription:
     Messages may be acked in any thread.
 
     `idle`: seconds without a message of the consumer after which a loop ends; None for a loop without
-    an end. They begin when the subscription has joined its group, and while a loop waits. The next
-    loop waits as long again.
+    an end. Only the time that a loop waits counts, and only after the subscription has joined its
+    group. The next loop waits as long again.
 
     The iteration raises ConcurrentIteration, CredentialsRefused, SourceUnavailable,
     HeartbeatsMissed if asked to, and what `where` raises.
@@ -77,7 +77,7 @@ class Subscription:
 
     @property
     def is_silent(self) -> bool:
-        """Whether heartbeats are missing now."""
+        """Whether heartbeats of the consumer are missing now; False if it sends none."""
         return self._intake.is_silent
 
     @property
@@ -103,7 +103,9 @@ class Subscription:
         return AsyncIteration(self._take_async)
 
     def _take(self) -> Message | None:
-        """Return the next message, None after the last one. Raises ConcurrentIteration."""
+        """Return the next message of a loop; blocks until there is one. None at the end of the loop: the subscription is
+        closed, or `idle` seconds have passed. Raises ConcurrentIteration, and the error that ended receiving.
+        """
         self._turn.enter()
         try:
             while (batch := self._batch or self._wait()) is not None:
@@ -116,7 +118,9 @@ class Subscription:
             self._turn.leave()
 
     def _wait(self) -> Batch | None:
-        """Return the next batch, None if the loop is to end."""
+        """Return the next batch of records; blocks until there is one. None if the loop is to end: the subscription is
+        closed, or `idle` seconds have passed without a message. Raises the error that ended receiving.
+        """
         buffer = self._intake.message_buffer
         while True:
             batch = buffer.take(self._find_patience())
@@ -124,7 +128,7 @@ class Subscription:
                 return batch
 
     async def _wait_async(self) -> Batch | None:
-        """Return the next batch as `_wait` does, in the caller's loop."""
+        """Return the next batch as `_wait` does, without blocking the caller's event loop."""
         buffer = self._intake.message_buffer
         while True:
             batch = await buffer.take_async(self._find_patience())
@@ -132,7 +136,9 @@ class Subscription:
                 return batch
 
     def _find_patience(self) -> float | None:
-        """Return how many seconds a loop may go on waiting, None if there is no limit."""
+        """Return how many seconds a loop may wait from now on, as `idle` says; None if there is no limit. The first call
+        after a message begins the count.
+        """
         if self._idle is None:
             return None
         now = time.monotonic()
@@ -141,14 +147,16 @@ class Subscription:
         return max(0.0, self._idle_until - now)
 
     def _is_idle(self) -> bool:
-        """Return whether a loop has waited long enough to end. If so, the next one waits anew."""
+        """Return whether a loop has waited for `idle` seconds and has to end. If so, the count begins again for the next
+        loop.
+        """
         if self._idle_until is None or not self._intake.has_joined or time.monotonic() < self._idle_until:
             return False
         self._idle_until = None
         return True
 
     async def _take_async(self) -> AsyncMessage | None:
-        """Return the next message as `_take` does, in the caller's loop."""
+        """Return the next message as `_take` does, without blocking the caller's event loop."""
         with self._turn:
             while (batch := self._batch or await self._wait_async()) is not None:
                 self._batch = batch

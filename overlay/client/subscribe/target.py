@@ -20,10 +20,10 @@ class UnknownConsumer(OverlayError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a subscription reads.
+    """What a subscription reads, and by what rules.
 
-    `head`: the consumer. `topic`: its output topic. `group`: its reader group. `heartbeat_s`:
-    seconds between heartbeats, 0 if the consumer sends none.
+    `head`: the consumer. `topic`: its output topic. `group`: its reader group. `policy`: its ack
+    policy. `heartbeat_s`: seconds between its heartbeats, 0 if it sends none.
     """
 
     head: Head
@@ -34,7 +34,7 @@ class Target:
 
 
 def aim(config: ConsumerConfig) -> Target:
-    """Return the target for a push consumer. Raises BadQuestion for a pull consumer."""
+    """Return the target of a subscription to a push consumer. Raises BadQuestion for a pull consumer."""
     stream, name = config.id
     if not config.is_push:
         raise BadQuestion(
@@ -46,18 +46,16 @@ def aim(config: ConsumerConfig) -> Target:
 
 
 def check_idle(idle: float | None) -> None:
-    """Raise BadQuestion if this is not a number of seconds after which a loop can end."""
+    """Raise BadQuestion unless `idle`, the seconds after which a loop ends, is None or a number above 0."""
     if idle is not None and (isinstance(idle, bool) or not isinstance(idle, int | float) or not idle > 0):
         raise BadQuestion(f"idle is {idle!r}, and has to be a number of seconds, more than 0")
 
 
 def find_consumer(known: Iterable[ConsumerConfig], name: str, stream: str, where: str = "") -> ConsumerConfig:
-    """Return the one consumer of this name in `known`.
+    """Return the one consumer of this name in `known`, of the stream `stream` unless that is empty.
 
-    `stream`: may be empty if only one stream has a consumer of this name. `where`: the place
-    searched, for messages.
-
-    Raises UnknownConsumer, with a suggestion, and BadQuestion if several streams have the name.
+    `where`: the place searched, for messages. Raises UnknownConsumer, with a suggestion, if there is
+    none, and BadQuestion if `stream` is empty and several streams have a consumer of this name.
     """
     known = list(known)
     found = [config for config in known if config.id[1] == name and stream in ("", config.stream)]
