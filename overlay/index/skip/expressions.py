@@ -179,8 +179,8 @@ class _Rules:
 
     def refuse_nulls(self, node: Node, said: Container[str] = ()) -> Probe:
         """Return a probe that refuses chunks in which a column of the node is NULL in every record,
-        if that makes the node unknown. It never says ALL. `said`: names of zones that another probe
-        has asked about NULL.
+        if that makes the node unknown. It asks only about columns with a zone, and never says ALL.
+        `said`: names of properties to leave out, since another probe asks their zones about NULL.
         """
         names = {column: self.catalog[column].name for column in _find_strict(node) if self.catalog[column].has_zone}
         return implied(all_of(self.is_there(column) for column, name in names.items() if name not in said))
@@ -208,7 +208,7 @@ class _Rules:
 
     def derive_comparison(self, operator: Compare, left: Node, right: Node) -> Probe:
         """Return the probe of `left operator right`, if it can be rearranged to a column and a
-        value; else Unsure.
+        value; else Unsure. It is Nothing if that value is a constant NULL.
         """
         if is_fixed(left):
             left, right, operator = right, left, MIRRORED[operator]
