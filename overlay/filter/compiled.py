@@ -96,8 +96,9 @@ def compile_sql(
 
 
 def compile_properties(mapping: Mapping[str, object], properties: Mapping[str, object] | None = None) -> Filter:
-    """Return the filter of a property filter's mapping (see properties.py). `properties`: as in
-    `compile_sql`.
+    """Return the filter of a property filter: `mapping` has by section (`properties`,
+    `application_properties`) the values that fields must have (see properties.py). `properties`:
+    the types that the stream's file declares, as in `compile_sql`.
 
     Raises FilterSyntaxError with the entry's path, and ValueError for an unknown type.
     """

@@ -101,7 +101,7 @@ class LikePattern:
 
     @cached_property
     def java_regex(self) -> str:
-        """The pattern as a Java expression.
+        """The pattern as a regular expression of Java, for values that are UTF-8.
 
         Java's engine backtracks, so atomic groups keep each run at the first position where it
         matches.

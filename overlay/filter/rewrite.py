@@ -75,7 +75,6 @@ def _(node: In) -> Node:
 
 
 def _key_item(item: Node) -> tuple[Any, Any]:
-    # equal numbers of different types are the same item; TRUE and 1 are not
     """Return a key that is equal for two items of an IN list exactly if they are the same item: 1
     and 1.0 are, TRUE and 1 are not.
     """

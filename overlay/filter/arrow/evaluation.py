@@ -55,8 +55,8 @@ class Program:
     run: Callable[[Evaluation], Value]
 
     def __call__(self, columns: Mapping[Key, pa.Array], rows: int, now: int) -> pa.BooleanArray:
-        """Return the filter's answer for each row; null is unknown. `now`: ms since 1970.
-        `columns`, `rows`: as in Evaluation.
+        """Return the filter's answer for each row of a batch; null is unknown. `columns`: arrays of
+        `rows` values each; missing fields are left out. `now`: ms since 1970.
 
         To run several filters on one batch, use Evaluation.
         """
