@@ -68,7 +68,8 @@ async def glimpse_all(
     of their glimpses means nothing.
 
     A broker answers the requests of a connection one after the other. So a partition in `beside`
-    shares the request of another partition that the same broker leads. Raises as `glimpse`.
+    shares the request of another partition that the same broker leads. Raises KafkaError if one of
+    the partitions cannot be asked, as `glimpse` does.
     """
     leaders = {source: _find_leader(client, source) for source in offsets}
     asked = {source: {source: offset} for source, offset in offsets.items() if source not in beside}

@@ -223,8 +223,8 @@ def read_round(rounds: LedgerEntries, row: int) -> LedgerEntry:
 
 
 def parse_values(values: Sequence[bytes | None]) -> LedgerEntries:
-    """Read ledger values that are Python bytes, None for a record without a value. The result is
-    that of `parse`.
+    """Read ledger values that are Python bytes, None for a record without a value. A value that
+    cannot be read gets a flaw, and nothing raises.
     """
     return parse(*lay_out(values))
 

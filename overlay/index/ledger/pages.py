@@ -153,8 +153,8 @@ class Pages:
         return out
 
     def find_sequence(self, code: int, offset: int) -> int:
-        """Return the sequence of a partition's first offset, from `offset` on, that has one; 0 if
-        there is none. `code`: of the partition.
+        """Return the sequence of a partition's first offset, from `offset` on, that has one and is
+        not hidden (`forget`); 0 if there is none. `code`: of the partition.
         """
         start = max(offset, int(self._lows[code]))
         page = max(int(np.searchsorted(self._marks[: self._used, code], start, side="right")) - 1, 0)
@@ -162,8 +162,8 @@ class Pages:
         return int(first_sequence + max(start - first_offset, 0)) if first_sequence else 0
 
     def find_offset(self, code: int, sequence: int) -> int:
-        """Return the lowest offset of a partition whose sequence is at or above `sequence`, -1 if
-        there is none. `code`: of the partition.
+        """Return the lowest offset of a partition that is not hidden (`forget`) and whose sequence
+        is at or above `sequence`; -1 if there is none. `code`: of the partition.
         """
         low = int(self._lows[code])
         first_offset, first_sequence = _find_row(*self._shelf, code, self._find_page(sequence), low, sequence)

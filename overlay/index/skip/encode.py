@@ -229,8 +229,8 @@ def decode(value: bytes | None) -> Header | Foreign:
 
 
 def parse_values(values: Sequence[bytes | None]) -> Block:
-    """Read chunk headers from values that are Python bytes, None for a record without a value. The
-    result is that of `parse`.
+    """Read chunk headers from values that are Python bytes, None for a record without a value. A
+    value that cannot be read gets a flaw, and nothing raises.
     """
     return parse(*lay_out(values))
 

@@ -248,8 +248,9 @@ class _Rules:
         return Unsure()
 
     def compare(self, column: Column, operator: Compare, value: Constant) -> Probe:
-        """Return the probe of `column operator value`, for a constant that is not NULL and may be
-        of another family (number, text, boolean) than the column.
+        """Return the probe of `column operator value`, for a constant that is not NULL. If it is of
+        another family (number, text, boolean) than the column, `<>` is true of each record in which
+        the column is not NULL, and any other operator of none.
         """
         family = find_family(Literal(value))
         if family is not FAMILIES[column.type]:
@@ -348,8 +349,8 @@ class _Rules:
     def match(self, column: Column, pattern: like.LikePattern, negated: bool) -> Probe:
         """Return the probe of `column LIKE pattern` (NOT LIKE if `negated`), by which a chunk's
         header tells that no record passes, that some may, or that all do. Only a pattern's
-        beginning counts, so `%x` refuses only chunks without a value. For a column that is not text
-        no record passes.
+        beginning counts, so `%x` refuses only chunks without a value. For a `binary` column it
+        never tells that all pass. For a column that is not text no record passes.
         """
         if FAMILIES[column.type] is not Family.TEXT:
             return Nothing()
