@@ -314,7 +314,7 @@ class _Compiler:
         return self._has_no_bytes(type)
 
     def _has_no_bytes(self, type: Type) -> bool:
-        """Return what `_is_empty` does of a type that is no record, or of a record that was looked at."""
+        """Return whether values of a type have no bytes. Of a record, `_empty` must know it already."""
         if type.kind is Kind.RECORD:
             return self._empty[type]
         return type.kind is Kind.NULL or (type.kind is Kind.FIXED and type.size == 0)

@@ -153,7 +153,8 @@ def _settle(slots: Ints, row: Int, size: Ints, answer: Int) -> None:
 @kernel
 def _find_schema(buf: Bytes, pos: Int, stop: Int, ids: Ints, known: Int) -> Int:
     """Return the number of the schema whose id is in front of the value, first looking at number
-    `known`. UNDECODED if there is no such schema, MALFORMED if there is no id.
+    `known`. UNDECODED if there is no such schema or the value is in another known format, MALFORMED
+    if it has no id.
     """
     id = read_schema_id(buf, pos, stop)
     if id < 0 or (known < ids.size and ids[known] == id):

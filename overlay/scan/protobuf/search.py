@@ -138,7 +138,8 @@ def _extract(
 @kernel
 def _find_type(buf: Bytes, pos: Int, stop: Int, ids: Ints, places: Ints, bounds: Ints) -> tuple[Int, Int]:
     """Return (the number of the type whose schema id and indexes are in front of the value, the
-    position after these). UNDECODED or MALFORMED if there is none.
+    position after these). In place of the number: UNDECODED if the type is not known or the value
+    is in another known format, MALFORMED if id or indexes cannot be read.
     """
     id = read_schema_id(buf, pos, stop)
     if id < 0:
@@ -281,7 +282,7 @@ def _read_raw(buf: Bytes, pos: Int, stop: Int) -> tuple[np.uint64, Int]:
 @kernel
 def _read_field(buf: Bytes, pos: Int, stop: Int) -> tuple[Int, Int, Int, Int]:
     """Read the field at `pos`. Return (its number, its wire type, the position of its value, the
-    position after the value). The last is beyond `stop` if the field cannot be read or passes it.
+    position after the value). The last is beyond `stop` if the field cannot be read before it.
     """
     tag, pos = _read_raw(buf, pos, stop)
     number, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
