@@ -67,8 +67,8 @@ class Filter:
         """Return whether each row of a batch passes; null is unknown.
 
         The batch has a struct column for each of the three sections. A missing section or field
-        counts as NULL. `now`: the value of UTC(), ms since 1970. Raises TypeError if a section is
-        not a struct.
+        counts as NULL, `header.priority` as DEFAULT_PRIORITY. `now`: the value of UTC(), ms since
+        1970. Raises TypeError if a section is not a struct.
         """
         # pyarrow is slow to load, and checking a config does not need it
         from . import arrow

@@ -123,7 +123,9 @@ def _(node: Or) -> Node:
 
 
 def _join(node: And | Or, operands: Iterable[Node], absorbing: bool) -> Node:
-    """Return a simplified AND or OR. `absorbing`: the constant that decides the answer."""
+    """Return a simplified AND or OR. `absorbing`: the constant that decides the answer, False for
+    AND and True for OR.
+    """
     flat: dict[Node, None] = {}
     for operand in operands:
         flat |= dict.fromkeys(operand.operands if type(operand) is type(node) else (operand,))

@@ -110,7 +110,8 @@ class Evaluation:
 
     def load(self, key: Key) -> Vector | None:
         """Return a column as a vector; None if it is missing, or of an Arrow type that filters read
-        as NULL. `header.priority` is never None, and has its default value in rows without one.
+        as NULL. `header.priority` is never None: rows without one have its default value, or are in
+        doubt if the column is not of integers.
         """
         if key in self._loaded:
             return self._loaded[key]
