@@ -55,8 +55,9 @@ def bind(node: Node, types: Mapping[str, str] | None, text: str) -> Node:
     type of a fixed field. If it is None, the tree is returned as it is and the data decides the
     types. `text`: the SQL that the nodes' positions refer to, or "" for a property filter.
 
-    Raises FilterSyntaxError if an undeclared property is used like a number or compared with a
-    boolean, or if a property of type timestamp is compared with a string.
+    Raises FilterSyntaxError if an application property that is not declared is used like a number
+    or compared with a boolean, if one declared as timestamp is compared with a string constant, or
+    if message_id or correlation_id is used like a number without a type in `types`.
     """
     if types is None:
         return node
@@ -71,8 +72,9 @@ def bind(node: Node, types: Mapping[str, str] | None, text: str) -> Node:
 
 
 def _check_property(column: Column, partner: Node, types: Mapping[str, str], text: str) -> None:
-    """Raise FilterSyntaxError if the filter uses an application property as what it can never be.
-    `partner`: as `_find_pairs` yields it.
+    """Raise FilterSyntaxError if the filter uses an undeclared application property like a number or
+    a boolean, or one declared as timestamp like a string. `partner`: the node whose type says what
+    the property is used as, from `_find_pairs`.
     """
     if column.name not in types and find_family(partner) in _SHOWN:
         raise _refuse_undeclared(column, partner, types, text)

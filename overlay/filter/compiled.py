@@ -67,8 +67,8 @@ class Filter:
         """Return whether each row of a batch passes; null is unknown.
 
         The batch has a struct column for each of the three sections. A missing section or field
-        counts as NULL. `now`: the value of UTC(), ms since 1970. Raises TypeError if a section is
-        not a struct.
+        counts as NULL, `header.priority` as DEFAULT_PRIORITY. `now`: the value of UTC(), ms since
+        1970. Raises TypeError if a section is not a struct.
         """
         # pyarrow is slow to load, and checking a config does not need it
         from . import arrow
@@ -96,8 +96,9 @@ def compile_sql(
 
 
 def compile_properties(mapping: Mapping[str, object], properties: Mapping[str, object] | None = None) -> Filter:
-    """Return the filter of a property filter's mapping (see properties.py). `properties`: as in
-    `compile_sql`.
+    """Return the filter of a property filter: `mapping` has by section (`properties`,
+    `application_properties`) the values that fields must have (see properties.py). `properties`:
+    the types that the stream's file declares, as in `compile_sql`.
 
     Raises FilterSyntaxError with the entry's path, and ValueError for an unknown type.
     """

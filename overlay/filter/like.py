@@ -101,7 +101,7 @@ class LikePattern:
 
     @cached_property
     def java_regex(self) -> str:
-        """The pattern as a Java expression.
+        """The pattern as a regular expression of Java, for values that are UTF-8.
 
         Java's engine backtracks, so atomic groups keep each run at the first position where it
         matches.
@@ -134,7 +134,8 @@ class LikePattern:
 @lru_cache(maxsize=1024)
 def compile(pattern: str, escape: str = "") -> LikePattern:
     """Return the compiled pattern. `escape`: one character, or "" for none. Raises PatternError if
-    it is longer, or if the pattern has a control character or ends with the escape character.
+    it is longer, if the pattern has a control character, or if nothing follows an escape character
+    for it to make literal.
     """
     if len(escape) > 1:
         raise PatternError(1, "ESCAPE takes exactly one character", "write one: ESCAPE '!'", is_escape=True)

@@ -43,13 +43,14 @@ def read_field(message: Message, section: Section, name: str) -> Value:
 
 
 def has_property(message: Message, name: str) -> bool:
-    """Return whether the message has the application property, even if its value is NULL."""
+    """Return whether the message has the application property; True also if its value is None."""
     return name in _open(message, Section.APPLICATION)
 
 
 def to_value(value: object) -> Value:
-    """Return a Python value as a value of the filter language. None (NULL) for NaN, the infinities
-    and values of other types than those in the module's docstring.
+    """Return a Python value as a value of the filter language: a str as UTF-8, a UUID as its 16
+    bytes, a datetime as ms since 1970 (rounded down, UTC if it has no zone). bool, int, float and
+    bytes stay as they are. None (NULL) for NaN, the infinities and values of all other types.
     """
     match value:
         case bool() | bytes():

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 def parse(text: str, limits: Limits = DEFAULT) -> Node:
     """Return the tree of a SQL filter expression, with Names for its fields.
 
-    Raises FilterSyntaxError.
+    Raises FilterSyntaxError for the first mistake, and for a text or tree beyond `limits`.
     """
     try:
         node = _run(text, limits)

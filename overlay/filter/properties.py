@@ -173,7 +173,9 @@ def _check_time(path: tuple[str, ...], value: object) -> object:
 
 
 def _read_time(path: tuple[str, ...], text: str) -> int:
-    """Return ms since 1970, rounded down, as for other times. Raises FilterSyntaxError."""
+    """Return the time that `text` spells (RFC 3339 with its offset) as ms since 1970, rounded down.
+    Raises FilterSyntaxError with the entry's `path`.
+    """
     # imported late: only times need it, and a config that is read from files has loaded it already
     from overlay.units import parse_time
 

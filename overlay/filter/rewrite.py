@@ -75,7 +75,6 @@ def _(node: In) -> Node:
 
 
 def _key_item(item: Node) -> tuple[Any, Any]:
-    # equal numbers of different types are the same item; TRUE and 1 are not
     """Return a key that is equal for two items of an IN list exactly if they are the same item: 1
     and 1.0 are, TRUE and 1 are not.
     """
@@ -124,7 +123,9 @@ def _(node: Or) -> Node:
 
 
 def _join(node: And | Or, operands: Iterable[Node], absorbing: bool) -> Node:
-    """Return a simplified AND or OR. `absorbing`: the constant that decides the answer."""
+    """Return a simplified AND or OR. `absorbing`: the constant that decides the answer, False for
+    AND and True for OR.
+    """
     flat: dict[Node, None] = {}
     for operand in operands:
         flat |= dict.fromkeys(operand.operands if type(operand) is type(node) else (operand,))

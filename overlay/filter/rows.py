@@ -85,7 +85,9 @@ def trace(node: Node, message: Message, now: int) -> Iterator[Step]:
 
 @singledispatch
 def evaluate(node: Node, message: Message, now: int) -> Value:
-    """Return the value of `node` for a message (see message.py). `now`: ms since 1970."""
+    """Return the value of `node` for a message (see message.py); None is NULL, or unknown for a
+    condition. `now`: the value of UTC(), ms since 1970.
+    """
     raise TypeError(f"no rule for {type(node).__name__}")
 
 

@@ -78,7 +78,9 @@ def _find_line(text: str, at: int) -> tuple[int, int, int]:
 
 
 def _draw(line: str, at: int, size: int) -> str:
-    """Return the line with carets below at:at+size, indented; "" for an empty line."""
+    """Return two lines, indented: the line, cut around `at` to _ROOM characters, and carets below
+    at:at+size. "" for an empty line.
+    """
     if not line.strip():
         return ""
     start = max(0, min(at - _ROOM // 2, len(line) - _ROOM))

@@ -65,8 +65,9 @@ class FilterToken(NamedTuple):
 def read_tokens(text: str, limits: Limits) -> Iterator[FilterToken]:
     """Yield the tokens of an expression.
 
-    Raises Slip at the first position where no token begins, or if there are more tokens than
-    allowed.
+    Raises Slip for a text that is empty, too long or no Unicode, then at the first mistake that a
+    lexer can see, such as a character that begins no token, an unknown section or field, or more
+    tokens than `limits` allows.
     """
     _check_characters(text, limits)
     at = count = 0

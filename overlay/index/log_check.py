@@ -37,7 +37,8 @@ AT_ONCE = 8
 @dataclass(frozen=True, slots=True)
 class Glimpse:
     """What one small fetch has told of a partition: its log start offset (`first`), its last stable
-    offset (`end`), and the batch that holds the requested offset.
+    offset (`end`), and the position after the batch that holds the requested offset
+    (`log_position`).
     """
 
     first: int
@@ -50,8 +51,8 @@ class Glimpse:
 
 async def glimpse(client: AIOKafkaClient, source: TopicPartition, offset: int) -> Glimpse:
     """Fetch one batch, the one that holds `offset`, and return where it ends and the partition's
-    bounds. The broker answers at once, even if there is no such batch yet. The client has to know
-    the topic.
+    bounds. The broker answers at once, even if there is no such batch yet: then `log_position` is
+    `offset` itself, without epoch and CRC. The client has to know the topic.
 
     Raises KafkaError, in particular OffsetOutOfRangeError if the log neither holds the offset nor
     ends there.
@@ -67,7 +68,8 @@ async def glimpse_all(
     of their glimpses means nothing.
 
     A broker answers the requests of a connection one after the other. So a partition in `beside`
-    shares the request of another partition that the same broker leads. Raises as `glimpse`.
+    shares the request of another partition that the same broker leads. Raises KafkaError if one of
+    the partitions cannot be asked, as `glimpse` does.
     """
     leaders = {source: _find_leader(client, source) for source in offsets}
     asked = {source: {source: offset} for source, offset in offsets.items() if source not in beside}
@@ -114,12 +116,12 @@ async def check_log_position(
 ) -> None:
     """Fetch the batch before a log position again and compare its end, epoch and CRC with those
     that the position remembers. Return if they are equal or cannot be compared; raise SourceChanged
-    if the log is not the one that was read.
+    if they differ, or if the log now ends below the position.
 
     `bounds`: log start and high watermark. If the topic is compacted, the CRC is not compared:
-    compaction rewrites batches but keeps their borders and epochs. A position whose CRC is unknown,
-    or whose batch compaction or retention has removed, cannot be compared. Raises SourceUnavailable
-    too.
+    compaction rewrites batches but keeps their borders and epochs. If the position's CRC is
+    unknown, or if compaction or retention has removed the batch, nothing is compared. Raises
+    SourceUnavailable if the partition cannot be read. `stream`: its name, for the message.
     """
     first, end = bounds
     if log_position.position > end:

@@ -96,10 +96,11 @@ async def find_start(
 
     `ledger`: of a stream whose sequences are not offset + 1. `index`: the stream's chunks, as far
     as they are indexed. `created`: the high watermarks at the consumer's creation; if it is None,
-    those of now are used. `bounds`: what Kafka has said of the logs after that creation; None to
-    ask.
+    those of now are used. `bounds`: log start and last stable offset by partition, as Kafka told
+    them after that creation; None to ask Kafka.
 
-    Raises SourceChanged or SourceUnavailable.
+    Raises SourceUnavailable, and SourceChanged, also for by_start_sequence over several partitions
+    without a ledger.
     """
     index = index or Index(stream)
     bounds = bounds or await admin.find_bounds(sources)
@@ -160,8 +161,8 @@ async def find_replay_end(
 
 
 def _start_at(positions: Mapping[TopicPartition, int], ledger: Ledger | None) -> Start:
-    """Return a start at one position per partition. With a ledger the positions are also floors: by
-    sequence alone, an earlier record could come before them.
+    """Return a start at one position per partition. With a ledger the positions are also the
+    `floor`, below which nothing is delivered: a merge by sequence may begin at earlier records.
     """
     return Start(positions, floor={} if ledger is None else positions)
 
@@ -239,8 +240,12 @@ async def _find_last(
     ledger: Ledger | None,
 ) -> dict[TopicPartition, int]:
     """Return start positions by partition, such that the last record that matches the consumer's
-    subject filters is delivered first. If nothing matches, they are the ends. `bounds`: log start
-    and end of each partition.
+    subject filters is delivered first: the one with the highest sequence, or, of those without a
+    sequence yet, the one with the latest timestamp.
+
+    The other partitions start at their first sequence above it, or at their ends if it has no
+    sequence. If nothing matches, all start at their ends. `bounds`: log start and end of each
+    partition.
     """
     best: tuple[int, int, TopicPartition, int] | None = None  # sequence, timestamp, where
     for source, (first, end) in bounds.items():
@@ -320,9 +325,12 @@ async def run_search(
     step: Step = lambda done, size: None,
     fetcher: Fetcher | None = None,
 ) -> dict[str, int]:
-    """Run a search in a partition to its end, and return by subject the offset of its last record.
+    """Read what `search` asks for until it is over, and return by subject the offset of its last
+    record in the range of the search.
 
-    `end`: the offset after the range of the search. The others, and what is raised: as in `find_lasts`.
+    `wanted`: the patterns of the search. `end`: the offset after its range. `step`: called with the
+    offsets done in total and the bytes fetched since the last call. `fetcher`: by default one on
+    the connections of `client`. Raises SourceChanged or SourceUnavailable.
     """
     lasts: dict[str, int] = {}
 
@@ -357,7 +365,7 @@ async def _scan(
 ) -> None:
     """Read the range `part` of a partition. Call `note` with every slice of decoded records and the
     row numbers of the records with a subject that matches `wanted`, and `step` after each fetch
-    with the offsets read so far and the bytes of the fetch.
+    with the number of the range's offsets read so far and the bytes of that fetch.
 
     Corrupt batches are skipped here: the delivery that follows meets them again and applies the
     stream's `on_corrupt`.

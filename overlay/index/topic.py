@@ -37,7 +37,8 @@ log = get_logger(__name__)
 
 
 class Index:
-    """The chunks of a stream, and its ledger of sequences if it has one.
+    """The index of a stream in memory, as read from its index topic so far: the chunk headers of
+    each partition, and the ledger of sequences, empty if the stream has none.
 
     Not for two threads at once, except that `ledger` may be asked from any thread. Each index has a
     decoder of its own, so two indexes may be read in two threads.
@@ -66,8 +67,8 @@ class Index:
 
     @property
     def doubt(self) -> int:
-        """Return the offset of an unreadable record that may have given out sequences above all
-        known ones; -1 if there is none.
+        """Return the offset, in the index topic, of an unreadable record or batch that may have
+        given out sequences from `ledger.next_sequence` on; -1 if there is none.
         """
         sequence, offset = self._doubted
         return offset if sequence >= self.ledger.next_sequence else -1
@@ -166,8 +167,8 @@ class Index:
 
 
 def _group(block: Block, rows: Ints) -> Iterable[tuple[TopicPartition, Ints]]:
-    """Return the `rows` of a block of chunk headers by the topic and partition that the header
-    describes. Rows keep their order.
+    """Return the `rows` of a block of chunk headers, grouped by the partition that each header
+    describes: a pair (partition, its rows) for each. Rows keep their order.
     """
     groups: dict[TopicPartition, list[int]] = {}
     sizes, ends = block.heads["topic"].tolist(), block.at[:, 0].tolist()

@@ -49,9 +49,9 @@ class Arena:
         self.buf: Bytes = np.empty(self._size, np.uint8)
 
     def put(self, at: int, codec: int, data: Bytes) -> int | Fault:
-        """Decompress `data` to position `at`. Return the position after it, or a Fault (CODEC,
-        DECOMPRESS or TOO_LARGE). The bytes below `at` are kept, but `buf` may be another array
-        afterwards.
+        """Decompress `data` (copy it for Codec.NONE) to `buf` from `at` on. Return the position
+        after it, or a Fault (CODEC, DECOMPRESS or TOO_LARGE). The bytes below `at` are kept, but
+        `buf` may be another array afterwards.
         """
         if codec == Codec.NONE:
             return self._copy(at, data)
@@ -79,7 +79,9 @@ class Arena:
         return self.buf
 
     def trim(self) -> None:
-        """Replace a buffer that is beyond the limit. Call when its slice is not read any more."""
+        """Replace `buf` by a new array of the initial size if it is larger than the limit. Call when
+        its slice is not read any more.
+        """
         if self.buf.size > self.limit:
             self.buf = np.empty(self._size, np.uint8)
 

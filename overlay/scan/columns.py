@@ -89,7 +89,8 @@ def gather(buf: Bytes, at: Ints, size: Ints, type: str, origin: Origin = Origin.
     value is null if its size is below 0 or if its bytes do not spell the type; its state says
     which.
 
-    Raises KeyError for another type, and ValueError for strings of 2 GiB or more in total.
+    Raises KeyError for another type, and ValueError for a column of strings or binary values that
+    would take 2 GiB or more.
     """
     at, size = np.ascontiguousarray(at), np.ascontiguousarray(size)
     states = np.empty(size.size, np.uint8)

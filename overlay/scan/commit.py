@@ -45,8 +45,8 @@ def _marker(buf: Bytes, at: Int, end: Int) -> Int:
 @kernel
 def _judge(buf: Bytes, batches: Batches, sound: Flags, aborted: Ints, sight: Bytes) -> None:
     """Write the Sight of each batch to `sight`. A batch that is not `sound` (its CRC does not
-    match) is HIDDEN, and its bytes are not read. `aborted`: as in `judge`, in ascending order of
-    first offsets.
+    match) is HIDDEN, and its bytes are not read. `aborted`: pairs (producer id, first offset), in
+    ascending order of first offsets.
     """
     open_ids = np.empty(aborted.shape[0], np.int64)
     opened = 0

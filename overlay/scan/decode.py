@@ -77,7 +77,7 @@ class Decoder:
     once.
 
     `slice_bytes`: how many bytes of records make a slice, about. `arena`: may be shared by decoders
-    of which only one works at a time. `values`: the format of values that are not JSON.
+    of which only one works at a time. `values`: the format of the stream's values, None for JSON.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class Decoder:
 
         `aborted`: pairs (producer id, first offset) as the fetch response lists them;
         `committed=False` shows aborted records too. The next fetch continues at the `next_offset`
-        of what was yielded last. Yields nothing if `buf` has no complete batch that reaches
-        `position`.
+        of what was yielded last. Yields nothing if `buf` has neither a complete batch with offsets in
+        that range nor one that cannot be read.
         """
         found = split(buf)
         batches = found.batches
@@ -187,9 +187,10 @@ class Decoder:
     def _walk(
         self, buf: Bytes, batches: Batches, position: int, stop: int
     ) -> Generator[Records | Malformed, None, int]:
-        """Yield the records of these batches as one slice, and a Malformed for the first batch that
-        cannot be read. The generator's return value is how many batches are done, a malformed one
-        included; those after it are not read.
+        """Yield the records of these batches as one slice, or as several if their texts need much
+        room (`_cut`), then a Malformed for the first batch that cannot be read, if there is one.
+        The generator's return value is how many batches are done, a malformed one included; those
+        after it are not read.
         """
         counts = batches["count"].astype(np.int64)
         impossible = (counts < 0) | (counts * SMALLEST_RECORD > batches["data_end"] - batches["data_at"])
@@ -216,8 +217,9 @@ class Decoder:
         return done
 
     def _cut(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of the records low:high that make one slice each: all of them, or as many
-        as have room for their texts.
+        """Yield the ranges of the records low:high that make one slice each: one range, or several
+        if their values are not JSON and their texts may need more than TEXT_BYTES. A range has at
+        least one record.
         """
         first, filled = low, 0
         if self._extractor and high > low:
@@ -229,7 +231,10 @@ class Decoder:
         yield first, high
 
     def _records(self, buf: Bytes, low: int, high: int, next_offset: int, end: int = 0) -> Records:
-        """Return the records low:high of the slice in `buf`, whose bytes end at `end`."""
+        """Return the records low:high of those that were walked in `buf`, after the wanted paths of
+        their values were searched. `end`: where the records' bytes end; the texts of values that
+        are not JSON are written there.
+        """
         rows = slice(low, high)
         slot = self.plan.value_slot
         if self._extractor and high > low:

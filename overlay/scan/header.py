@@ -218,7 +218,7 @@ def _bound(buf: Bytes, batches: Batches) -> bool:
 
 
 def _read_integer(buf: Bytes, at: int, size: int) -> int:
-    """As `_integer`, without a kernel."""
+    """Return a signed big-endian integer of `size` bytes, without a kernel."""
     return int.from_bytes(buf[at : at + size].tobytes(), signed=True)
 
 

@@ -69,7 +69,7 @@ def make_plan(fields: Iterable[Field] = ()) -> Plan:
 
 
 def _pack(texts: Sequence[bytes]) -> tuple[Bytes, Ints]:
-    """Return texts end to end, and their boundaries."""
+    """Return texts end to end, and their boundaries, [texts + 1]: text i is at bounds[i]:bounds[i+1]."""
     return np.frombuffer(b"".join(texts), np.uint8), _ints(np.cumsum([0, *(len(text) for text in texts)]))
 
 

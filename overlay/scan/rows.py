@@ -107,7 +107,7 @@ def read_rows(
 ) -> Iterator[Row | Malformed]:
     """Yield the records with position <= offset < stop in order, and a Malformed for each batch
     that cannot be read, as `Decoder.decode` does with `committed=True`. `arena`: for decompression;
-    its limit is the largest batch that is read.
+    a compressed batch whose records exceed its limit is Malformed.
     """
     found = split(buf, find_batches)
     sound = matches(buf, found.batches).tolist()
@@ -141,7 +141,9 @@ class _Transactions:
         self._open: list[int] = []
 
     def judge(self, buf: Bytes, batch: _Batch) -> bool | Fault:
-        """Return whether the batch may be seen, Fault.CONTROL for a marker that cannot be read."""
+        """Return whether the batch may be seen, Fault.CONTROL for a marker that cannot be read.
+        Call for each batch of a fetch, in order.
+        """
         while self._left and self._left[-1][0] <= batch.last_offset:
             self._open.append(self._left.pop()[1])
         if not batch.attributes & CONTROL:
@@ -158,7 +160,9 @@ class _Transactions:
 
 
 def _read_marker(data: memoryview, at: int) -> int:
-    """Return the type of the control record at `at`. Raises _Unreadable."""
+    """Return the type of the control record at `at`: 0 abort, 1 commit, others are internal to the
+    broker. Raises _Unreadable.
+    """
     length, at = _read_varint(data, at, len(data), _INT32_BITS)
     if length < 0 or at + length > len(data):
         raise _Unreadable
@@ -252,5 +256,5 @@ def _read_varint(data: bytes | memoryview, at: int, end: int, bits: int) -> tupl
 
 
 def _wrap(number: int) -> int:
-    """Return a number as the int64 that arithmetic with 64 bits makes of it."""
+    """Return a number of any size as an int64, by its lowest 64 bits, as an overflow leaves it."""
     return (number + (1 << 63) & _WORD) - (1 << 63)

@@ -44,15 +44,20 @@ class Encoding(enum.IntEnum):
 
 
 class Extractor(Protocol):
-    """Finds the fields of one plan in values of one format."""
+    """Finds the fields of one plan in values of one format, and writes each as a JSON text."""
 
     def find_room(self, sizes: Ints) -> Ints:
-        """Return how many bytes `extract` writes at most for each of these sizes of values."""
+        """Return how many bytes `extract` writes at most for a value of each of these sizes (bytes;
+        below 0: no value).
+        """
 
     def extract(self, buf: Bytes, at: Ints, size: Ints, value_slot: int, low: int, high: int, end: int) -> None:
-        """Write place and size of each path's JSON text as scan/json/search.py does, for the records
-        low:high. The texts are written to `buf` from `end` on. Raises nothing, whatever the bytes
-        are.
+        """Search the values of the records low:high, and write for each wanted path a JSON text to
+        `buf`, from `end` on, where it begins to `at`, and its bytes to `size`. `at` and `size` are
+        [fields, records]; row `value_slot` has the place of the value, and is read.
+
+        For a path without a text, the size is MISSING, MALFORMED or UNDECODED. `buf` must have the
+        bytes of `find_room`. Raises nothing, whatever the bytes are.
         """
 
 

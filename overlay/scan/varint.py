@@ -18,8 +18,8 @@ LOST = 1 << 62
 
 @kernel(inline="always")
 def read_varint(buf: Bytes, pos: Int, end: Int) -> tuple[Int, Int]:
-    """Read an int32 varint at `pos`. Return (value, next position), or (0, LOST) if it passes `end`
-    or has more than 5 bytes.
+    """Read a zigzag varint (int32) at `pos`. Return (value, next position), or (0, LOST) if it
+    passes `end` or has more than 5 bytes.
     """
     if pos < end and buf[np.uintp(pos)] < 0x80:  # most fields of most records are one byte
         raw = np.int64(buf[np.uintp(pos)])
@@ -29,8 +29,8 @@ def read_varint(buf: Bytes, pos: Int, end: Int) -> tuple[Int, Int]:
 
 @kernel
 def read_long(buf: Bytes, pos: Int, end: Int, bits: Int) -> tuple[Int, Int]:
-    """Read a varint of up to `bits` / 7 bytes at `pos`. Return (value, next position), or (0, LOST)
-    if it is longer or passes `end`. `bits`: 35 for int32, 70 for int64.
+    """Read a zigzag varint of up to `bits` / 7 bytes at `pos`. Return (value, next position), or
+    (0, LOST) if it is longer or passes `end`. `bits`: 35 for int32, 70 for int64.
     """
     raw = np.uint64(0)
     shift = 0
@@ -56,8 +56,8 @@ def skip(pos: Int, size: Int) -> Int:
 
 @kernel
 def write_varint(out: Bytes, pos: Int, value: Int) -> Int:
-    """Write `value` at `pos` and return the next position. The caller has made sure of room (10
-    bytes).
+    """Write `value` as a zigzag varint to `out` at `pos`, and return the next position. The caller
+    has made sure of room (10 bytes).
     """
     raw = np.uint64((value << 1) ^ (value >> 63))
     while raw >= np.uint64(0x80):

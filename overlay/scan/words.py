@@ -25,7 +25,9 @@ _ORDINALS = np.uint64(0x0001020304050607)  # byte k from the top is k
 
 @kernel(forceinline=True)
 def load(buf: Bytes, pos: Int) -> np.uint64:
-    """Return the eight bytes at `pos`; the caller has made sure that they exist."""
+    """Return the eight bytes at `pos` as a word whose lowest byte is the first; the caller has made
+    sure that they exist.
+    """
     at = np.uintp(pos)
     return (
         np.uint64(buf[at])
@@ -41,8 +43,8 @@ def load(buf: Bytes, pos: Int) -> np.uint64:
 
 @kernel(forceinline=True)
 def _find_first(tops: np.uint64) -> Int:
-    """Return the number of the first byte whose top bit is set; there is one, and no other bits are
-    set.
+    """Return the number, from 0 at the lowest, of the first byte of a word whose top bit is set.
+    There is such a byte, and no other bits of the word are set.
     """
     first = (tops & (~tops + np.uint64(1))) >> np.uint64(7)
     return np.int64((first * _ORDINALS) >> np.uint64(56))
@@ -50,7 +52,9 @@ def _find_first(tops: np.uint64) -> Int:
 
 @kernel(forceinline=True)
 def find_quote(buf: Bytes, pos: Int, end: Int) -> Int:
-    """Return the position of the first quote or backslash from `pos` on; `end` if there is none."""
+    """Return the position of the first double quote or backslash from `pos` on; `end` if there is
+    none before it.
+    """
     while pos + WORD <= end:
         word = load(buf, pos)
         quote = word ^ _QUOTES

@@ -55,8 +55,8 @@ class Program:
     run: Callable[[Evaluation], Value]
 
     def __call__(self, columns: Mapping[Key, pa.Array], rows: int, now: int) -> pa.BooleanArray:
-        """Return the filter's answer for each row; null is unknown. `now`: ms since 1970.
-        `columns`, `rows`: as in Evaluation.
+        """Return the filter's answer for each row of a batch; null is unknown. `columns`: arrays of
+        `rows` values each; missing fields are left out. `now`: ms since 1970.
 
         To run several filters on one batch, use Evaluation.
         """
@@ -110,7 +110,8 @@ class Evaluation:
 
     def load(self, key: Key) -> Vector | None:
         """Return a column as a vector; None if it is missing, or of an Arrow type that filters read
-        as NULL. `header.priority` is never None, and has its default value in rows without one.
+        as NULL. `header.priority` is never None: rows without one have its default value, or are in
+        doubt if the column is not of integers.
         """
         if key in self._loaded:
             return self._loaded[key]

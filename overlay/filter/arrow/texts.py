@@ -21,7 +21,9 @@ _WIDE = 8
 
 
 def matches(pattern: LikePattern, value: Value) -> Value:
-    """Return whether the strings match; unknown for values that are no string or not UTF-8."""
+    """Return for each row whether its string matches the pattern; unknown for values that are no
+    string or not UTF-8.
+    """
     if isinstance(value, bytes):
         return pattern.matches(value)
     if not isinstance(value, Vector) or value.kind is not Kind.TEXT:

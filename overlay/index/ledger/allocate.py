@@ -80,8 +80,8 @@ def extend(source: TopicPartition, cut: LogPosition) -> LedgerEntry:
     each offset of `source` below the cut the sequence offset + 1.
 
     `source` must be the only partition whose records had sequences, and no record from the cut on
-    may have been delivered. With a cut at 0 the run is empty, a restart, so that the ledger exists;
-    this uses up sequence 1.
+    may have been delivered. With a cut at 0 the entry has no offsets: it only makes the ledger
+    exist, and uses up sequence 1.
     """
     return LedgerEntry((LedgerRun(*source, 0, cut.position, 1, cut.epoch, cut.crc),))
 

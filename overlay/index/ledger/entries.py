@@ -172,7 +172,7 @@ class LedgerEntries:
 
 
 def encode_key(stream: str, first_sequence: int) -> bytes:
-    """Return the key of a ledger record."""
+    """Return the key of the ledger record of an entry that begins with sequence `first_sequence`."""
     return f"run {stream} {first_sequence}".encode()
 
 
@@ -201,7 +201,9 @@ def encode(stream: str, round: LedgerEntry) -> tuple[bytes, bytes]:
 
 
 def decode(value: bytes | None) -> LedgerEntry | Foreign:
-    """Return the ledger entry that a value holds, or Foreign with the reason if it holds none."""
+    """Return the ledger entry that a record's value holds, or Foreign with the reason if it holds
+    none (also for None, a record without a value).
+    """
     rounds = parse_values([value])
     return Foreign.of(rounds.flaws[0]) if rounds.flaws[0] else read_round(rounds, 0)
 
@@ -221,8 +223,8 @@ def read_round(rounds: LedgerEntries, row: int) -> LedgerEntry:
 
 
 def parse_values(values: Sequence[bytes | None]) -> LedgerEntries:
-    """Read ledger values that are Python bytes, None for a record without a value. The result is
-    that of `parse`.
+    """Read ledger values that are Python bytes, None for a record without a value. A value that
+    cannot be read gets a flaw, and nothing raises.
     """
     return parse(*lay_out(values))
 

@@ -43,7 +43,7 @@ _NO_LOCK = nullcontext()
 
 
 class Refusal(enum.IntEnum):
-    """Why a ledger entry was skipped."""
+    """Why a ledger entry was not taken in; NONE (0) if it was."""
 
     NONE = 0
     SEQUENCES = 1
@@ -57,8 +57,9 @@ class Refusal(enum.IntEnum):
 class Ledger:
     """The sequences of a stream's records, by partition and offset.
 
-    `lock`: held while entries are taken in and while the ledger is asked, so that two threads may
-    use it. A copy has no lock.
+    `lock`: held while entries are taken in, while sequences or offsets are looked up, and in
+    `drop`, so that two threads may do so. `next_sequence`, `standing`, `end_of` and
+    `log_position_of` read without it. A copy has no lock.
     """
 
     def __init__(self, page_rows: int = PAGE_ROWS, lock: AbstractContextManager[object] = _NO_LOCK) -> None:

@@ -41,8 +41,10 @@ _POS, _COUNT_AT, _CODE, _COUNT, _SEQUENCE, _LEFT, _PAGES = range(7)
 
 
 class Pages:
-    """Packed ledger rows. Not for two threads at once. Partitions are codes from 0 on; call
-    `enlist` for new ones.
+    """The rows of a stream's ledger, packed. A row gives `count` offsets of a partition, from
+    first_offset on, as many sequences, from first_sequence on.
+
+    Not for two threads at once. Partitions are codes from 0 on; call `enlist` for new ones.
     """
 
     def __init__(self, page_rows: int = PAGE_ROWS) -> None:
@@ -138,8 +140,9 @@ class Pages:
             self._keep(kept)
 
     def find_sequences(self, code: int, offsets: Ints) -> Ints:
-        """Return the sequence of each offset of a partition, 0 if it has none, in the order of
-        `offsets`. Descending offsets cost a sort.
+        """Return the sequence of each of the `offsets` of a partition, in their order; 0 for an
+        offset that has none or that `forget` has hidden. `code`: of the partition. Descending
+        offsets cost a sort.
         """
         out = np.zeros(offsets.size, np.int64)
         if not _find_sequences(*self._shelf, code, self._lows[code], offsets, out):
@@ -150,8 +153,8 @@ class Pages:
         return out
 
     def find_sequence(self, code: int, offset: int) -> int:
-        """Return the sequence of a partition's first offset, from `offset` on, that has one; 0 if
-        there is none. `code`: of the partition.
+        """Return the sequence of a partition's first offset, from `offset` on, that has one and is
+        not hidden (`forget`); 0 if there is none. `code`: of the partition.
         """
         start = max(offset, int(self._lows[code]))
         page = max(int(np.searchsorted(self._marks[: self._used, code], start, side="right")) - 1, 0)
@@ -159,8 +162,8 @@ class Pages:
         return int(first_sequence + max(start - first_offset, 0)) if first_sequence else 0
 
     def find_offset(self, code: int, sequence: int) -> int:
-        """Return the lowest offset of a partition whose sequence is at or above `sequence`, -1 if
-        there is none. `code`: of the partition.
+        """Return the lowest offset of a partition that is not hidden (`forget`) and whose sequence
+        is at or above `sequence`; -1 if there is none. `code`: of the partition.
         """
         low = int(self._lows[code])
         first_offset, first_sequence = _find_row(*self._shelf, code, self._find_page(sequence), low, sequence)
@@ -392,8 +395,9 @@ def _find_sequences(
 def _find_row(
     data: Bytes, at: Ints, sequences: Ints, marks: Ints, code: Int, page: Int, offset: Int, sequence: Int
 ) -> tuple[Int, Int]:
-    """Return (first offset, first sequence) of the partition's first row, from page `page` on, that
-    ends above both `offset` and `sequence`; (0, 0) if there is none.
+    """Return (first offset, first sequence) of the partition's first row, from page `page` on,
+    whose last offset is at or above `offset` and whose last sequence is at or above `sequence`;
+    (0, 0) if there is none.
     """
     for i in range(page, sequences.size):
         tip = marks[i, code]

@@ -40,7 +40,9 @@ class Ahead:
 
     count: int
     is_exact: bool
-    """Whether the topic still has all records that the headers counted."""
+    """Whether `count` is exact, as far as headers tell: no offset of the counted chunks was missing
+    when they were sealed.
+    """
     is_whole: bool
     """Whether headers count all of the range; if not, there are gaps."""
 

@@ -61,8 +61,9 @@ def count_by_subject(
 ) -> SubjectTally:
     """Count the records with first <= offset < end by subject, by chunk headers alone.
 
-    `conditions`: all that the records have to pass, with `patterns` as its condition on subjects;
-    any of them. `compacted`: whether the topic is compacted now.
+    `conditions`: all that a record has to pass; its condition on subjects is that one of `patterns`
+    matches. `compacted`: whether the topic is compacted now. If so, headers only rule chunks out,
+    and `counts` of the result is empty.
     """
     low = int(np.searchsorted(chunks.next_offset, first, side="right"))
     high = max(int(np.searchsorted(chunks.first_offset, end)), low)

@@ -2,8 +2,8 @@
 subject.
 
 Subjects repeat from chunk to chunk, so each is kept once and chunks hold its number. Beyond LIMIT
-distinct subjects, a chunk with new ones is kept without its counts, and readers treat them as
-unknown. So memory is bounded for any topic.
+distinct subjects, chunks are kept without their counts, and readers treat them as unknown. So
+memory is bounded for any topic.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Choice:
 
 class Counts:
     """Counts of records by subject, for many chunks: a row per chunk. If the counts of a chunk are
-    unknown, its row is empty; `add` returns which rows these are.
+    unknown, its row is empty; `add` returns a flag per row, True for known counts.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -60,9 +60,9 @@ class Counts:
         """Append a row for each of some chunk headers, and return for each whether its counts are
         known.
 
-        `rows`: row numbers in `block`. `wanted`: one flag per row, False for counts that must not
-        be used. The counts of a row are unknown if the row is not wanted, or if the table of
-        distinct subjects is full.
+        `rows`: numbers of the headers' rows in `block`. `wanted`: one flag per header, False for
+        counts that must not be used. The counts of a header are unknown if it is not wanted, if the
+        table of distinct subjects was full before the call, or if its subjects do not all fit.
         """
         known = wanted & (len(self._subjects.subjects) < self._limit)
         sizes = np.where(known, block.heads["subjects"][rows], 0).astype(np.int64)
@@ -94,7 +94,9 @@ class Counts:
 
     @property
     def subjects(self) -> Sequence[str]:
-        """Return the subject of each number. The list only grows."""
+        """Return the distinct subjects of all rows; a subject's index is its number. The list only
+        grows.
+        """
         return self._subjects.subjects
 
     def count(self, wanted: Flags, first: int, after: int) -> Ints:

@@ -206,10 +206,11 @@ class LastPerSubject:
 
 
 def find_lows(positions: Mapping[TopicPartition, int], ledger: Ledger) -> dict[TopicPartition, int]:
-    """Return the offset in each partition from which on it has to be searched.
+    """Return for each partition the offset from which on it has to be searched. `positions`: the
+    consumer's next offset in each partition.
 
-    That is the first offset whose sequence is at or above the consumer's next sequence, and at most
-    its position. The next sequence is the lowest that the consumer may not have been given yet.
+    The consumer's next sequence is the lowest one at its positions. A partition is searched from
+    its first offset with this sequence or a higher one, but not from beyond the position.
     """
     place = min(ledger.sequence_from(source, position) for source, position in positions.items())
     lows = ledger.positions_at(place)
@@ -292,8 +293,8 @@ def _weigh(chunks: Chunks, low: int, high: int, bounds: Ints) -> Ints:
 
 def _cut_holes(begins: Ints, ends: Ints, first: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield (first offset, next offset) of pieces of the ranges within first..end that no chunk
-    covers. The newest piece of a range has NEWEST offsets, each older one twice as many. `begins`,
-    `ends`: of the chunks.
+    covers: ranges in offset order, the pieces of each newest first. The newest piece of a range has
+    NEWEST offsets, each older one twice as many. `begins`, `ends`: of the chunks.
     """
     lows, highs = np.append(first, ends), np.append(begins, end)
     for hole in np.flatnonzero(lows < highs).tolist():

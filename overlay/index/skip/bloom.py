@@ -72,8 +72,8 @@ def predict(terms: int, size: int, hashes: int) -> float:
 
 
 def choose_size(terms: int, size: int | Literal["auto"] = "auto") -> int:
-    """Return the size in bytes of a filter for this many terms. If a size is given, `terms` does
-    not count: it is rounded down to a power of two.
+    """Return the size in bytes of a filter for this many terms: a power of two. If `size` is a
+    number of bytes, the result is `size` rounded down to a power of two, and `terms` does not count.
     """
     if size == "auto":
         needed = math.ceil(terms * _BITS_PER_TERM / 8)
@@ -92,8 +92,8 @@ def limit_terms(size: int | Literal["auto"]) -> int:
 
 
 def make(hashes: Hashes, size: int | Literal["auto"] = "auto") -> Bloom:
-    """Return the filter of these terms, which are distinct. `size` in bytes. NONE if it would be so
-    full that it rules out too little.
+    """Return a new filter that holds these terms, which must be distinct. `size`: of the filter, in
+    bytes. NONE if more than half of all absent terms (USELESS) would pass it.
     """
     room = choose_size(len(hashes), size)
     k = choose_hashes(len(hashes), room)

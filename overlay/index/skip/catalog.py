@@ -37,7 +37,7 @@ _BY_BYTES = (FieldKind.HEADER, FieldKind.KEY)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What chunk headers know of one column. The defaults: nothing."""
+    """What chunk headers know of one column of a filter; nothing by default."""
 
     name: str = ""
     """The name under `index` in the stream's file."""

@@ -23,7 +23,9 @@ NO_TIME = -1
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of one chunk. Offsets: first_offset <= offset < next_offset."""
+    """The header of one chunk: what is known, without reading them, of the records of a partition
+    with first_offset <= offset < next_offset.
+    """
 
     topic: str
     partition: int

@@ -136,7 +136,7 @@ class Chunks:
 
     @property
     def crc(self) -> Ints:
-        """CRC of that batch, -1 if unknown."""
+        """CRC of the last batch of each chunk, -1 if unknown."""
         return self._column("crc")
 
     @property
@@ -234,7 +234,7 @@ class Chunks:
         """Return for each chunk low <= row < high how many records have a subject that `choice` has
         chosen; 0 if unknown. By default the chunks up to the last one.
 
-        Use a `choice` for these chunks only.
+        Use a `choice` with one Chunks object only: it remembers that object's subjects by number.
         """
         rows = self._first + low, self._end if high is None else self._first + high
         return self._counts.count(choice.learn(self._counts.subjects), *rows)

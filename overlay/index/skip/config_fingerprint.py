@@ -60,8 +60,9 @@ def _describe(stream: StreamConfig, name: str) -> tuple[str, ...]:
 
 
 def _describe_values(stream: StreamConfig, templates: Iterable[str | None]) -> Iterator[str]:
-    """Yield the format of the values with its schemas, if a template reads fields of values of
-    another format than JSON: they decide what such a field is.
+    """Yield one text, the `values` section of the stream (format and schemas) as JSON, if one of
+    the templates reads a field of values that are not JSON: the schemas decide what it is. Yield
+    nothing otherwise.
     """
     fields = (part for text in templates for part in parse_template(text or ""))
     is_read = any(not isinstance(part, str) and part.kind is FieldKind.VALUE for part in fields)

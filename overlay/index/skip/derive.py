@@ -68,8 +68,9 @@ def derive_subjects(stream: StreamConfig, patterns: Sequence[Pattern]) -> Probe:
 
 def derive_values(values: Values | None) -> Probe:
     """Return the probe of the condition that a record's filter value is wanted, or that it has none
-    and those records are wanted. It is Everything for None, and Unsure for more values than a Bloom
-    filter is asked for.
+    and those records are wanted. It is Everything for None. If filter values are the subjects, it
+    is SubjectIs (Nothing without a possible subject). Otherwise it asks for terms, and is Unsure
+    for more than MOST_TERMS of them.
     """
     if values is None:
         return Everything()

@@ -159,7 +159,7 @@ TERMS_AT, ZONES_AT, COUNTS_AT, TEXTS_AT, BLOOM_AT = range(5)
 
 
 def encode_key(topic: str, partition: int, first_offset: int) -> bytes:
-    """Return the key of a chunk's record."""
+    """Return the key, in the index topic, of the header of the chunk that begins at `first_offset`."""
     return f"chunk {topic} {partition} {first_offset}".encode()
 
 
@@ -170,8 +170,8 @@ def decode_key(key: bytes) -> tuple[str, int, int] | None:
 
 
 def encode(header: Header) -> tuple[bytes, bytes]:
-    """Return key and value of a chunk's record. Raises ValueError if it counts more than
-    MAX_SUBJECTS subjects.
+    """Return key and value of a chunk header's record in the index topic. Raises ValueError if the
+    header counts more than MAX_SUBJECTS subjects.
     """
     topic = header.topic.encode()
     subjects = None if header.subjects is None else {text.encode(): n for text, n in header.subjects.items()}
@@ -221,14 +221,16 @@ def _encode_bound(bound: int | float, type: str) -> np.void:
 
 
 def decode(value: bytes | None) -> Header | Foreign:
-    """Return the header that a value holds, or Foreign with the reason if it holds none."""
+    """Return the chunk header that a record's value holds, or Foreign with the reason if it holds
+    none (also for None, a record without a value).
+    """
     block = parse_values([value])
     return Foreign.of(block.flaws[0]) if block.flaws[0] else read_header(block, 0)
 
 
 def parse_values(values: Sequence[bytes | None]) -> Block:
-    """Read chunk headers from values that are Python bytes, None for a record without a value. The
-    result is that of `parse`.
+    """Read chunk headers from values that are Python bytes, None for a record without a value. A
+    value that cannot be read gets a flaw, and nothing raises.
     """
     return parse(*lay_out(values))
 
@@ -394,8 +396,9 @@ def _agree(head: _Head) -> Bool:
 @kernel
 def _place(buf: Bytes, at: Ints, size: Ints, heads: Structs, parts: Ints, flaws: Bytes) -> None:
     """Write to `parts` where the five parts of each value begin in `buf` (TERMS_AT to BLOOM_AT).
-    Set the flaw SIZES if they do not fill the value exactly, FIGURES if numbers contradict each
-    other.
+    Set the flaw SIZES if they do not fill the value exactly, FIGURES if numbers are out of range or
+    contradict each other, or if a zone has an unknown type or flag. Values with a flaw are passed
+    over.
     """
     for i in range(at.size):
         if flaws[i]:

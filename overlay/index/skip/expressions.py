@@ -179,8 +179,8 @@ class _Rules:
 
     def refuse_nulls(self, node: Node, said: Container[str] = ()) -> Probe:
         """Return a probe that refuses chunks in which a column of the node is NULL in every record,
-        if that makes the node unknown. It never says ALL. `said`: names of zones that another probe
-        has asked about NULL.
+        if that makes the node unknown. It asks only about columns with a zone, and never says ALL.
+        `said`: names of properties to leave out, since another probe asks their zones about NULL.
         """
         names = {column: self.catalog[column].name for column in _find_strict(node) if self.catalog[column].has_zone}
         return implied(all_of(self.is_there(column) for column, name in names.items() if name not in said))
@@ -208,7 +208,7 @@ class _Rules:
 
     def derive_comparison(self, operator: Compare, left: Node, right: Node) -> Probe:
         """Return the probe of `left operator right`, if it can be rearranged to a column and a
-        value; else Unsure.
+        value; else Unsure. It is Nothing if that value is a constant NULL.
         """
         if is_fixed(left):
             left, right, operator = right, left, MIRRORED[operator]
@@ -248,8 +248,9 @@ class _Rules:
         return Unsure()
 
     def compare(self, column: Column, operator: Compare, value: Constant) -> Probe:
-        """Return the probe of `column operator value`, for a constant that is not NULL and may be
-        of another family (number, text, boolean) than the column.
+        """Return the probe of `column operator value`, for a constant that is not NULL. If it is of
+        another family (number, text, boolean) than the column, `<>` is true of each record in which
+        the column is not NULL, and any other operator of none.
         """
         family = find_family(Literal(value))
         if family is not FAMILIES[column.type]:
@@ -348,8 +349,8 @@ class _Rules:
     def match(self, column: Column, pattern: like.LikePattern, negated: bool) -> Probe:
         """Return the probe of `column LIKE pattern` (NOT LIKE if `negated`), by which a chunk's
         header tells that no record passes, that some may, or that all do. Only a pattern's
-        beginning counts, so `%x` refuses only chunks without a value. For a column that is not text
-        no record passes.
+        beginning counts, so `%x` refuses only chunks without a value. For a `binary` column it
+        never tells that all pass. For a column that is not text no record passes.
         """
         if FAMILIES[column.type] is not Family.TEXT:
             return Nothing()

@@ -161,8 +161,8 @@ def begin_with(head: bytes) -> Meant:
 
 def is_like(pattern: LikePattern) -> Meant:
     """Return which texts a LIKE pattern matches, as intervals of text keys. Only the beginning of
-    the pattern, up to its first wildcard, counts. The result is exact for short patterns such as
-    `abc` and `abc%`; for others `sure` is empty.
+    the pattern, up to its first wildcard, counts. The result is exact for patterns such as `abc`
+    and `abc%` with at most KEY_TEXT bytes beside the `%`; for others `sure` is empty.
     """
     if pattern.shape is Shape.EXACT:
         return _compare_text(Compare.EQ, pattern.head)

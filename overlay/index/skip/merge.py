@@ -30,8 +30,9 @@ LIMIT = 2 * bloom.TARGET
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A header made of several, and all of these, which it replaces in the index topic
-    (`replaced`). It has the key of the first one; the records of the others are to be deleted.
+    """A header made of those of several neighbouring chunks (`header`), and these, the first one
+    included (`replaced`). In the index topic it has the key of the first one, and so replaces its
+    record; the records of the others are to be deleted.
     """
 
     header: Header

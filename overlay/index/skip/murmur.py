@@ -64,8 +64,8 @@ def _end(
 
 @kernel
 def hash128(buf: Bytes, pos: Int, size: Int, seed: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Return the two words of the hash of the `size` bytes buf[pos : pos + size]. `seed`: below
-    2**32.
+    """Return the two words of the MurmurHash3 x64_128 of the `size` bytes buf[pos : pos + size].
+    `seed`: below 2**32.
     """
     h1, h2 = seed, seed
     left = size
@@ -82,5 +82,7 @@ def hash128(buf: Bytes, pos: Int, size: Int, seed: np.uint64) -> tuple[np.uint64
 
 @kernel
 def hash_short(first: np.uint64, second: np.uint64, size: Int, seed: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Return hash128 of at most 15 bytes, given as two little-endian words padded with zeros."""
+    """Return what hash128 returns for `size` bytes, at most 15, which are passed as two
+    little-endian words padded with zeros.
+    """
     return _end(seed, seed, first, second, size, size)

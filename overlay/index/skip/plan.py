@@ -78,7 +78,8 @@ class Saving(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """The ranges of a partition to read, in order and without overlap. It does not follow the
-    index: make a new one when chunks were added. `residual`: as in Span, by range.
+    index: make a new one when chunks were added. `residual`: by range, the parts of the conditions
+    that its records still have to be tested for (bits of Part).
     """
 
     first_offset: Ints
@@ -141,7 +142,7 @@ def plan(answers: Answers, chunks: Chunks, start: int = 0, stop: int = OPEN_END,
 
 def weigh(chunks: Chunks, first: Ints, after: Ints) -> Ints:
     """Return for each range first[i] <= offset < after[i] the bytes in the log of the chunks that
-    it touches; -1 if some of its offsets have no header.
+    it touches, whole; -1 if these have fewer offsets than the range, so that headers are missing.
 
     `first` and `after` must not fall from one i to the next.
     """
@@ -203,8 +204,9 @@ def _find_runs(
 
 @kernel
 def _join(runs: Ints, residual: Bytes, bridge: int, small: int, most: int) -> tuple[int, Ints, Ints]:
-    """Join runs to spans. Gaps between them up to `bridge` bytes are read too; a run up to `small`
-    bytes may get a neighbour's residual; no span gets more than `most` bytes by joining.
+    """Join the runs that are to be read to spans. `runs`, `residual`: as `_find_runs` returns them.
+    Gaps (runs not to be read) of up to `bridge` bytes between two spans are read too; a run of up
+    to `small` bytes may get a neighbour's residual; no span gets more than `most` bytes by joining.
 
     Return how many spans there are; an array with the rows first offset, next offset and residual;
     and the numbers of Saving.

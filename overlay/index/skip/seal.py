@@ -78,9 +78,9 @@ class Sealer:
         return full
 
     def _find_end(self, ends: Ints, sizes: Ints, row: int, first: int) -> int:
-        """Return the number of the batch with which the growing chunk is full; the number of
-        batches if none fills it. `ends`, `sizes`: records and bytes up to the end of each batch.
-        The chunk takes the slice's records from `row` on and batches from `first` on.
+        """Return the index, in `ends` and `sizes`, of the batch with which the growing chunk is
+        full; their length if none fills it. `ends`, `sizes`: the slice's records and bytes up to
+        the end of each batch. The chunk takes its records from `row` on and batches from `first` on.
         """
         index, draft = self._contents.index, self._draft
         before = int(sizes[first - 1]) if first else 0
@@ -94,9 +94,9 @@ class Sealer:
         return self._draft.since is not None
 
     def age(self, now: int) -> list[Header]:
-        """Return the header of the growing chunk if its oldest record that no returned header
-        covers came chunk_age ago or earlier, else nothing. The chunk goes on growing. `now`: ms
-        since 1970.
+        """Return the header of the growing chunk, in a list, if its oldest record that no returned
+        header covers came chunk_age ago or earlier; an empty list otherwise, and while a batch is
+        partly consumed. The chunk goes on growing. `now`: ms since 1970.
         """
         since = self._draft.since
         if since is None or now - since < self._contents.index.chunk_age // _NS_PER_MS:
@@ -153,8 +153,8 @@ class _Draft:
         return _Draft(self._contents, first_offset, self._subject_counts, self._terms)
 
     def add(self, piece: Addressed, vocabulary: Vocabulary, low: int, high: int, batches: Batches, now: int) -> None:
-        """Add records low:high of a slice, and the batches that end with them. `now`: when they
-        arrived, ms since 1970.
+        """Add records low:high of a slice, and `batches`: those of the fetch that end within the
+        chunk and were not added yet. `now`: when the records arrived, ms since 1970.
         """
         if high > low:
             self.since = now if self.since is None else self.since
@@ -197,8 +197,9 @@ def _measure(
     """Find the batches that end at offsets from `position` to `after` - 1. Return the number of the
     first one, that after the last one, and whether no batch is cut by `after`.
 
-    For these, write to `ends` how many of the slice's records (with `offsets`) there are up to the
-    end of each, and to `sizes` the bytes of the log.
+    Write to `ends`, at the number of each of these batches, how many of the slice's records (with
+    `offsets`) there are up to its end, and to `sizes` the bytes in the log from the first of these
+    batches to its end.
     """
     low = 0
     while low < last.size and last[low] < position:

@@ -174,8 +174,9 @@ def _number(hashes: Hashes, table: Int32s, known: Hashes, count: int, out: Int32
 
 @kernel
 def _pick(groups: Int32s, starts: Ints, numbers: Int32s, marks: Flags, picked: Int32s) -> int:
-    """Write the numbers of all groups to `picked`, each once, and return how many there are.
-    `marks` (one flag per number) are all clear before and after.
+    """Write the numbers numbers[starts[g] : starts[g + 1]] of all g in `groups` to `picked`, each
+    once, and return how many there are. `picked` has room for one more. `marks` (one flag per
+    number) are all clear before and after.
     """
     count = 0
     for group in groups:

@@ -162,7 +162,7 @@ def canonical_doubles(values: Doubles) -> Words:
 
 
 def as_hashes(*terms: Term) -> Hashes:
-    """Return terms as an array for kernels."""
+    """Return the hashes of terms as an array, uint64 [terms, 2]."""
     return np.array([(term.h1, term.h2) for term in terms], np.uint64).reshape(-1, 2)
 
 

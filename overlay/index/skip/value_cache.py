@@ -242,9 +242,9 @@ def _list_values(
 
 @kernel
 def _sift(values: int, places: UInt16s, lines: Words, words: Words, keys: Words, rows: Ints) -> int:
-    """Keep those of the listed records whose value is new to the chunk: their numbers in `rows`,
-    and in keys[:, 0] where the value's line begins in `lines`, 0 for a long value. Return how many
-    are kept.
+    """Keep those of the listed records (`values` many) whose value is new to the chunk or too long
+    for a line: their numbers in `rows`, and in keys[:, 0] where the value's line begins in `lines`,
+    0 for a long value. Return how many are kept.
     """
     touched = np.uint64(0)
     for i in range(values):

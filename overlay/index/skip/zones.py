@@ -64,8 +64,8 @@ class Zone:
 
 
 def text_key(text: bytes) -> int:
-    """Return the key of a text. If a <= b, so are their keys; texts up to KEY_TEXT bytes have the
-    same key only if they are equal.
+    """Return the key of a text, a whole number below 2**128. If one text is below another, its key
+    is not above the other's. Texts up to KEY_TEXT bytes have a key that no other text has.
     """
     return int.from_bytes(text[:KEY_TEXT].ljust(KEY_TEXT, b"\0") + bytes([min(len(text), KEY_TEXT + 1)]), "big")
 

@@ -106,7 +106,9 @@ class Program:
     longest: int
 
     def find_room(self, sizes: Ints) -> Ints:
-        """Return how many bytes the texts of a value have at most, for each of these sizes."""
+        """Return how many bytes the texts of all answers have at most together, for a value of each
+        of these sizes (bytes; below 0: no value).
+        """
         sizes, count = sizes.clip(0), self.slots.size
         # no two paths read the same bytes as a string, of which an escape makes twice as many
         return np.minimum(sizes * self.swell, sizes * 2 + count * self.longest) + 2 * count
@@ -157,7 +159,9 @@ class _Compiler:
         """Whether the values of a record have no bytes."""
 
     def begin_schema(self) -> int:
-        """Return the number of the first row of the next schema."""
+        """Begin a schema or a routine, with a row limit of its own. Return the number of its first
+        row.
+        """
         self._first = len(self.rows)
         return self.begin()
 
@@ -167,7 +171,7 @@ class _Compiler:
         return self._label
 
     def put(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
-        """Append a row and return its number."""
+        """Append a row and return its number. Raises SchemaError if the schema has MOST_ROWS rows."""
         if len(self.rows) - self._first >= MOST_ROWS:
             raise SchemaError("the schema is too large to follow to the fields that are asked for")
         self.rows.append([op, a, b, c])
@@ -175,8 +179,9 @@ class _Compiler:
         return len(self.rows) - 1
 
     def write(self, type: Type, wish: PathNode | None, *, is_needed: bool) -> None:
-        """Write the rows for a value. `wish`: what is wanted of it. `is_needed`: whether the search
-        goes on behind the value.
+        """Write the rows that answer what is wanted of a value and move over it. `wish`: the wanted
+        paths from the value on, None if none leads to it. `is_needed`: whether something behind the
+        value is read; if not, the rows need not reach its end.
         """
         if wish is None:
             if is_needed:
@@ -309,7 +314,7 @@ class _Compiler:
         return self._has_no_bytes(type)
 
     def _has_no_bytes(self, type: Type) -> bool:
-        """Return what `_is_empty` does of a type that is no record, or of a record that was looked at."""
+        """Return whether values of a type have no bytes. Of a record, `_empty` must know it already."""
         if type.kind is Kind.RECORD:
             return self._empty[type]
         return type.kind is Kind.NULL or (type.kind is Kind.FIXED and type.size == 0)

@@ -29,14 +29,19 @@ class AvroFormat:
 
 @dataclass(frozen=True, slots=True)
 class AvroExtractor:
-    """Finds the fields of one plan in Avro values."""
+    """Finds the fields of one plan in Avro values, and writes each as a JSON text."""
 
     program: Program
 
     def find_room(self, sizes: Ints) -> Ints:
-        """Return how many bytes the texts of a value have at most, for each of these sizes."""
+        """Return how many bytes `extract` writes at most for a value of each of these sizes (bytes;
+        below 0: no value).
+        """
         return self.program.find_room(sizes)
 
     def extract(self, buf: Bytes, at: Ints, size: Ints, value_slot: int, low: int, high: int, end: int) -> None:
-        """Write place and size of each path's text; see search.extract."""
+        """Search the values of the records low:high, and write for each wanted path a JSON text to
+        `buf`, from `end` on, where it begins to `at`, and its bytes (or why there is none) to
+        `size`. `at` and `size` are [fields, records]; row `value_slot` has the place of the value.
+        """
         extract(buf, at, size, value_slot, self.program, low, high, end)

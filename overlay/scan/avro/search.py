@@ -87,8 +87,8 @@ _LARGEST = (1 << 63) - 1
 
 
 def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, program: Program, low: int, high: int, end: int) -> None:
-    """Write where the JSON text of each path is (`at`) and how many bytes it has (`size`), for the
-    records low:high. Both are [fields, records]; row `value_slot` has the place of the record's
+    """Write where the JSON text of each path begins (`at`) and how many bytes it has (`size`), for
+    the records low:high. Both are [fields, records]; row `value_slot` has the place of the record's
     value, and is read. For a path without a text, the size is MISSING, MALFORMED or UNDECODED.
 
     The texts are written to `buf` from `end` on, where it has `program.find_room` bytes.
@@ -107,7 +107,8 @@ def _extract(
     buf: Bytes, at: Ints, size: Ints, value_slot: Int, rows: Ints, ids: Ints, entries: Ints, is_framed: bool,
     slots: Ints, symbols: Bytes, bounds: Ints, stack: Ints, low: Int, high: Int, end: Int,
 ) -> Int:  # fmt: skip
-    """Do what `extract` describes. Return how many doubles are left to Python. `stack`: room for the
+    """Write the texts of all paths, their places and sizes, for the records low:high, as `extract`
+    does. Return how many doubles have the size LEFT, for Python to write. `stack`: room for the
     blocks and routines that are open.
     """
     buf, at, size, rows, ids, entries = (
@@ -152,7 +153,8 @@ def _settle(slots: Ints, row: Int, size: Ints, answer: Int) -> None:
 @kernel
 def _find_schema(buf: Bytes, pos: Int, stop: Int, ids: Ints, known: Int) -> Int:
     """Return the number of the schema whose id is in front of the value, first looking at number
-    `known`. UNDECODED if there is no such schema, MALFORMED if there is no id.
+    `known`. UNDECODED if there is no such schema or the value is in another known format, MALFORMED
+    if it has no id.
     """
     id = read_schema_id(buf, pos, stop)
     if id < 0 or (known < ids.size and ids[known] == id):
@@ -166,8 +168,9 @@ def _follow(
     buf: Bytes, pos: Int, stop: Int, rows: Ints, pc: Int, row: Int, at: Ints, size: Ints, symbols: Bytes, bounds: Ints,
     stack: Ints, end: Int,
 ) -> tuple[Int, Int]:  # fmt: skip
-    """Follow the program from its row `pc` on over the value pos:stop of record `row`. Return (the
-    position after the texts that were written from `end` on, how many doubles are left to Python).
+    """Follow the program from its row `pc` on over the value pos:stop of record `row`. Write the
+    texts of the answers to `buf` from `end` on, and their places and sizes to `at` and `size`.
+    Return (the position after the texts, how many doubles have the size LEFT).
     """
     left: Int = np.int64(0)
     depth: Int = np.int64(0)
@@ -204,8 +207,8 @@ def _follow(
 
 @kernel(forceinline=True)
 def _read(buf: Bytes, pos: Int, stop: Int) -> tuple[Int, Int]:
-    """Read a number at `pos`. Return (value, next position), or (0, LOST) if it passes `stop` or has
-    more than ten bytes.
+    """Read a zigzag varint at `pos`. Return (value, next position), or (0, LOST) if it passes `stop`
+    or has more than ten bytes.
     """
     if pos < stop and buf[np.uintp(pos)] < 0x80:  # most are one byte
         raw = np.int64(buf[np.uintp(pos)])
@@ -329,8 +332,8 @@ def _answer(
 
 @kernel
 def _write_time(number: Int, each: Int, parts: Int, buf: Bytes, at: Int) -> Int:
-    """Write a time as ms since 1970: `number` times `each` ms, or parts of a ms. MALFORMED if that
-    is no long.
+    """Write a time as ms since 1970 to `buf` from `at` on, and return the position after it: `number`
+    divided by `parts`, rounded down, times `each`. MALFORMED if that is no long.
     """
     whole, most = number // parts, _LARGEST // each
     return write_long(whole * each, buf, at) if -most <= whole <= most else np.int64(MALFORMED)
@@ -338,8 +341,9 @@ def _write_time(number: Int, each: Int, parts: Int, buf: Bytes, at: Int) -> Int:
 
 @kernel
 def _write_symbol(number: Int, first: Int, count: Int, symbols: Bytes, bounds: Ints, buf: Bytes, at: Int) -> Int:
-    """Write the symbol `number` of an enum, whose symbols begin at `first`; MALFORMED if it has none
-    of this number.
+    """Write the symbol `number` of an enum to `buf` from `at` on, and return the position after it;
+    MALFORMED if the enum has no such symbol. Its `count` symbols begin at number `first` in
+    `symbols`.
     """
     if not 0 <= number < count:
         return np.int64(MALFORMED)
@@ -352,8 +356,9 @@ def _write_symbol(number: Int, first: Int, count: Int, symbols: Bytes, bounds: I
 
 @kernel
 def _write_plain(buf: Bytes, pos: Int, op: Int, at: Int) -> Int:
-    """Write the boolean, float or double whose bytes begin at `pos`. LEFT for a double that Python
-    has to write, MALFORMED for a byte that is no boolean.
+    """Write the boolean, float or double whose bytes begin at `pos` to `buf` from `at` on. Return
+    the position after the text, LEFT for a float or double that Python has to write, MALFORMED for
+    a byte that is no boolean.
     """
     if op == BOOLEAN:
         truth = np.int64(buf[np.uintp(pos)])
@@ -363,8 +368,9 @@ def _write_plain(buf: Bytes, pos: Int, op: Int, at: Int) -> Int:
 
 @kernel
 def _write_unscaled(buf: Bytes, pos: Int, stop: Int, scale: Int, at: Int) -> Int:
-    """Write the decimal with these digits after the point whose unscaled value is pos:stop, in two's
-    complement with the most significant byte first. NaN for one of more than 64 bits.
+    """Write a decimal to `buf` from `at` on, and return the position after it; `NaN` for one of more
+    than 64 bits. `scale`: its digits after the point. Its unscaled value is pos:stop, in two's
+    complement with the most significant byte first.
     """
     minus = pos < stop and buf[np.uintp(pos)] >= 0x80
     filler = 0xFF if minus else 0

@@ -70,8 +70,11 @@ def _extract(
     buf: Bytes, at: Ints, size: Ints, value_slot: Int, text: Bytes, nodes: Ints, met: Ints, frames: Ints,
     templates: Ints, low: Int, high: Int,
 ) -> None:  # fmt: skip
-    """Do what `extract` describes. `met`: for each node of the tree the last record in which its
-    key was found, initially -1. `frames`: room for `_search`.
+    """Write where the JSON text of each path begins (`at`) and its bytes (`size`; MISSING,
+    MALFORMED or UNDECODED without a text), for the records low:high, as `extract` does.
+
+    `text`, `nodes`: of the paths. `met`: for each node of the tree the last record in which its key
+    was found, initially -1. `frames`: room for `_search`.
     """
     buf, at, size, text, nodes, met, frames, templates = (
         borrow(buf), borrow(at), borrow(size), borrow(text), borrow(nodes), borrow(met), borrow(frames),

@@ -102,7 +102,9 @@ class Program:
     longest: int
 
     def find_room(self, sizes: Ints) -> Ints:
-        """Return how many bytes the texts of a value have at most, for each of these sizes."""
+        """Return how many bytes the texts of all answers have at most together, for a value of each
+        of these sizes (bytes; below 0: no value).
+        """
         sizes, count = sizes.clip(0), self.slots.size
         swell = max(_SWELL, self.longest if self.symbols.size else 0)
         # no two paths read the same bytes as a string, of which an escape makes twice as many
@@ -155,12 +157,16 @@ class _Compiler:
         self._enums: dict[int, tuple[int, int]] = {}
 
     def write_type(self, message: Message, wish: PathNode) -> int:
-        """Write the nodes of a message type of the schemas. Return the number of its own."""
+        """Write the nodes and rows of a message type of the schemas, with a row limit of its own.
+        Return the number of its node. Raises SchemaError beyond MOST_ROWS rows.
+        """
         self._first = len(self.rows)
         return self.write(message, wish)
 
     def write(self, message: Message, wish: PathNode) -> int:
-        """Write the node of a message and those below it. Return its number."""
+        """Write the node of a message and those below it, with their rows. Return the number of the
+        message's node. `wish`: what is wanted of the message.
+        """
         number, first = len(self.nodes), len(self.rows)
         node = [first, 0, 0, 0]
         self.nodes.append(node)
@@ -198,7 +204,9 @@ class _Compiler:
         self.rows.append([each.number, wire, op, wish.slot, -1, each.oneof, implicit, first, last])
 
     def _list_symbols(self, each: Field) -> tuple[int, int]:
-        """Return the range of the symbols of an enum."""
+        """Return the range (first, end) of an enum field's symbols in `symbols`, to which they are
+        added if they are not there yet.
+        """
         key = id(each.symbols)
         if key not in self._enums:
             first = len(self.numbers)

@@ -81,9 +81,11 @@ _INT32_SIGN = 1 << 31
 
 
 def extract(buf: Bytes, at: Ints, size: Ints, value_slot: int, program: Program, low: int, high: int, end: int) -> None:
-    """Write where the JSON text of each path is (`at`) and how many bytes it has (`size`), for the
-    records low:high, as avro/search.py does. The texts are written to `buf` from `end` on, where it
-    has `program.find_room` bytes.
+    """Write where the JSON text of each path begins (`at`) and how many bytes it has (`size`), for
+    the records low:high. Both are [fields, records]; row `value_slot` has the place of the record's
+    value, and is read. For a path without a text, the size is MISSING, MALFORMED or UNDECODED.
+
+    The texts are written to `buf` from `end` on, where it has `program.find_room` bytes.
     """
     count = program.nodes.shape[0]
     marks, stack = np.full((2, count), -1, np.int64), np.empty((count, 3), np.int64)
@@ -102,7 +104,8 @@ def _extract(
     bounds: Ints, is_framed: bool, slots: Ints, numbers: Ints, symbols: Bytes, symbol_bounds: Ints, marks: Ints,
     stack: Ints, low: Int, high: Int, end: Int,
 ) -> Int:  # fmt: skip
-    """Do what `extract` describes. Return how many doubles are left to Python.
+    """Write the texts of all paths, their places and sizes, for the records low:high, as `extract`
+    does. Return how many doubles have the size LEFT, for Python to write.
 
     marks[0]: for each node the last record in which its message was met. marks[1]: the last record in
     which it had a fault. Both are -1 initially. `stack`: room for the messages that are open.
@@ -135,7 +138,8 @@ def _extract(
 @kernel
 def _find_type(buf: Bytes, pos: Int, stop: Int, ids: Ints, places: Ints, bounds: Ints) -> tuple[Int, Int]:
     """Return (the number of the type whose schema id and indexes are in front of the value, the
-    position after these). UNDECODED or MALFORMED if there is none.
+    position after these). In place of the number: UNDECODED if the type is not known or the value
+    is in another known format, MALFORMED if id or indexes cannot be read.
     """
     id = read_schema_id(buf, pos, stop)
     if id < 0:
@@ -216,8 +220,8 @@ def _search(
 
 @kernel
 def _enter(nodes: Ints, rows: Ints, node: Int, row: Int, size: Ints, marks: Ints) -> None:
-    """Note that record `row` has a message, and give default values to those of its fields that it
-    cannot lack.
+    """Note that record `row` has the message of a node. The first time in a record, give the size
+    DEFAULT to those of its wanted fields that it cannot lack.
     """
     if marks[0, node] != row:
         marks[0, node] = row
@@ -242,7 +246,9 @@ def _clear_others(nodes: Ints, rows: Ints, node: Int, found: Int, row: Int, size
 
 @kernel
 def _answer_below(nodes: Ints, rows: Ints, node: Int, row: Int, size: Ints, answer: Int) -> None:
-    """Write `answer` as the size of each path of record `row` that leads through a message."""
+    """Write `answer` as the size of each path of record `row` that leads through the message of a
+    node.
+    """
     for each in range(nodes[node, FIRST], nodes[node, ROWS]):
         if rows[each, SLOT] >= 0:
             size[rows[each, SLOT], row] = answer
@@ -250,7 +256,7 @@ def _answer_below(nodes: Ints, rows: Ints, node: Int, row: Int, size: Ints, answ
 
 @kernel
 def _find_row(rows: Ints, first: Int, last: Int, number: Int, wire: Int) -> Int:
-    """Return the row of a field, -1 if it does not matter."""
+    """Return which of the rows first:last has this field number and wire type, -1 if none has."""
     while first < last and not (rows[np.uintp(first), NUMBER] == number and rows[np.uintp(first), WIRE] == wire):
         first += 1
     return first if first < last else np.int64(-1)
@@ -276,7 +282,7 @@ def _read_raw(buf: Bytes, pos: Int, stop: Int) -> tuple[np.uint64, Int]:
 @kernel
 def _read_field(buf: Bytes, pos: Int, stop: Int) -> tuple[Int, Int, Int, Int]:
     """Read the field at `pos`. Return (its number, its wire type, the position of its value, the
-    position after it). The last is beyond `stop` if there is no field.
+    position after the value). The last is beyond `stop` if the field cannot be read before it.
     """
     tag, pos = _read_raw(buf, pos, stop)
     number, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
@@ -295,7 +301,9 @@ def _read_field(buf: Bytes, pos: Int, stop: Int) -> tuple[Int, Int, Int, Int]:
 
 @kernel
 def _pass_plain(buf: Bytes, pos: Int, stop: Int, wire: Int) -> Int:
-    """Return the position after a varint or a fixed value; LOST for another wire type."""
+    """Return the position after the value at `pos`, a varint (wire type 0) or 8 or 4 bytes (1, 5),
+    which may be beyond `stop`; LOST for another wire type.
+    """
     if wire == 0:
         _, pos = _read_raw(buf, pos, stop)
         return pos
@@ -328,8 +336,9 @@ def _write_all(
     buf: Bytes, nodes: Ints, rows: Ints, root: Int, row: Int, at: Ints, size: Ints, marks: Ints, numbers: Ints,
     symbols: Bytes, symbol_bounds: Ints, end: Int,
 ) -> tuple[Int, Int]:  # fmt: skip
-    """Write the texts of the fields of record `row`, from `end` on. Return (the position after them,
-    how many doubles are left to Python).
+    """Write the texts of the fields that `_search` has found in record `row` to `buf` from `end`
+    on, and their places and sizes. Return (the position after them, how many doubles have the size
+    LEFT).
     """
     left: Int = np.int64(0)
     for node in range(root, nodes[root, AFTER]):
@@ -358,7 +367,9 @@ def _write_all(
 
 @kernel
 def _write_default(buf: Bytes, op: Int, at: Int) -> Int:
-    """Write the default value of a field: 0, false, or the empty string."""
+    """Write the default value of a field (0, false, or the empty string) to `buf` from `at` on, and
+    return the position after it.
+    """
     if op == TRUTH:
         return write_boolean(0, buf, at)
     return write_text(buf, 0, 0, at) if op == TEXT else write_long(0, buf, at)
@@ -366,8 +377,9 @@ def _write_default(buf: Bytes, op: Int, at: Int) -> Int:
 
 @kernel
 def _write_value(buf: Bytes, pos: Int, length: Int, op: Int, at: Int) -> Int:
-    """Write the value whose bytes begin at `pos`. Return the position after the text, LEFT if Python
-    has to write it, MALFORMED if it is none.
+    """Write the value of `length` bytes at `pos` as a text to `buf` from `at` on. Return the
+    position after the text, LEFT if Python has to write it, MALFORMED for a Timestamp that cannot
+    be read. `op`: how to read it, as in the rows of a program.
     """
     if op == TEXT:
         return write_text(buf, pos, pos + length, at)
@@ -397,7 +409,7 @@ def _write_value(buf: Bytes, pos: Int, length: Int, op: Int, at: Int) -> Int:
 
 @kernel
 def _narrow(raw: np.uint64) -> Int:
-    """Return the int32 of the low 32 bits."""
+    """Return the low 32 bits as a signed number."""
     low = np.int64(raw & _LOW)
     return (low ^ _INT32_SIGN) - _INT32_SIGN
 
@@ -409,7 +421,9 @@ def _undo_zigzag(raw: np.uint64) -> Int:
 
 @kernel
 def _write_fixed(buf: Bytes, pos: Int, length: Int, signed: bool, at: Int) -> Int:
-    """Write the number of 8 or 4 bytes at `pos`, least significant first."""
+    """Write the number of `length` bytes (8 or 4) at `pos`, least significant first, as digits to
+    `buf` from `at` on, and return the position after them.
+    """
     raw = np.uint64(0)
     for i in range(length):
         raw |= np.uint64(buf[np.uintp(pos + i)]) << np.uint64(8 * i)
@@ -430,7 +444,10 @@ def _write_symbol(
     symbol_bounds: Ints,
     at: Int,
 ) -> Int:
-    """Write the symbol of an enum's value, or its number if it has no symbol."""
+    """Write the symbol of an enum's value in quotes, or its number if it has no symbol, to `buf`
+    from `at` on, and return the position after it. The value has `length` bytes at `pos`; it is 0
+    if `length` is DEFAULT. `each`: the field's row.
+    """
     number: Int = np.int64(0)
     if length != DEFAULT:
         raw, _ = _read_raw(buf, pos, pos + length)
@@ -448,7 +465,9 @@ def _write_symbol(
 
 @kernel
 def _write_time(buf: Bytes, pos: Int, stop: Int, at: Int) -> Int:
-    """Write the Timestamp pos:stop as ms since 1970; MALFORMED if it has a fault or is no long."""
+    """Write the Timestamp pos:stop as ms since 1970 to `buf` from `at` on, and return the position
+    after it; MALFORMED if it has a fault or its ms do not fit a long.
+    """
     seconds: Int = np.int64(0)
     nanoseconds: Int = np.int64(0)
     while pos < stop:

@@ -88,7 +88,7 @@ def gather_digits(buf: Bytes, first: Int, fraction: Int, last: Int) -> tuple[np.
     many, power of ten to multiply by).
 
     The number is right only if there are at most 19 of them. `first`, `fraction`, `last`: as
-    `measure` returned them.
+    `measure` returned them. The exponent that it returned still has to be added to the power.
     """
     value, kept, count, zeros = np.uint64(0), np.uint64(0), 0, 0
     for pos in range(first, last):

@@ -25,7 +25,9 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def _tabulate() -> Words:
-    """Return the 128 leading bits of 5^q in two words, for q from LEAST to MOST."""
+    """Return the 128 leading bits of 5^q in two words, the high one first, for q from LEAST to
+    MOST: [powers, 2].
+    """
     words = []
     for q in range(LEAST, MOST + 1):
         power = 5 ** abs(q)

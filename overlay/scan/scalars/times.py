@@ -76,7 +76,9 @@ def _pair(buf: Bytes, pos: Int) -> Int:
 
 @kernel
 def _read_fraction(buf: Bytes, pos: Int, end: Int) -> tuple[Int, Int]:
-    """Return (milliseconds, position after the fraction); -1 for a point without digits."""
+    """Read the fraction of a second at `pos`. Return (milliseconds, position after it): (0, pos) if
+    there is no point, -1 milliseconds for a point without digits.
+    """
     if pos >= end or buf[np.uintp(pos)] != 0x2E:
         return np.int64(0), pos
     first = pos + 1
@@ -94,8 +96,8 @@ BAD_OFFSET = 1 << 30
 
 @kernel
 def _read_offset(buf: Bytes, pos: Int, end: Int) -> Int:
-    """Return the minutes that the time is ahead of UTC, or BAD_OFFSET; the offset must reach up to
-    `end`.
+    """Return the offset from UTC that pos:end spells (`Z` or like `+01:00`) in minutes, positive
+    ahead of UTC; BAD_OFFSET if it spells none.
     """
     if end - pos == 1 and (buf[np.uintp(pos)] | 0x20) == 0x7A:  # z
         return np.int64(0)

@@ -49,7 +49,7 @@ _LEAST_PLAIN, _MOST_PLAIN = -5, 18
 
 @kernel
 def write_long(value: Int, buf: Bytes, at: Int) -> Int:
-    """Write a long as decimal digits."""
+    """Write a long as decimal digits to `buf` from `at` on, and return the position after them."""
     minus = value < 0
     # in two steps, since the least long has no negation
     digits = np.uint64(-(value + 1)) + np.uint64(1) if minus else np.uint64(value)
@@ -58,7 +58,10 @@ def write_long(value: Int, buf: Bytes, at: Int) -> Int:
 
 @kernel
 def write_decimal(minus: Bool, digits: np.uint64, power: Int, buf: Bytes, at: Int) -> Int:
-    """Write digits * 10^power, or its negation. Zeros at the end of the digits are written as well."""
+    """Write digits * 10^power, or its negation if `minus`, to `buf` from `at` on, and return the
+    position after it. Zeros at the end of the digits are written as well. A very small or very
+    large number gets an exponent.
+    """
     if minus:
         buf[np.uintp(at)] = 0x2D
         at += 1
@@ -107,7 +110,9 @@ def _count_digits(number: np.uint64) -> Int:
 
 @kernel
 def _put(number: np.uint64, count: Int, buf: Bytes, at: Int) -> Int:
-    """Write the last `count` digits of a number, with zeros in front if it has fewer."""
+    """Write the last `count` digits of a number to `buf` from `at` on, with zeros in front if it
+    has fewer. Return the position after them.
+    """
     for i in range(count - 1, -1, -1):
         rest = number // np.uint64(10)
         buf[np.uintp(at + i)] = np.uint8(number - rest * np.uint64(10)) + np.uint8(0x30)
@@ -124,7 +129,9 @@ def _put_zeros(count: Int, buf: Bytes, at: Int) -> Int:
 
 @kernel
 def write_nan(buf: Bytes, at: Int) -> Int:
-    """Write a text for what is no number: no property type can be read from it."""
+    """Write `NaN`, from which no property type can be read, to `buf` from `at` on, and return the
+    position after it.
+    """
     buf[np.uintp(at)] = 0x4E
     buf[np.uintp(at + 1)] = 0x61
     buf[np.uintp(at + 2)] = 0x4E
@@ -133,8 +140,8 @@ def write_nan(buf: Bytes, at: Int) -> Int:
 
 @kernel
 def write_double(bits: np.uint64, buf: Bytes, at: Int) -> Int:
-    """Write the double that these bits are, or NaN for one that is not finite; or write nothing and
-    return UNDECIDED.
+    """Write the double that these bits are, or `NaN` for one that is not finite, to `buf` from `at`
+    on, and return the position after it. UNDECIDED if Python has to write the double.
     """
     exponent = np.int64((bits >> np.uint64(52)) & _INFINITE)
     minus = bits >> np.uint64(63) != np.uint64(0)
@@ -204,8 +211,9 @@ def _scale(mantissa: np.uint64, exponent: Int, power: Int) -> np.uint64:
 
 @kernel
 def write_real(buf: Bytes, pos: Int, width: Int, at: Int) -> Int:
-    """Write the float or double whose 4 or 8 bytes begin at `pos`, least significant first. LEFT if
-    Python has to write it.
+    """Write the float or double whose `width` bytes (4 or 8) begin at `pos`, least significant
+    first, to `buf` from `at` on. Return the position after the text; or LEFT if Python has to write
+    it, with the eight bytes of the double at `at`.
     """
     bits = np.uint64(0)
     for i in range(width):
@@ -221,7 +229,10 @@ def write_real(buf: Bytes, pos: Int, width: Int, at: Int) -> Int:
 
 
 def spell_left(buf: Bytes, at: Ints, size: Ints, slots: Ints, low: int, high: int) -> None:
-    """Write the doubles of the records low:high that kernels have left, and their sizes."""
+    """Write the doubles that kernels have left to Python: those with the size LEFT in the rows
+    `slots` of the records low:high. Each text replaces the double's eight bytes at its place `at`
+    in `buf`, and its bytes are written to `size`.
+    """
     for slot in slots.tolist():
         rows = low + np.flatnonzero(size[slot, low:high] == LEFT)
         if not rows.size:
@@ -239,7 +250,9 @@ def spell_left(buf: Bytes, at: Ints, size: Ints, slots: Ints, low: int, high: in
 
 @kernel
 def write_boolean(truth: Int, buf: Bytes, at: Int) -> Int:
-    """Write `true` or `false`. `truth`: 1 or 0."""
+    """Write `true` or `false` to `buf` from `at` on, and return the position after it. `truth`: 1
+    or 0.
+    """
     first = 5 * truth
     for i in range(5 - truth):
         buf[np.uintp(at + i)] = _WORDS[first + i]
@@ -248,7 +261,9 @@ def write_boolean(truth: Int, buf: Bytes, at: Int) -> Int:
 
 @kernel
 def write_text(buf: Bytes, pos: Int, stop: Int, at: Int) -> Int:
-    """Write the bytes pos:stop as a JSON string, with quotes and backslashes escaped."""
+    """Write the bytes pos:stop of `buf` as a string in quotes to `buf` from `at` on, and return the
+    position after it. Quotes and backslashes are escaped, all other bytes stay as they are.
+    """
     buf[np.uintp(at)] = 0x22
     at += 1
     while True:
