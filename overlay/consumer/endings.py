@@ -67,10 +67,11 @@ def make_dead_letters(ended: Settled, reason: str) -> Iterator[Effect]:
 
 
 class Sampling:
-    """Chooses the acks that metric events report: `sample_freq` percent of them ("30" or "30%"),
-    spread evenly.
+    """Chooses the acks that metric events report: `sample_freq` percent of them ("30" or "30%",
+    empty for 0), spread evenly.
 
-    `rest`: percent added up since the last chosen ack; stored with the machine's state.
+    `rest`: percent added up by acks and not yet used up by a chosen one, below 100; stored with the
+    machine's state.
     """
 
     def __init__(self, sample_freq: str, rest: int = 0) -> None:

@@ -69,7 +69,8 @@ class Facts(NamedTuple):
 
     `position`: the last stream sequence that was delivered or found not to match. `read_up_to`: the
     last consumer sequence that the reader group has read. `paused_until`: ns since 1970, 0 without
-    a pause.
+    a pause. `awaits_reader`: messages are pending, and the reader group has not read all deliveries
+    (`interest: group`). `is_removal_said`: the machine has asked for the consumer's removal.
     """
 
     config: ConsumerConfig
