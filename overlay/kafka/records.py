@@ -48,8 +48,9 @@ class RowReader:
         self._decoder = Decoder(plan, arena=_make_arena(most_bytes))
 
     def read(self, fetched: Fetched, position: int, stop: int = NO_STOP) -> Iterator[StoredRecord | Malformed]:
-        """Yield the records with position <= offset < stop in order, and a Malformed for each batch
-        that cannot be read.
+        """Yield the records with position <= offset < stop in order, and a Malformed in the place of
+        each batch that cannot be read. Records of aborted transactions and transaction markers are
+        left out.
         """
         for piece in self._decoder.decode(fetched.data, position, stop=stop, aborted=fetched.aborted):
             if isinstance(piece, Malformed):
