@@ -108,7 +108,9 @@ class ReplySender:
             self._announced[piece.topic] += piece.size
 
     def put_announced(self, pieces: Sequence[Piece]) -> None:
-        """Queue pieces that were announced and are committed now."""
+        """Queue pieces that were announced and are committed now, and return at once. They are no
+        longer counted as announced, but as queued.
+        """
         for piece in pieces:
             self._announced[piece.topic] -= piece.size
         self._announced = +self._announced  # drop what is not positive: `leave` may have cleared the counts
@@ -258,10 +260,11 @@ class ReplySender:
     async def _produce(
         self, client: AIOKafkaClient, topic: str, reply_batches: Mapping[int, ReplyBatch]
     ) -> dict[int, Fault]:
-        """Write one batch to each partition, with retries for PATIENCE_S after errors that may
+        """Write one batch to each partition, with retries for about PATIENCE_S after errors that may
         pass.
 
-        Return by partition the error class of each batch that was not written.
+        Return by partition the error class of each batch that was not written, as far as is known: a
+        batch whose answer was lost may have been written, even twice.
         """
         await client.add_topic(topic)
         left = {partition: reply_batch.batch.build() for partition, reply_batch in reply_batches.items()}
