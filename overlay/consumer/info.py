@@ -18,8 +18,8 @@ from .window import Pair
 
 
 class Gate(enum.Enum):
-    """What holds back new messages of a consumer: the first reason, in this order, that applies.
-    OPEN: nothing does. DRAINED: there are none to deliver.
+    """What holds back new messages of a consumer: the first reason that applies, in the order of the
+    members after OPEN. OPEN: nothing does. DRAINED: there are none to deliver.
     """
 
     OPEN = "open"

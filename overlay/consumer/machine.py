@@ -269,7 +269,10 @@ class Machine:
             self._effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
 
     def _progress(self, event: events.Progressed, now: int) -> None:
-        """Restart the timers of messages that the application still works on."""
+        """Restart the timers of messages that the application still works on, and confirm it to the
+        sender. If a message was never delivered, or another incarnation made the delivery, queue a
+        Refuse instead. Under an ack policy without acks by token do nothing.
+        """
         known = self._is_known(int(event.sequences.max()))
         if known and self._is_given(event, event.sequences, Verb.PROGRESS) and self._hears(now):
             self._answer(event.reply)

@@ -293,8 +293,8 @@ class Window:
         """Queue a pending message for redelivery; or with a `delay` (ns), make it due when the
         delay has passed, or later by as much as its backoff is longer than ack_wait.
 
-        Return False, and change nothing, if the message is not pending, or if `consumer_seq` is not
-        above the floor or above the last delivery.
+        Return False, and change nothing, if the message is not pending, or if `consumer_seq` is at
+        or below the floor, or above the last delivery.
         """
         rows = self.pending.find_pending(self.pending.find(np.array([sequence])))
         if not rows.size or not self.floor.consumer < consumer_seq <= self.delivered.consumer:
@@ -514,8 +514,9 @@ class Window:
         return ended
 
     def _move_floor(self, consumer_seq: int) -> None:
-        """Move the floor, if it can move, after messages were settled. `consumer_seq`: that of the
-        first delivery of the lowest one.
+        """Move the floor after messages were settled: to the last delivery if nothing is pending; to
+        just below the first pending message if the lowest settled one was the next above the floor.
+        Otherwise it stays. `consumer_seq`: that of the first delivery of the lowest settled one.
         """
         if not self.pending.count:
             self.floor = self.delivered
