@@ -162,7 +162,8 @@ class Contact:
 
     def hear(self, statistics: str) -> None:
         """Update `is_lost` by a statistics report of the client: JSON, as defined by librdkafka's
-        STATISTICS.md. Look at the files with the credentials, too.
+        STATISTICS.md. Set `is_outdated` if the files with the credentials were replaced and can be
+        used.
         """
         # files that cannot be used are in the middle of a replacement, and are looked at again
         if not self.is_outdated and stamp(self._kafka) != self._seen:

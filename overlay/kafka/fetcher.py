@@ -116,8 +116,8 @@ class Fetched:
 
     @property
     def records(self) -> int:
-        """Return the number of records, as the batch headers count them: those below `position`,
-        those of aborted transactions and transaction markers included.
+        """Return the number of records of all batches, as the batch headers count them. Counted are
+        also records below `position`, records of aborted transactions, and transaction markers.
         """
         return int(self.batches["count"].clip(0).sum())
 

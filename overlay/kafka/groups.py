@@ -52,7 +52,9 @@ class GroupAnswers(Generic[T]):
     codes: dict[str, int] = field(default_factory=dict)
 
     def note(self, group: str, code: int, answer: T) -> None:
-        """Keep the answer for a group, or its error code if that is not 0."""
+        """Keep the answer for a group, or its error code if that is not 0. Either one replaces what
+        was kept of the group before.
+        """
         if code:
             self.fail(group, code)
         else:

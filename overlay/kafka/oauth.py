@@ -63,8 +63,8 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no typ
         aiokafka_conn.OAuthAuthenticator = _Authenticator
 
     async def token(self) -> str:
-        """Return a token that is valid now. Raises AuthenticationFailedError if the endpoint refuses the client, and
-        KafkaConnectionError if it cannot be reached."""
+        """Return a token that is valid now, the kept one if possible. Raises AuthenticationFailedError if the endpoint
+        refuses the client, KafkaConnectionError if no token was got for another reason, which may pass."""
         async with self._asking:
             if not self._token or monotonic() >= self._until:
                 began = monotonic()
