@@ -113,7 +113,9 @@ class Readers:
 
     async def run(self) -> None:
         """Ask Kafka about the reader groups every EVERY_S, and queue events for the machines, until
-        cancelled. If Kafka cannot be asked, log that and try again.
+        cancelled. If a consumer has no inactive_threshold, its group's members are asked for in
+        every fourth turn only. In a task of its own, look for outputs that have lost their end. If
+        Kafka cannot be asked, log that and try again.
         """
         # apart: an output without a leader may hold up the question for its end
         watching = asyncio.create_task(self._watch_ends())

@@ -74,8 +74,9 @@ def _ignore(_: frozenset[str], __: frozenset[str]) -> None:
 
 @dataclass(slots=True)
 class ReplySender:
-    """Sends one shard's answers to reply topics, outside transactions, in a task for each topic.
-    Queue them with `put`, and call `close` at the end.
+    """Sends one shard's answers and pulled messages to reply topics, outside transactions, in a task
+    for each topic. Queue them with `put`, and call `close` at the end. What a topic refuses is
+    dropped and reported to `on_refused`; addresses that cannot be reached, to `on_unreachable`.
     """
 
     kafka: Properties
