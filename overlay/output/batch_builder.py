@@ -71,7 +71,9 @@ class OutputTopic:
 
     @property
     def body_limit(self) -> int:
-        """Most uncompressed bytes of a batch that stay below max.message.bytes with any codec."""
+        """Most uncompressed bytes of records in a batch: so many that it stays below
+        max.message.bytes with any codec, but not more than 1 MiB.
+        """
         return max(1, min(_LARGEST_BODY, self.max_message_bytes * 127 // 128 - HEADER_SIZE - _EXPANSION))
 
 

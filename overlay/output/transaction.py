@@ -212,8 +212,9 @@ class Transactions(_Sender):
                 await self._end_as(outcome, chosen, state)
 
     async def _end_as(self, outcome: Outcome, partitions: set[TopicPartition], state: bytes | None) -> None:
-        """End what is open in these partitions, in a transaction without records, but for `state` if that is committed
-        in the state's partition."""
+        """End what is open in these partitions as `outcome` says, in a transaction of our own without records. Only if
+        that is committed, and the state's partition is among `partitions`, it has the state record `state` (None for
+        none)."""
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             await self._producer.begin_transaction()
             await self._include(partitions)
@@ -291,9 +292,9 @@ class Transactions(_Sender):
         return offsets
 
     async def end_own_lost(self) -> None:
-        """Commit what transactions of this producer have left open since Kafka has lost their markers, in partitions
-        without a transaction for QUIET_S. A later transaction in a partition ends an earlier one there as well,
-        so each partition is asked once after its last one. Call it between two transactions.
+        """Commit what transactions of this producer have left open because Kafka has lost their markers, in partitions
+        that have had no transaction of it for QUIET_S. A later transaction in a partition ends an earlier one there as
+        well, so each partition is asked once after its last one. Call it between two transactions.
         """
         now = monotonic()
         if now < self._look_at:
@@ -355,7 +356,9 @@ class Transactions(_Sender):
         return await self._produce.send(batches, DEADLINE_S)
 
     async def _include(self, partitions: set[TopicPartition]) -> None:
-        """Wait until the coordinator has added the partitions to the open transaction."""
+        """Have the coordinator add those of the partitions to the open transaction that it does not have yet, and wait
+        for that. Raises TimeoutError after DEADLINE_S, or the error with which the transaction has ended.
+        """
         transaction = self._producer._txn_manager
         ended = transaction.wait_for_transaction_end()
         async with asyncio.timeout(DEADLINE_S):
@@ -384,7 +387,7 @@ class Transactions(_Sender):
 
     def _look_back_first(self) -> None:
         """Have aiokafka's producer look at the last transaction before each InitProducerId, which it repeats
-        until one has succeeded. Without a look there is none: it would make the coordinator forget."""
+        until one has succeeded. If the look fails, InitProducerId is not sent: it would make the coordinator forget."""
         sender = self._producer._sender
         init = sender._do_init_pid
 
