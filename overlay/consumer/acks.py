@@ -43,7 +43,9 @@ _TIME_DIGITS = 19
 
 
 class Verb(enum.Enum):
-    """What an ack asks for; the values are the first bytes of its body."""
+    """What an ack asks for; the values are the first bytes of its body. An empty body and `+OK` are
+    ACK as well.
+    """
 
     ACK = b"+ACK"
     NAK = b"-NAK"
@@ -71,8 +73,9 @@ class Token:
     """The delivery that an ack is for, as the reply subject of a message names it.
 
     `deliveries`: how often the message was delivered, this delivery included. `time`: ns since 1970
-    when the message was stored. `num_pending`: matching messages that were not delivered yet.
-    `incarnation`: the ownership of the consumer that made the delivery; empty in version 1.
+    when the message was stored. `num_pending`: matching messages that were not delivered yet after
+    this one. `incarnation`: the name of the ownership of the consumer's machine that made the
+    delivery; empty in a token of version 1.
     """
 
     stream: str
@@ -94,8 +97,9 @@ class Ack:
     """One ack of one delivery, parsed.
 
     `delay`: ns until the redelivery, None unless the ack is a nak with a delay. `text`: the reason
-    of a term, or the pull request of a next. `is_flawed`: a part of the body could not be parsed or
-    is too long; that part is left out.
+    of a term (cut to MAX_REASON characters), or the body of the pull request of a next, not parsed.
+    `is_flawed`: the delay of a nak could not be parsed, or the delay or the pull request is longer
+    than MAX_TEXT; it is left out then.
     """
 
     token: Token
@@ -169,8 +173,9 @@ def parse_token(text: str) -> Token | None:
 
 
 def parse_ack(token: bytes, body: bytes) -> Ack | RangeAck | Garbage:
-    """Parse an ack from a record or a NATS message. Return Garbage with the reason if it is none;
-    nothing raises.
+    """Parse an ack from a record or a NATS message. Return an Ack, or a RangeAck if `token` is only
+    the head that the tokens of a consumer begin with; otherwise Garbage with the reason. Nothing
+    raises.
 
     `token`: the record's token header or key, or the message's subject. `body`: the record's value
     or the message's payload.
@@ -243,8 +248,9 @@ def write_ranges(ranges: Sequence[tuple[int, int]], *, is_unnamed: bool = False)
     """Return the body of a range ack. `ranges`: consumer sequences, both ends included; MAX_RANGES
     at most, or readers refuse the ack.
 
-    `is_unnamed`: the tokens of these deliveries name no incarnation. The body tells services of
-    earlier versions, which would settle deliveries of any incarnation otherwise.
+    `is_unnamed`: the tokens of these deliveries name no incarnation. The body then has the field
+    `"incarnation": ""`. Services of earlier versions need it: without the field they settle
+    deliveries of any incarnation.
     """
     fields: dict[str, Any] = {"consumer_seq": [list(pair) for pair in ranges]}
     if is_unnamed:

@@ -58,7 +58,7 @@ class Deadlines:
         return times, sequences
 
     def rebuild(self, times: Ints, sequences: Ints) -> None:
-        """Replace all pairs by these, in any order."""
+        """Replace all pairs by these: a time and a stream sequence each, in any order."""
         order = np.argsort(times, kind="stable")
         self._times, self._sequences, self.size = times[order], sequences[order], times.size
 

@@ -17,12 +17,14 @@ from .pulls import StatusText
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Messages to send to one reader, as columns with one entry per message, in order.
+    """Messages to send to one reader, as columns with one entry per message, in the order of
+    delivery.
 
     The caller makes the ack tokens of these columns and of the records' times. `reply`: the inbox
-    of a pull request, empty for the deliver subject. `num_pending`: matching messages not yet
-    delivered after each. `headers_only`: leave out values and add the header `Nats-Msg-Size`.
-    `pin`: the pin id of the reader, empty if it is not pinned.
+    of a pull request, empty for the deliver subject. `sequences`: stream sequences. `deliveries`:
+    how often each message was delivered, this delivery included. `num_pending`: matching messages
+    not yet delivered after each. `headers_only`: leave out values and add the header
+    `Nats-Msg-Size`. `pin`: the pin id of the reader, empty if it is not pinned.
     """
 
     reply: Reply
@@ -70,8 +72,9 @@ class Advise:
     """An advisory to publish: an event about the consumer. Fields that its kind does not have are
     zero or empty.
 
-    `consumer_seq`: of the delivery that a nak or term is about, otherwise of the message's first
-    delivery, 0 if there was none. `deliveries`: how often it was delivered by then.
+    `consumer_seq`: of the delivery that a nak or term is about. For a message that has left the
+    stream, or that the output can never take, that of its first delivery, 0 if there was none.
+    Always 0 for MAX_DELIVER. `deliveries`: how often the message was delivered by then.
     `reason`: why a message was terminated or a client unpinned. `is_paused`: whether a pause begins
     (True) or ends. `until`: when the pause is or was to end, ns since 1970. `group`, `pin`:
     priority group and pin id of a client.
@@ -133,8 +136,8 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """A request to offer matching messages again from the stream sequence after `position` on:
-    everything that was offered and not delivered was dropped.
+    """A request to the caller to offer matching messages again, from stream sequence `position` + 1
+    on: the machine has dropped everything that was offered and not delivered.
     """
 
     position: int
@@ -147,9 +150,8 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class ArmTimer:
-    """A request to send Ticked at this time instead of any earlier requested time.
-
-    NEVER: no timer is needed.
+    """A request to send Ticked at the time `at` (ns since 1970). It replaces the time of the last
+    such request. NEVER: no timer is needed.
     """
 
     at: int

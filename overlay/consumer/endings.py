@@ -17,25 +17,26 @@ UNSET = -62_135_596_800_000_000_000
 
 
 def exhaust(ended: Settled) -> Iterator[Effect]:
-    """Yield an advisory for each of these messages, which have used up their deliveries
-    (max_deliver).
+    """Yield a MAX_DELIVER advisory for each of these messages, which have used up their deliveries.
+    Their dead letters come from `make_dead_letters`.
     """
     for sequence, deliveries in zip(ended.sequences.tolist(), ended.deliveries.tolist(), strict=True):
         yield Advise(Advisory.MAX_DELIVER, sequence, 0, deliveries)
 
 
 def lose(ended: Settled) -> Iterator[Effect]:
-    """Yield an advisory for each of these messages, which left the stream before they were acked."""
+    """Yield a TERMINATED advisory for each of these messages, which left the stream before they were acked."""
     columns = ended.sequences, ended.consumer_seqs, ended.deliveries
     for sequence, consumer_seq, deliveries in zip(*(column.tolist() for column in columns), strict=True):
         yield Advise(Advisory.TERMINATED, sequence, consumer_seq, deliveries, DELETED_REASON)
 
 
 def refuse(sequences: Ints, ended: Settled) -> Iterator[Effect]:
-    """Yield an advisory and a dead letter for each message that its output can never take.
-    `sequences`: their stream sequences.
+    """Yield a TERMINATED advisory and a dead letter for each message that the consumer's output can
+    never take. `sequences`: the stream sequences of all of them.
 
-    `ended`: those of them that were delivered before, when the output took more than now.
+    `ended`: those of them that were delivered before, when the output took more than now; they keep
+    the history of their deliveries.
     """
     columns = ended.sequences, ended.consumer_seqs, ended.deliveries, ended.first, ended.last
     known = {
@@ -67,10 +68,11 @@ def make_dead_letters(ended: Settled, reason: str) -> Iterator[Effect]:
 
 
 class Sampling:
-    """Chooses the acks that metric events report: `sample_freq` percent of them ("30" or "30%"),
-    spread evenly.
+    """Chooses the acks that metric events report: `sample_freq` percent of them ("30" or "30%",
+    empty for 0), spread evenly.
 
-    `rest`: percent added up since the last chosen ack; stored with the machine's state.
+    `rest`: percent added up by acks and not yet used up by a chosen one, below 100; stored with the
+    machine's state.
     """
 
     def __init__(self, sample_freq: str, rest: int = 0) -> None:

@@ -72,9 +72,10 @@ class Expired:
 class Pulled:
     """A pull request, as `parse_pull` returned it.
 
-    Without `reply` it is ignored. `pin`: a fresh id for it, used if it becomes pinned
-    (pinned_client). `ack`: what the `+NXT` that it came with acks; None for a request by itself. The
-    ack is processed first. The sender may pull only if the ack names a delivery of the consumer.
+    Without `reply` only the ack is processed. `pin`: a fresh id, which the client gets if it becomes
+    pinned (pinned_client). `ack`: what the `+NXT` that it came with acks; None for a request by
+    itself. The ack is processed first. The request is dropped if the ack names no delivery of the
+    consumer.
     """
 
     request: PullRequest | StatusText
@@ -98,8 +99,9 @@ class Acked:
     """Acks of the messages with these stream sequences, by token.
 
     `consumer_seq`: the one in the last token; with ack_policy all the floor moves to it. `reply`:
-    where the confirmation goes. `incarnation`, here and below: the one that gave out this delivery,
-    by its token; None if the caller has checked it already.
+    where the confirmation goes, empty for none. `incarnation`: the one that the token names as the
+    maker of the delivery, empty for a token of version 1. None if the caller has checked already
+    that the ack counts.
     """
 
     sequences: Ints
@@ -112,7 +114,8 @@ class Acked:
 class RangeAcked:
     """Acks of all deliveries with a consumer sequence in one of the ranges, both ends included.
 
-    `incarnation`: the one that made the deliveries, None if the ack names none.
+    `incarnation`: the one that made the deliveries by the ack's head, empty if the head names none.
+    None to accept the ranges whichever incarnation made them.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -123,7 +126,8 @@ class RangeAcked:
 @dataclass(frozen=True, slots=True)
 class Nakked:
     """A request to deliver a message again, at once (None) or after `delay` ns. `stream_seq`,
-    `consumer_seq` and `deliveries` are those of the delivery that it is about.
+    `consumer_seq` and `deliveries` are those of the delivery that it is about. `incarnation`: as in
+    Acked.
     """
 
     stream_seq: int
@@ -136,9 +140,10 @@ class Nakked:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """A report that the application still works on these stream sequences.
+    """A report that the application still works on the messages with these stream sequences, so
+    their ack timers begin anew.
 
-    `consumer_seq`: the one in the last token, 0 if unknown.
+    `consumer_seq`: the one in the last token, 0 if unknown. `incarnation`: as in Acked.
     """
 
     sequences: Ints
@@ -149,7 +154,9 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Termed:
-    """A request never to deliver a message again."""
+    """A request never to deliver a message again. `stream_seq`, `consumer_seq` and `deliveries` are
+    those of the delivery that it is about. `incarnation`: as in Acked.
+    """
 
     stream_seq: int
     consumer_seq: int
@@ -161,7 +168,7 @@ class Termed:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The deliver subject has a reader now."""
+    """The deliver subject of a push consumer has a reader now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +199,8 @@ class Ticked:
     """Time has passed: the machine looks at everything that is due.
 
     `acks_up_to` (ns since 1970): all acks sent before this time have been handed to the machine.
-
-    None means that acks arrive without delay. A deadline fires only once all acks up to it have
-    been read, so that an ack that was sent in time always counts (docs/exactly-once.md#deadlines).
+    None: acks arrive without delay. An ack deadline later than `acks_up_to` does not fire, so that
+    an ack that was sent in time always counts (docs/exactly-once.md#deadlines).
     """
 
     acks_up_to: int | None = None

@@ -69,7 +69,9 @@ class Flow:
     def spend(self, size: int) -> str:
         """Add the bytes of a delivery to those in flight.
 
-        Return the subject of a flow control request to be sent now, empty for none.
+        If more than half of the limit is in flight and no request waits for its answer, begin a
+        flow control request and return its subject, for the caller to send. Otherwise return an
+        empty text.
         """
         self.outstanding += size
         return self.ask() if self.outstanding > self.limit // 2 else ""

@@ -18,8 +18,8 @@ from .window import Pair
 
 
 class Gate(enum.Enum):
-    """What holds back new messages of a consumer: the first reason, in this order, that applies.
-    OPEN: nothing does. DRAINED: there are none to deliver.
+    """What holds back new messages of a consumer: the first reason that applies, in the order of the
+    members after OPEN. OPEN: nothing does. DRAINED: there are none to deliver.
     """
 
     OPEN = "open"
@@ -69,7 +69,8 @@ class Facts(NamedTuple):
 
     `position`: the last stream sequence that was delivered or found not to match. `read_up_to`: the
     last consumer sequence that the reader group has read. `paused_until`: ns since 1970, 0 without
-    a pause.
+    a pause. `awaits_reader`: messages are pending, and the reader group has not read all deliveries
+    (`interest: group`). `is_removal_said`: the machine has asked for the consumer's removal.
     """
 
     config: ConsumerConfig

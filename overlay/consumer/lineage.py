@@ -129,11 +129,11 @@ class Lineage:
 
 
 def choose_runs(runs: Sequence[Run], named: Ints, *, is_cumulative: bool = False) -> list[Run]:
-    """Return those runs of a committed state that have to be kept: acks may still settle messages
-    by them, or they are the newest ones.
+    """Return those runs of a committed state that have to be kept, in order: runs with one of the
+    `named` consumer sequences, and the RECENT last runs. Of these, at most the MOST last ones.
 
-    `named`: the consumer sequences that an ack may still name. `is_cumulative`: an ack also settles
-    what was delivered before it.
+    `named`: the consumer sequences that an ack may still name, in any order. `is_cumulative`: an ack
+    also settles what was delivered before it, so all runs after a kept one are kept too.
     """
     bounds = np.array([run[:2] for run in runs], np.int64).reshape(-1, 2)
     rising = np.sort(named)

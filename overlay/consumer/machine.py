@@ -62,11 +62,14 @@ _ByToken = events.Acked | events.Nakked | events.Progressed | events.Termed
 
 
 class Machine:
-    """The state machine of one consumer; the module's text describes it. All times are ns since 1970.
+    """The state machine of one consumer: events and the time go in, effects come out. It does no
+    I/O. All times are ns since 1970.
 
-    `fresh`: the state with which the consumer begins (`begin` in state.py); it is the machine's from
-    now on. `records`: what is stored of the consumer, which then counts instead (snapshot.py).
-    `state` may be read between two events, and only the machine changes it.
+    `fresh`: the state with which the consumer begins (`begin` in state.py); it belongs to the
+    machine from now on. `records`: the stored records of the consumer's state, in the order of
+    writing. If there are any, the state is restored from them, and only what they do not have is
+    taken from `fresh` (snapshot.py). `state` may be read between two events, and only the machine
+    changes it.
     """
 
     def __init__(self, fresh: MachineState, records: Sequence[MachineRecord] = ()) -> None:
@@ -82,8 +85,9 @@ class Machine:
         out.
 
         `now`: ns since 1970, never less than in an earlier call. `most`: how many messages may be
-        delivered or given up in this step. If the current phase does not allow the event, return
-        only a Refuse.
+        delivered in this step; one that is given up when its turn comes, because its deliveries
+        are used up, counts as well. If the current phase does not allow the event, return only a
+        Refuse.
         """
         after = TRANSITIONS[self.state.phase].get(type(event))
         if after is None:
@@ -93,8 +97,8 @@ class Machine:
         return self._finish(now)
 
     def deliver(self, now: int, most: int) -> list[Effect]:
-        """Deliver more of the messages that the `most` of `handle` held back: at most `most` are
-        delivered or given up. Return the effects, in order. `now`: as in `handle`.
+        """Deliver more of the messages that the `most` of `handle` held back. Return the effects, in
+        order. `now` and `most`: as in `handle`.
         """
         self._left = most
         return self._finish(now)
@@ -130,9 +134,10 @@ class Machine:
 
     def find_next_up(self, most: int) -> tuple[Ints, Ints]:
         """Return stream sequences and sizes (bytes) of the next messages to deliver, at most
-        `most`; redeliveries come first. Nothing is delivered. Empty if the consumer is paused, has
-        no reader, or has no pull request waiting. What the pace or flow control holds back is
-        included.
+        `most`: redeliveries first, then new messages as far as max_ack_pending leaves room. Nothing
+        is delivered. Empty if the consumer is paused, has no reader, or has no pull request
+        waiting. Included is what the pace or flow control holds back, and queued messages that have
+        used up their deliveries.
         """
         state = self.state
         if state.phase is not Phase.AWAKE or (not state.config.is_push and not len(state.waiting)):
@@ -211,8 +216,9 @@ class Machine:
     # what applications say of deliveries; settling.py has the rules which of it counts
 
     def _ack(self, event: events.Acked, now: int) -> None:
-        """Settle messages that were acked by token, and confirm it to the sender. If the delivery
-        was never made, or the incarnation of the token did not make it, queue a Refuse.
+        """Settle messages that were acked by token, and confirm it to the sender once none of them
+        is pending. If the delivery was never made, or the incarnation of the token did not make it,
+        queue a Refuse. Under an ack policy without acks by token do nothing.
         """
         state = self.state
         sequences, consumer_seq = event.sequences, event.consumer_seq
@@ -263,15 +269,20 @@ class Machine:
             self._effects.append(Advise(Advisory.NAK, event.stream_seq, event.consumer_seq, event.deliveries))
 
     def _progress(self, event: events.Progressed, now: int) -> None:
-        """Restart the timers of messages that the application still works on."""
+        """Restart the timers of messages that the application still works on, and confirm it to the
+        sender. If a message was never delivered, or another incarnation made the delivery, queue a
+        Refuse instead. Under an ack policy without acks by token do nothing.
+        """
         known = self._is_known(int(event.sequences.max()))
         if known and self._is_given(event, event.sequences, Verb.PROGRESS) and self._hears(now):
             self._answer(event.reply)
             self.state.window.progress(event.sequences, now)
 
     def _term(self, event: events.Termed, now: int) -> None:
-        """Settle a message for good, with an advisory, and with a dead letter if the consumer has a
-        topic for them.
+        """Settle a message for good; under `ack_policy: all` also everything pending before it.
+        Queue an advisory, even if the message was not pending, and a dead letter if it was and the
+        consumer has a topic for them. A term that does not count (`_is_taken`) is refused or
+        ignored.
         """
         if not self._is_taken(event, Verb.TERM, now):
             return
@@ -287,7 +298,9 @@ class Machine:
     def _answer_flow(self, event: events.FlowAnswered, now: int) -> None:
         """Let deliveries continue that waited for this answer to flow control.
 
-        With `ack_policy: flow_control`, settle everything up to the message that it names.
+        With `ack_policy: flow_control`, settle everything up to the message that it names. Ignore
+        an answer to any request but the one that waits. If it names a delivery that was never made,
+        queue a Refuse and do nothing else.
         """
         state = self.state
         if event.up_to > state.window.delivered.consumer:
@@ -299,7 +312,8 @@ class Machine:
 
     def _is_taken(self, event: events.Nakked | events.Termed, verb: Verb, now: int) -> bool:
         """Return whether a nak or a term has an effect. If its delivery was never made or is
-        another incarnation's, queue a Refuse.
+        another incarnation's, queue a Refuse. Under an ack policy without acks by token, return
+        False and queue nothing.
         """
         is_given = self._is_known(event.stream_seq) and self._is_given(event, np.array([event.stream_seq]), verb)
         return is_given and self._hears(now)
@@ -352,8 +366,9 @@ class Machine:
             self._effects.append(Answer(reply))
 
     def _settle(self, ended: Settled, now: int) -> None:
-        """Record the time of an ack, and with explicit acks queue samples for metric events.
-        `ended`: the messages that the ack has settled, which the window has dropped already.
+        """Record `now` as the time of the last ack unless `ended` is empty, and with explicit acks
+        queue samples for metric events. `ended`: the messages that the ack has settled, which the
+        window has dropped already.
         """
         if len(ended):
             self.state.acked_at = now
@@ -428,8 +443,9 @@ class Machine:
             self._effects.append(Remove())
 
     def _beat(self, now: int) -> None:
-        """Queue a heartbeat for the deliver subject if it has a reader, and set the time of the
-        next one.
+        """Queue a heartbeat for the deliver subject unless the phase is ASLEEP, and set the time of
+        the next one. After the heartbeat, queue a flow control request if new messages wait for an
+        answer that acks and no request is under way.
         """
         state, flow = self.state, self.state.pace.flow
         if state.phase is not Phase.ASLEEP:
@@ -470,7 +486,8 @@ class Machine:
         is reached.
 
         Redeliveries go first. If messages are ready but the limit is used up, `ready_at` is set to
-        `now`.
+        `now`. End pull requests that do not wait for messages if the consumer is paused or has
+        nothing more to deliver.
         """
         state, window, offers = self.state, self.state.window, self.state.offers
         state.ready_at = NEVER
@@ -517,8 +534,8 @@ class Machine:
 
         Return False if they have to wait for time or for a pull request.
 
-        `time`: ns since 1970 when the message was stored, None for a redelivery. `size`: its bytes.
-        `again`: its row if it is a redelivery, None otherwise.
+        `time`: ns since 1970 when the next message was stored, None for a redelivery. `size`: its
+        bytes. `again`: its row (an array of one) if it is a redelivery, None otherwise.
         """
         state, pace = self.state, self.state.pace
         size += self._measure_token(again)
@@ -593,8 +610,9 @@ class Machine:
         return given.sequences.size
 
     def _ask(self, subject: str) -> None:
-        """Queue a flow control request with this subject. If it is empty, queue a new request if
-        new messages wait for an answer that acks, otherwise nothing.
+        """Queue the flow control request with this subject, which has begun. If the subject is
+        empty, begin and queue a request if new messages wait for an answer that acks and no other
+        request waits for its own; otherwise do nothing.
         """
         window, flow = self.state.window, self.state.pace.flow
         if flow is None:

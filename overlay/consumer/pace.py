@@ -31,7 +31,8 @@ def is_replayed(config: ConsumerConfig) -> bool:
 class Rate:
     """A limit for bytes over time: a token bucket of `burst` bytes, filled at `bits_per_second`.
 
-    A message may go out once its bytes are in the bucket. The bucket is full at first.
+    A message may go out once its bytes are in the bucket, one larger than the bucket once that is
+    full. The bucket is full at first.
     """
 
     def __init__(self, bits_per_second: int, burst: int) -> None:
@@ -54,10 +55,10 @@ class Rate:
 
 
 class Replay:
-    """When messages go out with the gaps between them that they were stored with.
+    """When messages may go out if they keep the gaps in time with which they were stored.
 
-    The gaps apply up to stream sequence `last_sequence`, the stream's last message when the
-    consumer was created.
+    `last_sequence`: the stream's last message when the consumer was created. The gaps apply up to
+    it: once `is_over` is true, the caller has to drop the object.
     """
 
     def __init__(self, last_sequence: int) -> None:
@@ -65,10 +66,9 @@ class Replay:
         self._sent_at = self._stored_at = 0
 
     def ready_at(self, time: int) -> int:
-        """Return the time (ns since 1970) from which on a message stored at `time` may go out, 0
-        for at once.
-
-        Gaps up to 1 ms are ignored.
+        """Return the time (ns since 1970) from which on a message stored at `time` (ns since 1970)
+        may go out: as long after the last delivery as it was stored after that message. The result
+        may be in the past. 0, for at once, if nothing was delivered yet or the gap is 1 ms or less.
         """
         gap = time - self._stored_at if self._stored_at else 0
         return self._sent_at + gap if gap > SMALL_GAP else 0
@@ -92,7 +92,7 @@ class Pace:
 
     `replay_until`: the stream's last sequence when the consumer was created, 0 for no replay.
     `burst`: bytes of the rate limit's bucket. `incarnation`: the one in the subjects of flow
-    control requests. `asked`: number of requests sent before.
+    control requests. `asked`: number of flow control requests that the machine has sent before.
     """
 
     def __init__(

@@ -141,9 +141,10 @@ class Pending:
         """Return for each stream sequence the last message at or below it, among the messages (not
         GONE) that were first delivered at consumer sequence `consumer_seq` or before.
 
-        The first array has the stream sequences of these messages, 0 for none. The second has a
-        consumer sequence for each: an ack of everything up to the message covers all known messages
-        first delivered up to this consumer sequence.
+        The first array has the stream sequences of these messages, 0 for none. The second has the
+        consumer sequence up to which an ack of everything up to this message reaches: that of the
+        message's first delivery, but `consumer_seq` itself for the last known one; 0 for none
+        (`consumer_seq` if no message is known at all).
         """
         rows = self.find_delivered([(1, consumer_seq)])
         known, counted = (np.append(0, self.view(name)[rows]) for name in ("sequence", "consumer_seq"))
@@ -152,7 +153,9 @@ class Pending:
         return known[at], counted[at]
 
     def find_up_to(self, sequence: int) -> Ints:
-        """Return the row numbers up to and including a stream sequence, without GONE ones."""
+        """Return the row numbers, without GONE ones, of messages whose stream sequence is `sequence`
+        or lower.
+        """
         end = int(np.searchsorted(self.view("sequence"), sequence, side="right"))
         found: Ints = (self.view("state")[:end] != Row.GONE).nonzero()[0]
         return found
@@ -201,9 +204,8 @@ class Pending:
         self.column["deadline"][rows] = deadlines
 
     def compact(self) -> None:
-        """Remove GONE rows if they are the larger part and more than _FEW, otherwise do nothing.
-
-        Row numbers from before are invalid afterwards.
+        """Remove all GONE rows if they are more than half of the rows and more than 1024, otherwise
+        do nothing. After a removal, row numbers from before are invalid.
         """
         if self.counts[Row.GONE] <= max(_FEW, self.end // 2):
             return

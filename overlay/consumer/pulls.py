@@ -79,8 +79,9 @@ _TYPES: dict[str, type] = {
 
 
 def parse_pull(body: bytes) -> PullRequest | StatusText:
-    """Parse the body of a pull request. If it is malformed, return the status with code 400 that
-    answers it; nothing raises. Text that is neither a number nor JSON asks for one message.
+    """Parse the body of a pull request. If it is malformed JSON or has more than MAX_BODY bytes,
+    return the status with code 400 that answers it; nothing raises. Text that is neither a number
+    nor JSON, also an empty one, asks for one message. JSON without `batch` has batch 0.
     """
     if len(body) > MAX_BODY:
         return _refuse(f"the request has more than {MAX_BODY} bytes")

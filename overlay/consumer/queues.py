@@ -51,7 +51,7 @@ class Offers:
         self.count = 0
 
     def put(self, run: Run) -> None:
-        """Append messages; they come after all others."""
+        """Append messages, whose stream sequences have to be above those of all others."""
         if len(run):
             self._runs.append(run)
             self.count += len(run)
@@ -91,7 +91,9 @@ class Offers:
         return Run(*(np.concatenate([np.empty(0, np.int64), *(getattr(run, name) for run in cut)]) for name in names))
 
     def remove(self, below: int, sequences: Ints) -> int:
-        """Drop messages that left the stream (all below `below`, and `sequences`); return how many."""
+        """Drop messages that left the stream: those with a stream sequence below `below` or among
+        `sequences`. Return how many of them were in the queue.
+        """
         before = self.count
         kept = [run.keep(_stays(run.sequences, below, sequences)) for run in self._runs]
         self._runs = deque(run for run in kept if len(run))

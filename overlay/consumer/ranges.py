@@ -20,9 +20,9 @@ Range = tuple[int, int]
 
 def join(ranges: Iterable[Range], last: int) -> list[Range]:
     """Return the ranges in rising order and without overlap: overlapping and adjacent ranges become
-    one, and all are cut off at `last`.
+    one. What lies above `last` is cut off, and ranges above it are left out.
 
-    Both ends of a range are included.
+    Both ends of a range are included. `ranges`: in any order.
     """
     joined: list[Range] = []
     for first, end in sorted(ranges):

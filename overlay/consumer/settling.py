@@ -50,11 +50,15 @@ class Meant(NamedTuple):
 
 def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Meant:
     """Return which deliveries some tokens stand for, all with this verb and incarnation, and
-    whether their acks are accepted. Changes nothing. An ack of a delivery that its incarnation
-    never committed may stand for another delivery, as the module's docstring says.
+    whether their acks are accepted. Changes nothing.
 
-    `sequences`, `consumer_seqs`: of the tokens. The caller has to check whether they have been
-    delivered at all.
+    An ack of a delivery that its incarnation never committed may count all the same. With
+    `ack_policy: all` it stands for the last message at or below its stream sequence that was
+    delivered before that incarnation ended. With `explicit` and `delivery: at_least_once` it counts
+    as it is, and so does a term. Under a policy without acks by token all are accepted as they are.
+
+    `sequences`, `consumer_seqs`: of the tokens. The caller has to check whether the stream
+    sequences have been delivered at all.
     """
     policy, lineage = state.config.ack_policy, state.lineage
     if not policy.takes_acks:
@@ -79,9 +83,10 @@ def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Int
 
 def find_own(state: MachineState, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Flags:
     """Return for each token whether it names a delivery that this incarnation of the consumer has
-    made and committed. All tokens name this incarnation.
+    made; by an earlier incarnation, one that it has committed. All tokens name this incarnation.
 
-    If any client can make up the incarnation's name, deliveries of settled messages are left out.
+    If any client can make up the incarnation's name, a token counts only if its message is not
+    settled and was delivered under this consumer sequence.
     """
     given = state.lineage.find_given(incarnation, consumer_seqs, state.window.delivered.consumer)
     if state.lineage.is_guessable(incarnation) and given.any():

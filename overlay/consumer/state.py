@@ -89,8 +89,8 @@ def begin(
     incarnation: str = "",
 ) -> MachineState:
     """Return the state with which a machine begins if nothing is stored of its consumer. A push
-    consumer with `interest: group` begins without a reader, and a pause in the config begins at
-    once.
+    consumer with `interest: group` begins without a reader, and a pause in the config that ends
+    after `now` begins at once.
 
     `now`: ns since 1970.
 

@@ -29,6 +29,9 @@ def find_removal(state: MachineState) -> int:
     """Return the time (ns since 1970) at which an unused consumer is to be deleted
     (inactive_threshold). NEVER while it is in use, if it has no such threshold, or if its removal
     was requested already.
+
+    A push consumer is in use while its deliver subject has a reader. A pull consumer is in use while
+    a pull request waits, or while a message waits for its ack or for the delay of a nak.
     """
     threshold, pending = state.config.inactive_threshold, state.window.pending
     if not threshold or state.is_removal_said:

@@ -111,13 +111,16 @@ class Waiting:
         return len(self) >= self.config.max_waiting > 0
 
     def admit(self, request: PullRequest, reply: Reply, pin: str, available: int, now: int) -> list[Status]:
-        """Queue a valid request, or refuse it with a status. Other requests that have expired may
-        end on this occasion.
+        """Queue a valid request, or refuse it with a status: if its pin id is not that of the pinned
+        client, or the queue is full. A request with no_wait is refused as well if nothing is
+        `available` and it has no `expires`, or if messages are available, but fewer than the queued
+        requests ask for. Requests that have expired may end on this occasion.
 
-        Return the statuses of the requests that expired, and then of the refusal.
-
-        `available`: number of messages that could be delivered. `pin`: a fresh id. If the queue is
+        Return the statuses of the requests that expired, and then of the refusal. If the queue is
         full, a request with heartbeats is dropped without a status.
+
+        `available`: number of messages that could be delivered. `pin`: a fresh id, which the client
+        gets if it becomes pinned.
         """
         if (wrong_pin := self._refresh_pin(request, now)) is not None:
             return [Status(reply, wrong_pin)]
@@ -138,8 +141,8 @@ class Waiting:
         return ended
 
     def add(self, waiter: Waiter) -> None:
-        """Insert a request into the queue: at the tail, or behind those of its priority with
-        `prioritized`.
+        """Insert a request into the queue: at the tail, or with `prioritized` before the first
+        request with a higher priority number, which is served later.
         """
         at = len(self._waiters)
         if self.config.priority_policy is PriorityPolicy.PRIORITIZED:
@@ -154,7 +157,7 @@ class Waiting:
 
     def run_out(self, now: int) -> list[Status]:
         """Remove the requests that have expired at `now`. If there are any, also remove requests
-        with no_wait that got a message. Return a status for each.
+        with no_wait that got a message. Return a status for each: 408 if it has expired, else 404.
 
         nats-server 2.15.1 ends these on the same occasion, even if it is max_ack_pending that holds
         messages back.
@@ -164,8 +167,8 @@ class Waiting:
         return [*expired, *(self._end(waiter, waiter.say(NO_MESSAGES)) for waiter in served)]
 
     def end_one_shots(self) -> list[Status]:
-        """Remove the requests that end when no message is ready (`is_one_shot`), and return a
-        status for each. Call when the end of the stream is reached.
+        """Remove the requests that do not wait for messages (`is_one_shot`), and return a status
+        for each (404). Call when no message is ready: at the end of the stream, or in a pause.
         """
         one_shots = [waiter for waiter in self._waiters if waiter.is_one_shot]
         return [self._end(waiter, waiter.say(NO_MESSAGES)) for waiter in one_shots]
@@ -235,9 +238,10 @@ class Waiting:
         return waiter.batch if len(self._waiters) == 1 and waiter.request.max_bytes <= 0 else 1
 
     def serve(self, waiter: Waiter, count: int, size: int, now: int) -> list[Status]:
-        """Record that `count` messages were delivered to a request at `now` (ns since 1970), with
-        `size` bytes if it has max_bytes, and restart its heartbeat. Insert it into the queue again
-        as `add` does, or remove it if its batch or its max_bytes are used up.
+        """Record that `count` messages were delivered to a request at `now` (ns since 1970), and
+        restart its heartbeat. If it has max_bytes, subtract `size`, the bytes of these messages
+        together. Insert it into the queue again as `add` does, or remove it if its batch or its
+        max_bytes are used up.
 
         Return a status (409) if it was removed with bytes of its max_bytes left, to go out behind
         the messages; otherwise an empty list.
@@ -279,7 +283,8 @@ class Waiting:
     def _refresh_pin(self, request: PullRequest, now: int) -> StatusText | None:
         """Keep the client pinned for another priority_timeout if the request has its pin id.
 
-        Return the status that refuses a request with another id, otherwise None.
+        Return the status that refuses a request with another id, also if no client is pinned;
+        otherwise None. Without `pinned_client`, or if the request has no id, do nothing.
         """
         if self.config.priority_policy is not PriorityPolicy.PINNED_CLIENT or not request.id:
             return None
@@ -290,7 +295,9 @@ class Waiting:
 
     def _may_take(self, waiter: Waiter, num_pending: int, num_ack_pending: int, now: int) -> bool:
         """Return whether a request can take a message at `now`: it has some of its batch left, has
-        not expired, is not held back, and neither the pin nor its overflow limits exclude it.
+        not expired and is not held back. Only the pinned client's requests may take one while a
+        client is pinned. With `overflow`, a request with min_pending or min_ack_pending may only if
+        one of the two is reached.
         """
         request = waiter.request
         if waiter.batch <= 0 or waiter.expires_at <= now or self._is_held(waiter):

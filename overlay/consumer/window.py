@@ -145,14 +145,16 @@ class Window:
 
     @property
     def awaits_reader(self) -> bool:
-        """Whether there are pending deliveries that the reader group has not read yet, so that
-        their timers do not run (`interest: group`).
+        """Whether messages are pending and the reader group has not read all deliveries yet, so that
+        the timers of some may not run. Only for `interest: group`; otherwise False.
         """
         return not self._starts_at_delivery and self.pending.count > 0 and self.read_up_to < self.delivered.consumer
 
     @property
     def num_redelivered(self) -> int:
-        """Number of unsettled messages that were delivered more than once; 0 with max_deliver 1."""
+        """Number of messages that were delivered more than once and are not settled, those included
+        that have used up their deliveries; 0 with max_deliver 1.
+        """
         return 0 if self.config.max_deliver == 1 else self.pending.redelivered
 
     @property
@@ -217,7 +219,7 @@ class Window:
         given up.
 
         Given up are messages that have used up their deliveries, at most `most`; they leave the
-        queue.
+        queue. If there are more of them in front of the next message, the first array is empty.
         """
         used_up: list[int] = []
         while (row := self.queue.peek(self.pending)) >= 0 and self._is_used_up(np.array([row]))[0]:
@@ -243,7 +245,8 @@ class Window:
 
         Unless ack_policy is explicit, settle everything pending up to the highest one; nothing if
         it or `consumer_seq` is not above the floor. If the highest one was pending, the floor moves
-        to it and to `consumer_seq`, the one in the last token.
+        to it and to `consumer_seq`, the one in the last token. With explicit, `consumer_seq` is not
+        used.
         """
         if self.config.ack_policy is AckPolicy.EXPLICIT:
             return self._settle(self.pending.find(distinct(sequences)))
@@ -288,10 +291,10 @@ class Window:
 
     def nak(self, sequence: int, consumer_seq: int, delay: int | None, now: int) -> bool:
         """Queue a pending message for redelivery; or with a `delay` (ns), make it due when the
-        delay has passed.
+        delay has passed, or later by as much as its backoff is longer than ack_wait.
 
-        Return False, and change nothing, if the message is not pending, if the delivery is not
-        above the floor, or if it was never made.
+        Return False, and change nothing, if the message is not pending, or if `consumer_seq` is at
+        or below the floor, or above the last delivery.
         """
         rows = self.pending.find_pending(self.pending.find(np.array([sequence])))
         if not rows.size or not self.floor.consumer < consumer_seq <= self.delivered.consumer:
@@ -309,7 +312,8 @@ class Window:
 
     def progress(self, sequences: Ints, now: int) -> None:
         """Restart the ack timers of those of these messages (stream sequences) that are pending. A
-        message queued for redelivery stays queued.
+        message that waited for the delay of a nak waits for its ack again. A message queued for
+        redelivery stays queued.
         """
         rows = self.pending.find_pending(self.pending.find(distinct(sequences)))
         rows = rows[self.pending.view("state")[rows] != Row.QUEUED]
@@ -355,7 +359,9 @@ class Window:
         return self._look(EMPTY)
 
     def requeue_all(self) -> None:
-        """Queue all pending messages for redelivery. Used when the deliver subject has changed."""
+        """Queue all pending messages for redelivery, in stream order behind those that are queued
+        already. Used when the deliver subject has changed.
+        """
         rows = self.pending.find_pending(np.arange(self.pending.lead, self.pending.end))
         rows = rows[self.pending.view("state")[rows] != Row.QUEUED]
         self._touch(self.pending.view("sequence")[rows].copy())
@@ -498,8 +504,8 @@ class Window:
         return ended
 
     def _settle(self, rows: Ints) -> Settled:
-        """Mark rows as GONE, in whatever state they are, move the floor if it can move, and return
-        the messages that were pending.
+        """Mark rows as GONE, in whatever state they are, and return the messages that were pending.
+        If there were any, move the floor if it can move.
         """
         ended = self._look(self.pending.find_pending(rows))
         self._drop(rows)
@@ -508,8 +514,9 @@ class Window:
         return ended
 
     def _move_floor(self, consumer_seq: int) -> None:
-        """Move the floor, if it can move, after messages were settled. `consumer_seq`: that of the
-        first delivery of the lowest one.
+        """Move the floor after messages were settled: to the last delivery if nothing is pending; to
+        just below the first pending message if the lowest settled one was the next above the floor.
+        Otherwise it stays. `consumer_seq`: that of the first delivery of the lowest settled one.
         """
         if not self.pending.count:
             self.floor = self.delivered

@@ -94,9 +94,10 @@ class AckBatch:
 
 @dataclass(slots=True)
 class DecodedAcks:
-    """The acks of one fetch. `said`: ack batches and events by consumer name, in the order of the
-    topic. `kinds`: number of acks by verb, `range` for range acks. `refused`: number of records
-    that are no valid acks, by reason.
+    """The acks of one fetch. `said`: ack batches and events by consumer name, each consumer's in the
+    order of the topic. `kinds`: number of acks by verb in lower case, `range` for range acks.
+    `refused`: number of records that are no valid acks, and of batches that cannot be read, by
+    reason.
     """
 
     said: dict[str, list[AckBatch | Event]] = field(default_factory=dict)
@@ -136,9 +137,10 @@ class AckDecoder:
         """Decode fetched record batches from the offset `position` on, and return the acks that
         their consumers have not processed yet.
 
-        A batch that cannot be read is skipped and counted as refused. `aborted`: the aborted
-        transactions of the fetch, whose records are left out. `since`: from which offset on each
-        consumer still has to process the records.
+        A batch that cannot be read, or a record that is no valid ack, is skipped and counted as
+        refused. Acks of other workers' consumers are skipped. `aborted`: the aborted transactions of
+        the fetch, whose records are left out. `since`: from which offset on each consumer still has
+        to process the records.
         """
         heard = DecodedAcks(since=since)
         for piece in self._decoder.decode(data, position, aborted=aborted):
@@ -224,8 +226,9 @@ class AckDecoder:
         """Parse one record by itself, and add its events to `heard` or count it as refused.
 
         A record that its consumer has processed before, or whose consumer another worker serves, is
-        skipped. `text`: the token. `body`: the value. `find_header`: returns a reply header's value
-        or None.
+        skipped. `text`: the token, or the subject of a flow control request. `body`: the value.
+        `find_header`: returns a reply header's value or None. `offset`: of the record in the ack
+        topic.
         """
         # an answer to flow control, or no ack at all
         if text.startswith(FLOW.encode()):
@@ -350,10 +353,11 @@ def _find_name(buf: Bytes, at: Int, size: Int, text: Bytes, bounds: Ints, guess:
 
 @kernel
 def _read_numbers(buf: Bytes, at: Int, end: Int, out: Ints) -> Bool:
-    """Read a token's five decimal numbers, with dots between them, from `buf[at:end]` into `out`.
+    """Read a token's five decimal numbers, with dots between them, from `buf[at:end]` into `out`
+    (int64): deliveries, stream sequence, consumer sequence, time in ns, num_pending.
 
-    Return True if there are exactly five, each fits int64, and the first three are above 0.
-    Otherwise `out` may be filled in part.
+    Return True if there are exactly five without a sign, each fits int64, and the first three are
+    above 0. Otherwise return False, and `out` may be filled in part.
     """
     for k in range(5):
         digits, value = 0, np.uint64(0)
@@ -382,12 +386,13 @@ def _find_dot(buf: Bytes, at: Int, end: Int) -> Int:
 
 @kernel
 def _number(buf: Bytes, at: Int, size: Int, known: Ints, newest: Int) -> Int:
-    """Return the number of an incarnation of a consumer; _NEW if it has none yet, or _TOO_MANY if
-    so many others of the consumer have one.
+    """Return the number of an incarnation of a consumer. If it has none yet, return _NEW, or
+    _TOO_MANY if _MOST_INCARNATIONS others of this consumer have one.
 
-    Its text is `size` bytes of `buf` from `at` on. `known`: as `_read` fills it; nothing is added
-    here. `newest`: the number of the consumer's incarnation that was numbered last, _NEW if there
-    is none.
+    Its text is `size` bytes of `buf` from `at` on. `known`: by number, the start and size of an
+    incarnation's text, and the number of the same consumer's incarnation before it or _NEW (3 rows);
+    nothing is added here. `newest`: the number of this consumer's incarnation that was numbered
+    last, _NEW if there is none.
     """
     each, passed = newest, 0
     while each >= 0:
@@ -433,10 +438,13 @@ def _read_verb(buf: Bytes, at: Int, size: Int) -> Int:
 
 @kernel
 def _pass_head(buf: Bytes, first: Int, end: Int, head: Bytes, head_2: Bytes, stream: Bytes) -> tuple[Int, Int]:
-    """Return where a token's consumer begins, and the size of its incarnation: 0 in version 1.
+    """Return where the consumer's name begins in `buf`, for the token in `buf[first:end]`, and the
+    size of the token's incarnation: 0 in version 1. If the token begins otherwise, or is of another
+    stream, return (-1, 0).
 
-    The position is -1 if the token begins otherwise. A stream or a consumer may be named `_`: after
-    the incarnation version 2 has the stream's name, version 1 a number.
+    `head`: how tokens of version 1 begin, with the stream. `head_2`: how those of version 2 begin,
+    up to the incarnation. `stream`: the stream's name and a dot. A stream or a consumer may be named
+    `_`: after the incarnation version 2 has the stream's name, version 1 a number.
     """
     text = first + head_2.size
     if _starts_with(buf, first, end, head_2):

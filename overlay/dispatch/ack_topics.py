@@ -115,9 +115,10 @@ class AckTopics:
         """Return what was fetched since the last call, at most one fetch for each partition, and
         move the positions past it. Does not wait for new data.
 
-        If a log does not have its position any more, reading goes on elsewhere (`_go_on`,
-        `_go_back`). Raises SourceUnavailable if a topic was deleted or created again: the next
-        session reads it from its start. Raises SourceChanged if Kafka denies access.
+        If a log does not have its position any more, reading goes on at the log's start if retention
+        has deleted the position, or where the log has lost its end. Raises SourceUnavailable if a
+        topic was deleted or created again: the next session reads it from its start. Raises
+        SourceChanged if Kafka denies access.
         """
         taken: list[tuple[StreamPartition, Fetched]] = []
         for partition, partition_fetch in self._partition_fetches.items():
@@ -197,7 +198,7 @@ class AckTopics:
                 del self._probes[stream]
 
     def find_suspended(self) -> dict[str, bool]:
-        """Return, by stream, whether deadlines have waited for longer than STALL_S until all acks
-        before them are read."""
+        """Return, for each stream, whether its last `probe` has waited for longer than STALL_S until
+        all acks sent before it are read."""
         late = monotonic() - STALL_S
         return {stream: stream in self._probes and self._probes[stream].since < late for stream in self.up_to}

@@ -37,7 +37,8 @@ def answer(reply: str, value: bytes | None, headers: Headers = ()) -> Entry:
 
 def describe_reply(reply: str, pin: str = "") -> list[tuple[str, bytes]]:
     """Return the headers by which a client finds the pull request of a delivery: the correlation id
-    of its reply address, and `pin`, the id of the pinned client, if that is not empty.
+    of its reply address, and `pin`, the id of the pinned client, if that is not empty. Raises
+    ValueError if `reply` is not an address.
     """
     more = [(CORRELATION, parse_address(reply).correlation)]
     return [*more, (PIN, pin.encode())] if pin else more
@@ -50,7 +51,8 @@ def encode_statuses(
 
     A status that answers a pull request is one record for its reply address, without a key. Any
     other status is one record for each partition of the output topic: `topic` is its name,
-    `partitions` their number, 0 for no such record.
+    `partitions` their number, 0 to leave such statuses out. `stream`, `consumer`: the names for the
+    headers.
     """
     found: list[Entry] = []
     for effect in effects:

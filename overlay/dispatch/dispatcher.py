@@ -207,10 +207,11 @@ class Dispatcher:
         self._fresh.clear()
 
     def expire(self, lows: Mapping[str, int], now: int) -> None:
-        """Let machines forget messages that they gave up and that the log does not have any more;
-        otherwise every checkpoint would contain them.
+        """Let machines forget messages that they gave up because their deliveries were used up, and
+        that the log does not have any more; otherwise every checkpoint would contain them.
 
-        `lows`: by stream, the lowest stream sequence that the log still has. `now`: ns since 1970.
+        `lows`: by stream, the lowest stream sequence that the log still has; nothing is forgotten of
+        other streams. `now`: ns since 1970.
         """
         for consumer, slot in self.slots.items():
             low = lows.get(consumer[0], 0)
@@ -243,7 +244,8 @@ class Dispatcher:
 
     def order(self, consumer: ConsumerId, event: Event, now: int) -> None:
         """Hand one more event to a consumer's machine: an operator's, a reader's, or a pull
-        request. Do nothing if the consumer has no machine here.
+        request. What it leads to goes out with the next `give_out`. Do nothing if the consumer has
+        no machine here.
         """
         if consumer in self.slots:
             self._do(consumer, event, now)
@@ -264,8 +266,8 @@ class Dispatcher:
     # 2: what is needed
 
     def find_wanted(self) -> dict[str, Ints]:
-        """Return the stream sequences (rising), by stream, of records that this step needs and that
-        are not in the cache.
+        """Return the stream sequences (rising), by stream, of records that this step needs, for
+        deliveries and dead letters, and that are not in the cache. Streams without any are left out.
         """
         wanted: dict[str, list[Ints]] = {}
         for consumer in self._active:
@@ -297,9 +299,10 @@ class Dispatcher:
     ) -> Work:
         """Deliver the messages whose records are available, and return the work of the step.
 
-        `recalled`: refetched slices with their stream. `gone`: by stream, the wanted sequences that
-        the log does not have any more. `now`: ns since 1970. `tells_all`: write checkpoints of all
-        machines, changed or not.
+        `recalled`: refetched slices with their stream, kept for this step. `gone`: by stream, the
+        sequences of `find_wanted` that the log does not have any more; machines drop them. Once
+        ROUND_BYTES are encoded, the other consumers deliver in the next step. `now`: ns since 1970.
+        `tells_all`: write checkpoints of all machines, changed or not.
         """
         work = Work(unnamed=self._unnamed)
         self._unnamed = Counter()

@@ -68,9 +68,11 @@ class EffectEncoder:
     def print(
         self, consumer: ConsumerId, slot: ConsumerSlot, effects: Sequence[Effect], record_cache: RecordCache, now: int
     ) -> EncodedEffects:
-        """Return one consumer's effects as batches and answers.
+        """Return one consumer's effects as batches and answers: deliveries, statuses, dead letters,
+        answers to acks, advisories and samples. Other effects are left out.
 
-        The record cache has the records of all deliveries. `now`: ns since 1970.
+        `record_cache` must have the records of all deliveries; a dead letter whose record it does
+        not have is left out. `now`: ns since 1970.
         """
         printed = EncodedEffects()
         time = now // MILLISECOND
@@ -95,8 +97,8 @@ class EffectEncoder:
         """Return those stream sequences whose messages the output can never take, in the order of
         `sequences`.
 
-        The record cache has all of them. `now`: ns since 1970. A pull consumer is measured against
-        a reply topic with Kafka's default limits.
+        `record_cache` must have the records of all of them. `now`: ns since 1970. A pull consumer
+        is measured against a reply topic with Kafka's default limit of bytes.
         """
         output_topic = slot.output_topic
         if output_topic is None:

@@ -84,10 +84,11 @@ class Readers:
                 self.order(consumer, Bound())
 
     async def _find_ends(self, output_topic: OutputTopic) -> dict[int, int]:
-        """Return, by partition, the offset after the last record, for each partition of an output
-        that has records.
+        """Return, by partition, the offset after the last committed record, for each partition of an
+        output that has records.
 
-        Transaction markers may follow it, which a reader's committed offset need never pass.
+        Transaction markers may follow that record, which a reader's committed offset need never
+        pass.
         """
         bounds = await self.admin.find_bounds(
             [(output_topic.topic, partition) for partition in range(output_topic.partitions)]
@@ -104,14 +105,17 @@ class Readers:
             output_offsets.note(partition, base, count, first, last)
 
     def is_bound(self, consumer: ConsumerId) -> bool:
-        """Return whether the consumer's reader group had members when Kafka was asked last, at most
-        a few seconds ago. False if it was not asked yet.
+        """Return whether the consumer's reader group had members when Kafka was asked last, usually
+        at most a few seconds ago. True if this user may not see the group; False if Kafka was not
+        asked yet.
         """
         return self._bound.get(consumer, False)
 
     async def run(self) -> None:
         """Ask Kafka about the reader groups every EVERY_S, and queue events for the machines, until
-        cancelled. If Kafka cannot be asked, log that and try again.
+        cancelled. If a consumer has no inactive_threshold, its group's members are asked for in
+        every fourth turn only. In a task of its own, look for outputs that have lost their end. If
+        Kafka cannot be asked, log that and try again.
         """
         # apart: an output without a leader may hold up the question for its end
         watching = asyncio.create_task(self._watch_ends())

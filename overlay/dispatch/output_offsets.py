@@ -39,13 +39,17 @@ class _Entry:
     is_exact: bool
 
     def find_unread(self, committed: int) -> int:
-        """Return the first consumer sequence that a reader with this committed offset has not passed."""
+        """Return the first consumer sequence of the entry that a reader with this committed offset
+        has not passed. `committed` must be below `end`. If the entry is not exact, none of it counts
+        as passed.
+        """
         return self.first + max(0, committed - self.base) if self.is_exact else self.first
 
     def is_lost(self, end: int, given: int) -> bool:
-        """Return whether a log that ends at this offset has lost a part of the batch.
+        """Return whether a log that ends at the offset `end` has lost the batch or a part of it.
 
-        `given`: the last consumer sequence that was noted before the end was asked for.
+        `given`: the last consumer sequence that was noted before Kafka was asked for the end. False
+        for a later batch, which may be above that end.
         """
         return self.end > end and self.last <= given
 
@@ -85,7 +89,7 @@ class OutputOffsets:
 
     @property
     def given(self) -> int:
-        """The last consumer sequence that was noted."""
+        """The last consumer sequence that was noted, or given out before this process."""
         return self._given
 
     def has_lost(self, partition: int, end: int, given: int) -> bool:

@@ -75,9 +75,10 @@ class Refetch:
     """The formats of the streams' values, by stream name; made when a stream is first read."""
 
     async def read(self, wanted: Mapping[str, Ints], jobs: Jobs) -> Recalled:
-        """Read the records with these stream sequences (ascending, by stream) from Kafka. Sequences
-        of which the lookup in `locates` knows no offset count as gone. `jobs`: runs the decoding.
-        Raises SourceChanged, SourceUnavailable.
+        """Read the records with these stream sequences (ascending, by stream) from Kafka. A sequence
+        counts as gone if the lookup in `locates` knows no offset of it, if the log does not have
+        the record, or if that has no subject or cannot be read. `jobs`: runs the decoding. Raises
+        SourceChanged, SourceUnavailable.
         """
         recalled = Recalled()
         if not wanted:
@@ -168,8 +169,8 @@ class _Decoding:
 
 
 def locate_by(ledger: Ledger) -> Locate:
-    """Return the lookup for a stream with a ledger. Sequences above the ledger's last run are left
-    out."""
+    """Return the lookup for a stream with a ledger. Sequences for which the ledger has no offset are
+    left out."""
 
     def locate(sequences: Ints) -> list[tuple[TopicPartition, Ints, Ints]]:
         """Return the partitions of ascending stream sequences, each with its sequences and their

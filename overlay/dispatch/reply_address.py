@@ -54,9 +54,10 @@ class ReplyRule:
     listed: tuple[str, ...] = ()
 
     def allows(self, topic: str) -> bool:
-        """Return whether a client may name this topic.
+        """Return whether a client may name this topic: the overlay's reply topic, one whose name
+        goes on after that with a dot, or a listed one.
 
-        Kafka's internal topics and the overlay's other topics are never allowed.
+        Kafka's internal topics and the overlay's other topics are never allowed, even if listed.
         """
         own = reply_topic(self.prefix)
         if topic.startswith((f"{self.prefix}.", "__")):

@@ -74,8 +74,9 @@ def _ignore(_: frozenset[str], __: frozenset[str]) -> None:
 
 @dataclass(slots=True)
 class ReplySender:
-    """Sends one shard's answers to reply topics, outside transactions, in a task for each topic.
-    Queue them with `put`, and call `close` at the end.
+    """Sends one shard's answers and pulled messages to reply topics, outside transactions, in a task
+    for each topic. Queue them with `put`, and call `close` at the end. What a topic refuses is
+    dropped and reported to `on_refused`; addresses that cannot be reached, to `on_unreachable`.
     """
 
     kafka: Properties
@@ -108,7 +109,9 @@ class ReplySender:
             self._announced[piece.topic] += piece.size
 
     def put_announced(self, pieces: Sequence[Piece]) -> None:
-        """Queue pieces that were announced and are committed now."""
+        """Queue pieces that were announced and are committed now, and return at once. They are no
+        longer counted as announced, but as queued.
+        """
         for piece in pieces:
             self._announced[piece.topic] -= piece.size
         self._announced = +self._announced  # drop what is not positive: `leave` may have cleared the counts
@@ -258,10 +261,11 @@ class ReplySender:
     async def _produce(
         self, client: AIOKafkaClient, topic: str, reply_batches: Mapping[int, ReplyBatch]
     ) -> dict[int, Fault]:
-        """Write one batch to each partition, with retries for PATIENCE_S after errors that may
+        """Write one batch to each partition, with retries for about PATIENCE_S after errors that may
         pass.
 
-        Return by partition the error class of each batch that was not written.
+        Return by partition the error class of each batch that was not written, as far as is known: a
+        batch whose answer was lost may have been written, even twice.
         """
         await client.add_topic(topic)
         left = {partition: reply_batch.batch.build() for partition, reply_batch in reply_batches.items()}

@@ -25,9 +25,10 @@ class ReplyTopics:
 
     async def sort(self, entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
         """Return the entries that can be delivered, and those that cannot: the topic or partition
-        does not exist, takes no records, or is avoided.
+        does not exist, takes no records, is hidden from this user, or is avoided (`avoid`). Both
+        keep their order.
 
-        Raises SourceUnavailable.
+        Raises SourceUnavailable if Kafka has to be asked and does not answer.
         """
         given = list(entries)
         partitions = await self._count_partitions({entry.topic for entry in given})
@@ -36,7 +37,7 @@ class ReplyTopics:
         return reachable, lost
 
     def avoid(self, topics: Iterable[str], seconds: float) -> None:
-        """Let topics that have refused records count as not existing for so many seconds."""
+        """Let topics that have refused records count as not existing for the next `seconds`."""
         until = monotonic() + seconds
         self._known.update(dict.fromkeys(topics, (0, until)))
 

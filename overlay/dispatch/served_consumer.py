@@ -62,9 +62,10 @@ class ConsumerSlot:
     def sift(self, said: AckBatch) -> tuple[AckBatch, list[Refuse]]:
         """Return the acks that count, and one refusal for each of the others.
 
-        An ack counts if one of the consumer's incarnations gave out the delivery and its stream
-        sequence was delivered. The acks returned have the sequences of the deliveries that they
-        stand for, which may differ from those in the token.
+        An ack counts if its stream sequence was delivered and `find_meant` accepts it: usually if
+        the incarnation that the token names gave out the delivery. The acks returned have the
+        sequences of the deliveries that they stand for, which may differ from those in the token.
+        `said` is not changed.
         """
         sequences, consumer_seqs = said.sequences.copy(), said.consumer_seqs.copy()
         given = np.zeros(sequences.size, np.bool_)
@@ -105,8 +106,8 @@ class ConsumerSlot:
 
 
 def count_unnamed(said: AckBatch | Event) -> Counter[str]:
-    """Return how many acks name no incarnation, by kind: `token` or `range`. Events that are no
-    acks count nothing.
+    """Return how many acks name no incarnation, by kind: `token` or `range`. A range ack counts as
+    one, and an ack that came with a pull request counts too. Events that are no acks count nothing.
     """
     count = Counter[str]()
     if isinstance(said, AckBatch):
@@ -121,11 +122,12 @@ def count_unnamed(said: AckBatch | Event) -> Counter[str]:
 
 
 def _top_down(said: AckBatch) -> Iterable[Event]:
-    """Yield events for acks with ack_policy all, as few as needed.
+    """Yield events for acks with ack_policy all, as few as needed, from the highest stream sequence
+    down.
 
-    The ack of the highest sequence settles everything below it. But if a later redelivery has
-    overtaken it, the machine ignores it. So the next lower ack is yielded too if it is of a later
-    delivery, and so on.
+    The ack of the highest stream sequence settles everything below it. But the machine ignores it
+    if its consumer sequence is not above the floor. So each further ack is yielded too if its
+    consumer sequence is higher than those of all acks before it.
     """
     order = np.lexsort((said.consumer_seqs, -said.sequences))
     latest = np.maximum.accumulate(said.consumer_seqs[order])
@@ -174,8 +176,8 @@ def slot(
     machine if there are none. Raises SnapshotUnreadable.
 
     `config`: with its defaults filled in. `now`: ns since 1970. A record is written in the
-    transaction of its deliveries. So if the records end below the last consumer sequence, the
-    consumer has been served without a machine since. Then they are outdated and ignored.
+    transaction of its deliveries. So if the records end below `beginning.sequence`, the consumer
+    has been served without a machine since. Then they are outdated, and a new machine begins.
     """
     fresh = begin(
         config,

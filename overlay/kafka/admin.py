@@ -109,7 +109,9 @@ class Admin:
             return str((await self._brokers.find_topics(())).cluster_id)
 
     async def describe_brokers(self) -> list[BrokerFacts]:
-        """Return what each broker says of itself, by node. One that does not answer has a `failure`."""
+        """Return what each broker of the cluster says of itself, in the order of node ids. One that
+        does not answer within 5 s has a `failure`.
+        """
         async with self._in_time("the brokers"):
             return await describe_brokers(self._brokers)
 
@@ -165,8 +167,9 @@ class Admin:
         """Create topics (made by `new_topic`) and wait until each can be described. Existing topics
         are not changed.
 
-        Returns the facts of the topics that are there now, and the reason for each that Kafka refused,
-        by name. A second question for the facts could go to a broker that does not know a topic yet.
+        Return the facts of each of these topics that exists now, created or present before, and
+        Kafka's reason for each that it refused, both by name. Facts that are asked for later could
+        come from a broker that does not know a topic yet.
         """
         wanted = {topic.name: topic for topic in topics}
         made, refused = await self._create_topics(wanted) if wanted else (set(), {})
@@ -175,7 +178,9 @@ class Admin:
         return found, refused
 
     async def _create_topics(self, wanted: Mapping[str, NewTopic]) -> tuple[set[str], dict[str, str]]:
-        """Return the names of the topics that were created now, and the reason for each that was refused, by name."""
+        """Return the names of the topics that were created now, and the reason for each that was refused, by name.
+        Topics that exist already are in neither. Raises SourceUnavailable if Kafka has not decided about one.
+        """
         asked: list[Any] = [(t.name, t.partitions, t.replication, [], list(t.config.items())) for t in wanted.values()]
         made: set[str] = set()
         refused: dict[str, str] = {}
@@ -192,7 +197,7 @@ class Admin:
 
     async def add_partitions(self, topic: str, count: int) -> None:
         """Raise a topic's number of partitions to `count`, and wait until all can be described. Do
-        nothing if it has as many or more already. Raises OverlayError.
+        nothing if it has as many or more already.
         """
         async with self._in_time(f"topic {topic}"):
             answer = await self._order(CreatePartitionsRequest([(topic, (count, None))], int(DEADLINE_S * 1000), False))
@@ -332,8 +337,10 @@ class Admin:
         return (await self.count_members_of([group]))[group]
 
     async def count_members_of(self, groups: Iterable[str], *, denied: dict[str, str] | None = None) -> dict[str, int]:
-        """Return the number of members of each group, as `count_members`. All groups are asked for
-        at once. `denied`: as in `find_topics`.
+        """Return how many members each group has now, by name; 0 for a group that Kafka does not know.
+
+        `denied`: receives name and reason of each group that this user may not describe, which the
+        result leaves out. Without it, such a group raises CredentialsRefused.
         """
         found = await self.describe_groups(groups, denied=denied)
         return {name: len(group.members) for name, group in found.items()}
@@ -341,11 +348,12 @@ class Admin:
     async def describe_groups(
         self, groups: Iterable[str], *, denied: dict[str, str] | None = None, operations: bool = False
     ) -> dict[str, Group]:
-        """Return a description of each group. A group that Kafka does not know has no members and
-        `is_known` False.
+        """Return a description of each group, by name. A group that Kafka does not know has no
+        members and `is_known` False.
 
-        `operations`: also ask which operations this user may perform on it. `denied`: as in
-        `find_topics`.
+        `operations`: also ask which operations this user may perform on it. `denied`: receives name
+        and reason of each group that this user may not describe, which the result leaves out.
+        Without it, such a group raises CredentialsRefused.
         """
         found: GroupAnswers[Group] = GroupAnswers()
 
@@ -358,10 +366,11 @@ class Admin:
     async def find_committed(
         self, groups: Iterable[str], *, denied: dict[str, str] | None = None
     ) -> dict[str, dict[str, dict[int, int]]]:
-        """Return the committed offsets of each group, by topic and partition; empty for a group
-        that Kafka does not know. Partitions without a committed offset are left out.
+        """Return the committed offsets of each group, by group, topic and partition; empty for a
+        group that Kafka does not know. Partitions without a committed offset are left out.
 
-        All groups are asked for at once. `denied`: as in `find_topics`.
+        `denied`: receives name and reason of each group that this user may not describe, which the
+        result leaves out. Without it, such a group raises CredentialsRefused.
         """
         found: GroupAnswers[dict[str, dict[int, int]]] = GroupAnswers()
 
@@ -421,7 +430,8 @@ class Admin:
 
     async def alter_topic(self, topic: str, config: Mapping[str, str]) -> str:
         """Set properties of a topic; the other properties keep their values. Return Kafka's reason
-        for refusing, or "" if it was done.
+        for refusing, also if this user lacks the right, or "" if it was done. Raises
+        SourceUnavailable if Kafka has not decided.
         """
         async with self._in_time(f"topic {topic}"):
             answer = await self._brokers.ask_controller(IncrementalAlterConfigsRequest(topic, config))
@@ -449,8 +459,8 @@ class Admin:
                 raise _judge(f"topic {name}", "Delete", code)
 
     async def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Delete the records below offset `before`. Raises ValueError if it is negative: to Kafka,
-        -1 means the high watermark.
+        """Delete the records of one partition below offset `before`. Raises ValueError if `before`
+        is negative: to Kafka, -1 means the high watermark.
         """
         if before < 0:
             raise ValueError(f"{topic}-{partition}: there are no records below {before}")
@@ -469,7 +479,9 @@ class Admin:
 
 @asynccontextmanager
 async def connect(kafka: Properties) -> AsyncIterator[tuple[Admin, AIOKafkaClient]]:
-    """Open an Admin and an aiokafka client for a block. Raises SourceUnavailable."""
+    """Open an Admin and a connected aiokafka client for a block, and close both at its end. Raises
+    SourceUnavailable.
+    """
     async with Admin(kafka) as admin:
         client = await open_client(kafka)
         try:
@@ -514,8 +526,11 @@ def _is_starting(code: int, message: str | None) -> bool:
 
 
 def _judge(what: str, operation: str, code: int, message: str | None = None) -> OverlayError:
-    """Return the error to raise for a code: CredentialsRefused if an operator has to act, Unled or
-    SourceUnavailable if it may pass.
+    """Return the error to raise for Kafka's error code: CredentialsRefused if this user lacks a
+    right, Unled if a partition or group has no leader at the moment, otherwise SourceUnavailable.
+
+    `what`: the topic, partition or group, for the message. `operation`: the ACL operation.
+    `message`: Kafka's own text, if there is any.
     """
     if code in _REFUSED:
         return CredentialsRefused(

@@ -90,7 +90,9 @@ class BrokerFacts:
 
 
 async def describe_brokers(brokers: Brokers) -> list[BrokerFacts]:
-    """Return the facts about every broker that the cluster names, by node. The caller sets the deadline."""
+    """Return the facts about every broker that the cluster names, in the order of node ids. A broker has REACH_S for
+    its answers; the caller sets the deadline for naming the brokers.
+    """
     nodes = (await brokers.find_topics(())).brokers
     return await run_all(_describe(brokers, node, host, port) for node, host, port, *_ in sorted(nodes))
 
@@ -117,9 +119,9 @@ async def _describe(brokers: Brokers, node: int, host: str, port: int) -> Broker
 
 
 def _read_features(tags: Mapping[int, bytes], tag: int) -> list[tuple[str, int, int]]:
-    """Return name and two levels of each feature in a tag; empty if the broker has not sent it.
+    """Return name and two levels of each feature in a tag; empty if the broker has not sent the tag.
 
-    The levels are lowest and highest in the first tag, highest and lowest in the other one.
+    The levels are lowest and highest for the tag _SUPPORTED, highest and lowest for _FINALIZED.
     """
     if tag not in tags:
         return []

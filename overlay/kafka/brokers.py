@@ -83,8 +83,8 @@ class Brokers:
         """Text of the last failure since a broker answered; "" if there is none."""
 
     async def close(self) -> None:
-        """Close the idle connections, and each other one once it is free. Wait for that at most
-        CLOSE_S. The next request opens new ones.
+        """Close the idle connections, and wait for that at most CLOSE_S. A connection that is in
+        use is closed once it is free; that is not waited for. The next request opens new ones.
         """
         for address in self._idle:
             self._hang_up_idle(address)
@@ -111,15 +111,19 @@ class Brokers:
         broker that answers. The brokers' addresses in it replace those known before. A topic that
         does not exist has an error code in it.
 
-        Tries without end; the caller sets the deadline. Raises Unsupported.
+        Tries without end; the caller sets the deadline. Raises Unsupported, or SourceUnavailable if
+        credentials cannot be read.
         """
         (found,) = await self.ask_any([TopicsRequest(topics)])
         self._nodes = {node: (host, port) for node, host, port, *_ in found.brokers}
         return found
 
     async def ask_controller(self, request: Any) -> Any:
-        """Return the answer to a request for the controller. If it is slow, other brokers are asked
-        too: they may forward the request.
+        """Return the answer to a request for the controller. If the controller fails or does not
+        answer within 4 s, other brokers are asked too: they may forward the request. So the request
+        may be carried out more than once.
+
+        Tries without end; the caller sets the deadline.
         """
         controller = (await self.find_topics(())).controller_id
         (answer,) = await self.ask_any([request], first=self._nodes.get(controller), hurry_s=2 * LOOK_S)
@@ -128,9 +132,9 @@ class Brokers:
     async def order_once(self, request: Any) -> Any:
         """Send the controller a request that must not be sent twice, and return the answer.
 
-        The controller first has to answer a harmless request; the real one follows at once. Raises
-        BrokerLost if its answer does not arrive: the request may have been carried out, or may be carried
-        out later.
+        The controller first has to answer a harmless request, which is repeated without end; the
+        real one follows at once. Raises BrokerLost if the answer to that does not arrive: the request
+        may have been carried out, or may be carried out later. The caller sets the deadline.
         """
         backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
         while True:
@@ -255,7 +259,9 @@ class Brokers:
 
     async def send(self, address: Address, requests: Iterable[Any]) -> list[Any]:
         """Send requests over one connection to a broker, and return the answers in their order.
-        Waits while AT_ONCE connections to it are busy. Raises BrokerLost or Unsupported.
+        Waits while AT_ONCE connections to it are busy. Raises BrokerLost if the connection cannot be
+        opened or breaks, Unsupported, or SourceUnavailable if credentials cannot be read. The caller
+        sets the deadline.
         """
         async with self._slots.setdefault(address, asyncio.Semaphore(AT_ONCE)):
             idle = self._idle.setdefault(address, [])
@@ -340,7 +346,9 @@ class Brokers:
 
 
 async def run_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines at the same time and return their results. If one raises, cancel the rest."""
+    """Run coroutines at the same time and return their results, in the order of `works`. If one
+    raises, cancel the rest, wait for their end, and raise its error.
+    """
     coroutines = list(works)
     if len(coroutines) == 1:
         return [await coroutines[0]]

@@ -36,9 +36,9 @@ _REFUSALS = (
 
 @contextlib.contextmanager
 def refuse_settings(kafka: Properties) -> Iterator[None]:
-    """Raise CredentialsRefused if a client cannot be made of the settings, for example if a
-    certificate file is missing or is not a certificate, or a secret cannot be read. A context for
-    the call that makes it.
+    """Open a context for the call that makes a client of these settings. Raises CredentialsRefused
+    if that fails, for example because a certificate file is missing or is not a certificate, or a
+    secret cannot be read.
     """
     try:
         yield
@@ -72,9 +72,9 @@ def get_answer(future: Future[Any]) -> Any:
 
 
 def check_reachable(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
-    """Ask Kafka for its metadata, again and again until `deadline_s`; blocks. Raises
-    CredentialsRefused if Kafka refuses the connection, SourceUnavailable if there is no answer,
-    with address and reason.
+    """Ask Kafka for its metadata, again and again until it answers; blocks. Raises
+    CredentialsRefused if Kafka refuses the connection or the settings cannot be used,
+    SourceUnavailable if there is no answer within `deadline_s` seconds, with address and reason.
 
     This uses librdkafka, whose errors distinguish a refused password from a closed port.
     """
@@ -143,7 +143,7 @@ class Contact:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the client has known no broker for LOOK_MS or more."""
+        """Return whether at least the last two statistics reports, LOOK_MS apart, named no broker."""
         return self._missed > 1
 
     @property
@@ -152,7 +152,9 @@ class Contact:
         return self.is_lost or self.is_outdated
 
     def announce(self, log: Any, **where: str) -> None:
-        """Log why a client is replaced. `where`: fields of the log that tell which one."""
+        """Log why the client is replaced: it is lost, or else its credentials were replaced.
+        `where`: fields of the log that tell which client it is.
+        """
         if self.is_lost:
             log.warning("the Kafka client knows no broker any more: it is made anew", **where)
         else:
@@ -160,7 +162,8 @@ class Contact:
 
     def hear(self, statistics: str) -> None:
         """Update `is_lost` by a statistics report of the client: JSON, as defined by librdkafka's
-        STATISTICS.md. Look at the files with the credentials, too.
+        STATISTICS.md. Set `is_outdated` if the files with the credentials were replaced and can be
+        used.
         """
         # files that cannot be used are in the middle of a replacement, and are looked at again
         if not self.is_outdated and stamp(self._kafka) != self._seen:

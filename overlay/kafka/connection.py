@@ -124,8 +124,12 @@ def make_ssl_context(kafka: Properties) -> ssl.SSLContext:
 
 
 async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
-    """Check that a broker at any of the bootstrap addresses accepts a connection and answers.
-    Raises CredentialsRefused or SourceUnavailable, with address and reason.
+    """Check that a broker at any of the bootstrap addresses accepts a connection and answers. All
+    addresses are tried at once, and again after errors that may pass.
+
+    Raises CredentialsRefused if one refuses the connection and none accepts it within GRACE_S
+    after that, or if certificates or secrets cannot be read; SourceUnavailable if none has answered
+    after `deadline_s` seconds. Both name address and reason.
     """
     address = kafka["bootstrap.servers"]
     try:
@@ -238,7 +242,9 @@ class _Renewal:
     async def get_connection(
         self, node: int | str, *, group: ConnectionGroup = ConnectionGroup.DEFAULT, no_hint: bool = False
     ) -> AIOKafkaConnection | None:
-        """Return a connection to a broker as the client does, None if it cannot be made."""
+        """Return a connection to a broker as the client does, None if it cannot be made. Before a new
+        one is made, read the credentials again if their files were replaced.
+        """
         connection = self._client._conns.get((node, group))
         if connection is None or not connection.connected():
             await self.renew()
@@ -265,8 +271,9 @@ class _Renewal:
 
 
 async def open_client(kafka: Properties, **more: Any) -> AIOKafkaClient:
-    """Return a connected aiokafka client. `more`: further arguments for it. Raises
-    SourceUnavailable.
+    """Return a connected aiokafka client, which the caller has to close. `more`: further arguments
+    for it. Raises SourceUnavailable if Kafka cannot be reached, refuses the connection, or lists no
+    broker, or if credentials cannot be read.
     """
     seen = stamp(kafka)
     client = AIOKafkaClient(**{**for_aiokafka(kafka), "metadata_max_age_ms": 5_000, **more})

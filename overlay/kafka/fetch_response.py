@@ -42,8 +42,9 @@ _NOTHING = memoryview(b"")
 
 
 async def fetch(client: AIOKafkaClient, node: int, request: FetchRequest, *, apart: int = 0) -> Any:
-    """Send a fetch request to broker `node` and return the response, whose record batches are views
-    of one buffer. Raises KafkaError.
+    """Send a fetch request to the broker with the node id `node` and return the response, whose
+    record batches are views of one buffer. Raises KafkaError if no answer arrives; error codes of
+    partitions are in the response.
 
     A broker answers the requests of a connection one after the other. Fetches with different
     `apart` use different connections, so that one does not wait behind another's long poll.

@@ -116,8 +116,8 @@ class Fetched:
 
     @property
     def records(self) -> int:
-        """Return the number of records, as the batch headers count them: those below `position`,
-        those of aborted transactions and transaction markers included.
+        """Return the number of records of all batches, as the batch headers count them. Counted are
+        also records below `position`, records of aborted transactions, and transaction markers.
         """
         return int(self.batches["count"].clip(0).sum())
 
@@ -150,8 +150,8 @@ class Denied:
 class PartitionFetch:
     """One reading position in a partition, and the next data for it. `take` empties `ready` and
     returns it: Fetched, Lost, Changed or Denied, or None if nothing is there; it never waits. While
-    `ready` is empty and `stop` is not reached, the fetcher fetches the next data without being
-    asked.
+    `ready` is empty and `position` is below the offset `stop`, the fetcher fetches the next data
+    without being asked. The data may reach beyond `stop`.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class PartitionFetch:
         self._fetcher.wake()
 
     def go_on(self, stop: int) -> None:
-        """End the reading at another offset than before."""
+        """Replace `stop`, the offset at which the reading ends; the record there is not read."""
         self.stop = stop
         self._fetcher.wake()
 
@@ -321,8 +321,8 @@ class Fetcher:
         epoch: int = NO_EPOCH,
     ) -> PartitionFetch:
         """Start reading a partition at `position`, once the client has the topic's metadata. The
-        data comes later, through the partition fetch returned. The reading ends at `stop` instead
-        of waiting for more.
+        data comes later, through the partition fetch returned. The reading waits for new records
+        up to the offset `stop`, and ends there; the last data may reach beyond it.
 
         `size`: bytes from `position` to `stop` if known; no more are requested. `epoch`: leader
         epoch of the batch before `position`, see PartitionFetch.
@@ -346,14 +346,14 @@ class Fetcher:
         return partition_fetch
 
     def shut(self, partition_fetch: PartitionFetch) -> None:
-        """Remove a partition fetch: nothing more is fetched for it. Raises ValueError if it was
-        removed before.
+        """Remove a partition fetch: no more fetches are sent for it, and one in flight may still fill
+        it. Raises ValueError if it was removed before.
         """
         self._partition_fetches.remove(partition_fetch)
 
     async def _dispatch(self) -> None:
-        """Keep a fetch in flight to each broker that leads an idle partition fetch. Refresh
-        metadata while a leader is unknown.
+        """Keep fetches in flight, up to `requests`, to each broker that leads an idle partition
+        fetch, until cancelled. Refresh metadata while a leader is unknown.
         """
         backoff = Backoff(*BACKOFF_S)
         while True:
@@ -576,8 +576,8 @@ class Fetcher:
         """Process one partition's part of a response (`row`), which was requested at `position`:
         make the data, Lost or Denied ready.
 
-        Return True if there was an error that new metadata may help against. Do nothing and return
-        False if `seek` has moved the partition fetch meanwhile.
+        Return True if there was another error, for which the caller has to refresh the metadata. Do
+        nothing and return False if `seek` has moved the partition fetch meanwhile.
         """
         _, code, end, stable_end, log_start, aborted, *_, data = row
         if partition_fetch.position != position:
@@ -621,11 +621,12 @@ class Fetcher:
     def _fill(
         self, partition_fetch: PartitionFetch, position: int, data: Any, aborted: Any, stable_end: int, log_start: int
     ) -> None:
-        """Make a response the ready data of a partition fetch, and move its position past it.
-        Without data only its stable end is updated.
+        """Make a response the ready data of a partition fetch, and move its position past the whole
+        batches in it. A damaged batch that ends below the position is passed over. Without data
+        only its stable end is updated.
 
         `data`: bytes or a view, None if there are none. `aborted`: pairs of producer id and first
-        offset.
+        offset, None if there are none.
         """
         buf = np.frombuffer(data or b"", np.uint8)
         has_learnt, partition_fetch.stable_end = partition_fetch.stable_end != stable_end, stable_end

@@ -52,7 +52,9 @@ class GroupAnswers(Generic[T]):
     codes: dict[str, int] = field(default_factory=dict)
 
     def note(self, group: str, code: int, answer: T) -> None:
-        """Keep the answer for a group, or its error code if that is not 0."""
+        """Keep the answer for a group, or its error code if that is not 0. Either one replaces what
+        was kept of the group before.
+        """
         if code:
             self.fail(group, code)
         else:
@@ -73,7 +75,10 @@ class Groups:
         self._coordinators: dict[str, int] = {}
 
     async def describe(self, groups: Collection[str], found: GroupAnswers[Group], *, operations: bool = False) -> None:
-        """Ask for the members of groups, and put a description or an error code of each into `found`."""
+        """Ask for the members of groups, and put a description or an error code of each into `found`.
+        A group that Kafka does not know gets a description with `is_known` False. Groups with an
+        answer in `found` are not asked for again.
+        """
 
         async def ask(address: Address, names: list[str]) -> None:
             (answer,) = await self._brokers.send(address, [DescribeGroupsRequest(names, operations=operations)])
@@ -114,7 +119,8 @@ class Groups:
 
     async def find_committed(self, groups: Collection[str], found: GroupAnswers[dict[str, dict[int, int]]]) -> None:
         """Ask for the committed offsets of groups. Put them, by topic and partition, or an error
-        code for each group into `found`. A group that Kafka does not know has none.
+        code for each group into `found`. A group that Kafka does not know gets an empty answer, and
+        a partition without a committed offset is left out.
         """
 
         async def ask(address: Address, names: list[str]) -> None:
@@ -144,8 +150,9 @@ class Groups:
                 self._coordinators.pop(group, None)
 
     async def _locate(self, groups: Collection[str], found: GroupAnswers[Any], is_again: bool) -> dict[str, int]:
-        """Return the coordinator of each group. `found` receives the error codes of groups without
-        a coordinator.
+        """Return the node id of each group's coordinator, by group. Groups without a coordinator are
+        left out, and `found` receives their error codes. `is_again`: ask Kafka also for coordinators
+        that are in the cache.
         """
         while len(self._coordinators) > KNOWN:
             del self._coordinators[next(iter(self._coordinators))]

@@ -12,10 +12,11 @@ from .log_position import TopicPartition
 
 async def find_start(admin: Admin, source: TopicPartition, position: int, advice: str) -> int:
     """Return the offset at which to go on in a log that may not have `position` any more:
-    `position`, or the log's start if that is higher. Then the reader has lost the records between.
+    `position`, or the log's start if that is higher. If it is, the reader has lost the records in
+    between.
 
-    Raises SourceChanged, with `advice`, if the log ends below `position`, since it is then a
-    different log.
+    Raises SourceChanged, with `advice` in its text, if the last stable offset is below `position`:
+    the log was truncated or created again. Raises as `Admin.find_bounds`.
     """
     first, end = (await admin.find_bounds([source]))[source]
     if position > end:
@@ -27,7 +28,9 @@ async def find_start(admin: Admin, source: TopicPartition, position: int, advice
 
 
 def refuse(found: Changed | Denied, source: TopicPartition, advice: str) -> SourceChanged:
-    """Return the error for a log that cannot be read further. `advice`: what to do about a changed one."""
+    """Return the error to raise for a log that cannot be read further. `advice`: a sentence that says what to do
+    about a changed log; not used for Denied.
+    """
     if isinstance(found, Denied):
         return SourceChanged(found.reason)
     return SourceChanged(

@@ -63,8 +63,8 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no typ
         aiokafka_conn.OAuthAuthenticator = _Authenticator
 
     async def token(self) -> str:
-        """Return a token that is valid now. Raises AuthenticationFailedError if the endpoint refuses the client, and
-        KafkaConnectionError if it cannot be reached."""
+        """Return a token that is valid now, the kept one if possible. Raises AuthenticationFailedError if the endpoint
+        refuses the client, KafkaConnectionError if no token was got for another reason, which may pass."""
         async with self._asking:
             if not self._token or monotonic() >= self._until:
                 began = monotonic()
@@ -82,7 +82,9 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no typ
         self._until = min(self._until, self._asked_at + REFUSED_S)
 
     def extensions(self) -> dict[str, str]:
-        """Return what the brokers are told beside the token."""
+        """Return the SASL extensions that the brokers get with the token, by name, as `sasl.oauthbearer.extensions`
+        lists them (name=value, with commas between); empty without this setting.
+        """
         pairs = (pair.partition("=") for pair in self._kafka.get("sasl.oauthbearer.extensions", "").split(",") if pair)
         return {name.strip(): value.strip() for name, _, value in pairs}
 
@@ -113,7 +115,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def ask_endpoint(kafka: Properties, now: float) -> tuple[str, float]:
-    """Return a new token, and its lifetime in seconds; blocks. `now`: seconds since 1970.
+    """Ask the token endpoint for a token. Return it, and its lifetime in seconds, from 0 to DAY_S; blocks. `now`:
+    seconds since 1970.
 
     Raises AuthenticationFailedError if the endpoint refuses the client, KafkaConnectionError if no token was got for
     another reason, which may pass.
@@ -170,7 +173,9 @@ def _explain(error: urllib.error.HTTPError) -> str:
 
 
 def _read_expiry(token: str, now: float) -> float:
-    """Return in how many seconds a JSON Web Token expires; LIFETIME_S if it does not say, or is none."""
+    """Return in how many seconds after `now` (seconds since 1970) a token expires, negative if it has expired;
+    LIFETIME_S if the token is no JSON Web Token or does not say.
+    """
     try:
         part = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))

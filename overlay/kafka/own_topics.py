@@ -68,10 +68,11 @@ def state_topic(prefix: str) -> str:
 
 
 def shard_of(owned: tuple[str, ...], shards: int) -> int:
-    """Return the number of the shard that owns a consumer (`owned` is stream and name) or a
-    stream's index (`owned` is the stream's name alone).
+    """Return the number, from 0, of the shard that owns a consumer (`owned` is stream and name) or
+    a stream's index (`owned` is a tuple of the stream's name alone).
 
-    The shard is the unsigned murmur3 hash of `stream/consumer` modulo the number of shards.
+    The shard is the unsigned 32-bit murmur3 hash of `stream/consumer`, or of the stream's name,
+    modulo `shards`, the number of shards.
     """
     return mmh3.hash("/".join(owned), signed=False) % shards
 
@@ -144,8 +145,9 @@ def is_ordered_topic(prefix: str, topic: str) -> bool:
 
 
 def list_shared_topics(prefix: str, *, requests: bool = False) -> dict[str, dict[str, str]]:
-    """Return the settings of the topics that all shards share, by name. Each has one partition.
-    `requests`: with the requests topic, which only some services have.
+    """Return the settings of the topics that all shards share and that have one partition, by name:
+    control, reply and events topic. `requests`: with the requests topic, which only some services
+    have.
     """
     shared = {
         control_topic(prefix): CONTROL_CONFIG,

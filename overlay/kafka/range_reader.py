@@ -77,7 +77,9 @@ async def read_span(
 
 
 def _explain(topic: str, partition: int, position: int, *, is_open: bool) -> str:
-    """Return why nothing came. `is_open`: whether the last stable offset is where the reading has come to."""
+    """Return, for an error, why no data was fetched at `position` within PATIENCE_S. `is_open`: whether the last stable
+    offset is at `position`, so that an open transaction is the reason.
+    """
     place = f"{topic}-{partition}@{position}"
     if not is_open:
         return f"{place}: no answer within {PATIENCE_S:.0f} s"
@@ -116,12 +118,13 @@ async def read_records(
 
 
 async def find_records_end(client: AIOKafkaClient, source: TopicPartition, first: int, end: int) -> int:
-    """Return the offset after the last committed record in first <= offset < end; `first` if there
-    is none.
+    """Return the offset after the last committed record that can be read in first <= offset < end;
+    `first` if there is none.
 
-    Only transaction markers, aborted records and batches that cannot be read follow it, and what
-    `read_span` does not reach behind one of these. `end` must not be above the last stable offset.
-    The search goes backwards from `end`. Raises as `read_span`.
+    From that offset on there are only transaction markers, aborted records and batches that cannot
+    be read, and records that `read_span` does not reach after a batch whose header cannot be read.
+    `end` must not be above the last stable offset. The search goes backwards from `end`. Raises as
+    `read_span`.
     """
     decoder, reach = Decoder(make_plan()), LOOK_BACK
     while first < end:

@@ -48,8 +48,9 @@ class RowReader:
         self._decoder = Decoder(plan, arena=_make_arena(most_bytes))
 
     def read(self, fetched: Fetched, position: int, stop: int = NO_STOP) -> Iterator[StoredRecord | Malformed]:
-        """Yield the records with position <= offset < stop in order, and a Malformed for each batch
-        that cannot be read.
+        """Yield the records with position <= offset < stop in order, and a Malformed in the place of
+        each batch that cannot be read. Records of aborted transactions and transaction markers are
+        left out.
         """
         for piece in self._decoder.decode(fetched.data, position, stop=stop, aborted=fetched.aborted):
             if isinstance(piece, Malformed):
@@ -81,12 +82,16 @@ class PlainReader:
     """
 
     def __init__(self, headers: Sequence[str] = (), *, most_bytes: int | None = None) -> None:
-        """Make a reader for the named headers; `most_bytes` as for RowReader."""
+        """Make a reader for the named headers. `most_bytes`: limit of one decompressed batch; None
+        for the decoder's own limit.
+        """
         self._names = {name.encode(): name for name in headers}
         self._arena = _make_arena(most_bytes) or Arena()
 
     def read(self, fetched: Fetched, position: int, stop: int = NO_STOP) -> Iterator[StoredRecord | Malformed]:
-        """Yield records and Malformed as `RowReader.read`."""
+        """Yield the records with position <= offset < stop in order, and a Malformed in the place of
+        each batch that cannot be read, as `RowReader.read` does.
+        """
         for row in read_rows(fetched.data, position, stop=stop, aborted=fetched.aborted, arena=self._arena):
             if isinstance(row, Malformed):
                 yield row

@@ -37,7 +37,9 @@ class OffsetSpec:
 
     @classmethod
     def latest(cls) -> OffsetSpec:
-        """Return the spec that asks for the log end."""
+        """Return the spec that asks for the log end: the last stable offset, or the high watermark if
+        the request is not for committed records.
+        """
         return cls(-1)
 
     @classmethod

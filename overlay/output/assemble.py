@@ -69,14 +69,16 @@ class Envelope:
 
     @property
     def constant_size(self) -> int:
-        """The most bytes that all parts of the envelope take in one delivery, without lengths."""
+        """The most bytes that the texts of the envelope take together in one delivery: token prefix,
+        stream, consumer, header names and `more`. The varints with their lengths are not included.
+        """
         parts = self.longest_prefix + self.stream.size + self.consumers.longest + self.names.text.size
         return int(parts + self.more.size)
 
 
 def join_envelopes(envelopes: Sequence[Envelope]) -> Envelope:
-    """Return one envelope for the recipients of several, in their order. All must have the same
-    `form`.
+    """Return one envelope for the recipients of several (at least one), in their order. All must
+    have the same `form`, which is not checked.
     """
     prefixes = [text for each in envelopes for text in each.prefixes.split()]
     consumers = [text for each in envelopes for text in each.consumers.split()]
@@ -114,8 +116,8 @@ def make_envelope(
 
 
 def name_incarnation(envelope: Envelope, incarnation: str) -> Envelope:
-    """Return a copy of an envelope with one recipient whose tokens name an incarnation, that is, one
-    ownership of the consumer.
+    """Return a copy of an envelope whose tokens name this incarnation, that is, this ownership of
+    the consumer. The envelope must have one recipient.
     """
     stream, consumer = (text.decode() for text in (envelope.stream.tobytes(), envelope.consumers.split()[0]))
     return replace(envelope, prefixes=_join([_write_prefix(stream, consumer, incarnation)]))
@@ -203,9 +205,10 @@ def assemble(
     """Append deliveries of source records to `body`, in the order of `rows` (at least one), until
     one does not fit into its buffer. Return how many were appended, which may be 0.
 
-    `codes`: of all records of `source`, the index of each one's subject in `subjects`. `numbers`:
-    of each of `rows`, as `Numbers.complete` returns them. `now`: ms since 1970; the time of a new
-    batch's records unless they keep the source's time.
+    `rows`: indices of records of `source`. `codes`: of all records of `source`, the index of each
+    one's subject in `subjects`. `numbers`: of each of `rows`, as `Numbers.complete` returns them.
+    `now`: ms since 1970. If `body` is empty, it becomes the time of all records of the batch, unless
+    they keep the source's time.
     """
     if not body.count:
         body.base_timestamp = int(source.timestamp[rows[0]]) if envelope.source_time else now
@@ -228,10 +231,10 @@ def assemble(
 
 
 def room_for(source: Records, rows: Ints, subjects: Ints, envelope: Envelope) -> Ints:
-    """Return an upper bound of the bytes that each of `rows` takes as a delivery (int64, one per
-    row).
+    """Return an upper bound of the uncompressed bytes that each of `rows` of `source` takes as a
+    delivery (int64, one per row).
 
-    `subjects`: the sizes of their subjects in bytes.
+    `subjects`: the size of each row's subject in bytes.
     """
     own: Ints = source.end[rows] - source.body[rows]
     return own + subjects + (envelope.constant_size + 3 * _TOKEN_ROOM + 3 * _RECORD_ROOM)
@@ -359,12 +362,12 @@ def _assemble(
     stream_sequence: Ints, consumer_sequence: Ints, deliveries: Ints, pending: Ints, recipients: Ints,
     base: int, out: Bytes, at: Int, count_before: int,
 ) -> tuple[int, Int, Int]:  # fmt: skip
-    """Write records from `out[at]` on until one does not fit. Return (how many, where they end, the
-    latest of their times).
+    """Write records from `out[at]` on until one does not fit. Return (how many, where they end in
+    `out`, the latest of `base` and, with `source_time`, their times).
 
     `body`, `end_of`, `timestamp`: of all records of the source; `rows`: those to write. `names`,
-    `bounds`: our header names. `more`: further headers, encoded. `base`: time of the batch (ms).
-    `count_before`: records in it already.
+    `bounds`: our header names. `more`: further headers, encoded. `base`: time of the batch (ms since
+    1970). `count_before`: records in it already.
 
     Long because it is one loop over the records: functions for its parts would be given the same
     dozen arrays for each record, and numba counts references to each of them (scan/borrow.py).

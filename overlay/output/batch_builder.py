@@ -71,7 +71,9 @@ class OutputTopic:
 
     @property
     def body_limit(self) -> int:
-        """Most uncompressed bytes of a batch that stay below max.message.bytes with any codec."""
+        """Most uncompressed bytes of records in a batch: so many that it stays below
+        max.message.bytes with any codec, but not more than 1 MiB.
+        """
         return max(1, min(_LARGEST_BODY, self.max_message_bytes * 127 // 128 - HEADER_SIZE - _EXPANSION))
 
 
@@ -133,9 +135,10 @@ class BatchBuilder:
         self, output_topic: OutputTopic, slice_: Slice, rows: Ints, partition: int, numbers: Numbers, now: int
     ) -> None:
         """Add deliveries of these rows of a slice to the batches of the output partitions that they
-        belong to.
+        belong to by the topic's `partition_by`.
 
-        `partition`: of the source. `numbers`: of the rows. `now`: ms since 1970.
+        `partition`: that of the source. `numbers`: of the rows, in their order. `now`: ms since
+        1970, the time of the records unless they keep the source's time.
         """
         source, codes, texts = slice_.records, slice_.codes, slice_.texts
         columns = numbers.complete()
@@ -153,13 +156,15 @@ class BatchBuilder:
         """Add deliveries of these rows of a slice to one output partition, `target`, whatever
         `partition_by` says.
 
-        `numbers`: of the rows. `now`: ms since 1970.
+        `numbers`: of the rows, in their order. `now`: ms since 1970, the time of the records unless
+        they keep the source's time.
         """
         self._fill(output_topic, slice_, rows, numbers.complete(), target, now)
 
     def take(self) -> list[tuple[OutputTopic, OutputBatch]]:
-        """Remove and return the batches that are full, in order within each output partition.
-        Others stay open.
+        """Return the batches that have been closed since the last call of `take` or `flush`, because
+        they are full, in order within each output partition. The builder no longer has them. Others
+        stay open.
         """
         finished, self._closed = self._closed, []
         return finished

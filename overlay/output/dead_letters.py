@@ -92,8 +92,8 @@ class _Writing:
     def add(self, row: Ints, letter: DeadLetter) -> None:
         """Add the dead letter of one row (`row` has one entry) to the current batch.
 
-        If it is above `body_limit`, it gets a batch of its own: with its value if the topic takes
-        that, else without.
+        If it may have more uncompressed bytes than the topic's `body_limit`, it gets a batch of its
+        own: with its value if the topic takes that batch, else without.
         """
         piece = self._piece
         offset = int(piece.records.offset[row[0]])

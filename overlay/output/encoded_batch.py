@@ -37,8 +37,8 @@ class EncodedBatch:
 
     @property
     def is_joinable(self) -> bool:
-        """Whether `join` accepts the batch: it is not compressed, belongs to no transaction, and is
-        so small that a request of its own would cost more.
+        """Whether the batch may be joined with others (`join`): it is not compressed, belongs to no
+        transaction, and has at most 64 records, so that a request of its own would cost more.
         """
         return self._attributes == Codec.NONE and self.count <= JOINABLE
 
@@ -83,8 +83,9 @@ class EncodedBatch:
 
     @classmethod
     def join(cls, batches: Sequence[EncodedBatch]) -> EncodedBatch:
-        """Return one batch with the records of several in their order; all have to be joinable. A
-        single batch is returned as it is.
+        """Return one batch with the records of several (at least one) in their order, uncompressed
+        and without a transaction. All have to be joinable, which is not checked. A single batch is
+        returned as it is.
 
         Kafka takes only one batch per partition in a request.
         """
@@ -111,8 +112,9 @@ topic takes.
 
 
 def encode_records(records: Sequence[Record], now: int, *, transactional: bool = True) -> EncodedBatch:
-    """Return one batch of all these records, at least one, compressed if it is large. `now`: ms
-    since 1970, the time of all of them.
+    """Return one batch of all these records, at least one, compressed with LZ4 if they have more
+    than COMPRESS_FROM bytes. `now`: ms since 1970, the time of all of them. `transactional`: whether
+    the batch belongs to a transaction.
     """
     out = b"".join(encode_record(record, delta) for delta, record in enumerate(records))
     body = Body(np.frombuffer(out, np.uint8), base_timestamp=now, max_timestamp=now, count=len(records))

@@ -34,8 +34,9 @@ class Entry(NamedTuple):
 
 
 def divide(entries: Iterable[Entry]) -> Iterator[tuple[tuple[str, int], list[Record]]]:
-    """Group the entries' records by topic and partition, and return parts of at most about
-    BATCH_BYTES, each with its topic and partition. A larger record is a part by itself.
+    """Group the entries' records by topic and partition, and cut each group into parts of at most
+    about BATCH_BYTES. Return for each part its topic and partition, and its records. A larger record
+    is a part by itself.
 
     Records of one partition keep their order.
     """

@@ -100,16 +100,22 @@ class LastTransaction:
     began: int = -1
 
     def follow(self, later: LastTransaction) -> LastTransaction:
-        """Return what is known after a later look at the same id. An answer to InitProducerId may be lost: then the
-        later look finds nothing, and this one counts. It also counts if the later one finds the same transaction
-        aborted, since this one tells its partitions.
+        """Return which of two looks at the same id counts, this one or the `later` one. An answer to InitProducerId
+        may be lost: then the later look finds nothing, and this one counts. It also counts if it found the transaction
+        ongoing and the later one finds the same transaction aborted, since this one tells its partitions. Otherwise the
+        later one counts.
         """
         is_same = self.is_ongoing and later.outcome is Outcome.ABORTED and later.began == self.began
         return self if is_same or later.outcome is None else later
 
     def decide(self, tp: TopicPartition, opened: OpenTransaction, state: TopicPartition) -> Outcome | None:
-        """Return how to end the transaction that is open in a partition; None if that is not known. `state`: the
-        partition of the producer's state."""
+        """Return how to end the transaction `opened`, which the producer has open in the partition `tp`. `state`: the
+        partition of the producer's state.
+
+        If the last transaction is ongoing without `tp`, and `opened` has the same epoch, that is an earlier one and was
+        committed. If the last one was committed, and `opened` is in the state's partition with another epoch, that is
+        aborted. Any other is ended as the last one was decided; None if that is not known.
+        """
         if self.is_ongoing and tp not in self.unmarked and opened.epoch == self.epoch:
             return Outcome.COMMITTED
         if self.outcome is Outcome.COMMITTED and tp == state and opened.epoch != self.epoch:
@@ -120,8 +126,8 @@ class LastTransaction:
 async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: str) -> LastTransaction:
     """Ask the coordinator, a node id, for the last transaction of a transactional id. Return one
     without an outcome if there was none, if the broker does not know the request, or if this client
-    may not ask. Raises KafkaError if it does not answer, or cannot tell yet: one that still loads
-    would soon obey InitProducerId, and forget.
+    may not ask. Raises KafkaError if the coordinator does not answer, or cannot tell yet because it
+    still loads: it would soon obey InitProducerId, and forget.
     """
     request = DescribeTransactionsRequest(transactional_id)
     try:
@@ -140,8 +146,8 @@ async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: 
 async def find_leaderless(
     client: AIOKafkaClient, node: int, partitions: Collection[TopicPartition]
 ) -> set[TopicPartition]:
-    """Return those of the partitions that have no leader, as a broker knows it. Topics that do not exist
-    have none of them. Raises KafkaError if the broker does not answer."""
+    """Return those of the partitions that have no leader, as the broker with the node id `node` knows it.
+    Partitions that do not exist are not among them. Raises KafkaError if the broker does not answer."""
     request = TopicsRequest({tp.topic for tp in partitions})
     response = await client.send(node, request, group=ConnectionGroup.COORDINATION)
     leaderless = {

@@ -21,11 +21,13 @@ from overlay.subject.dictionary import Codes, Texts
 def place(
     by: PartitionBy, partitions: int, source_partition: int, source: Records, rows: Ints, codes: Codes, subjects: Texts
 ) -> Ints:
-    """Return the number of the output partition of each of `rows` (int64, one per row), by key or
-    subject or by the source's partition, as `by` says.
+    """Return the number of the output partition of each of `rows` (int64, one per row). `by`: KEY
+    for the hash of the key, or of the subject if a record has no key; SUBJECT for the hash of the
+    subject; SOURCE for the source's partition. Each is taken modulo `partitions`, the number of
+    output partitions.
 
-    `partitions`: number of output partitions. `codes`: of all records of `source`, the index of
-    each one's subject in `subjects`.
+    `rows`: indices of records of `source`. `codes`: of all records of `source`, the index of each
+    one's subject in `subjects`.
     """
     if partitions == 1 or by is PartitionBy.SOURCE:
         return np.full(rows.size, source_partition % partitions, np.int64)

@@ -28,8 +28,9 @@ async def ensure_side_topics(
     facts of those that exist, and by topic the reason why it cannot be used.
 
     Reasons are: no access, not created, or a dead letter topic that accepts no records now, which
-    is in both results. `sources`: by source topic of the streams, its facts, None for a missing
-    one; they decide how large the records of a new dead letter topic may be.
+    is in both results. Existing topics are not changed. `sources`: by source topic of the streams,
+    its facts, None for a missing one. With `on_undeliverable: dead_letter` they decide how large the
+    records of a new dead letter topic may be.
     """
     topics, consumers = loaded.service.topics, list(configs)
     own = {events_topic(topics.prefix): EVENTS_CONFIG}

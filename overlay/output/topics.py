@@ -43,11 +43,12 @@ def topic_config(config: ConsumerConfig) -> dict[str, str]:
 async def ensure_topics(
     admin: Admin, configs: Iterable[ConsumerConfig], replication: int
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """Create the consumers' output topics that are missing, with replication factor `replication`.
-    Return the description of each topic that exists now, and the reason for each that cannot be
-    written to, both by name.
+    """Create the output topics of push consumers that are missing, with replication factor
+    `replication`. If several consumers have the same topic, the config of the first is used. Return
+    the description of each topic that exists now, and the reason for each that cannot be written
+    to, both by name. An existing topic that takes no records now is in both.
 
-    A topic that differs from its consumer's file is used as it is, with a warning.
+    A topic that differs from its consumer's file is used as it is, and the difference is logged.
     """
     writers = list(configs)
     wanted = {config.deliver_subject: config for config in reversed(writers)}
@@ -93,8 +94,9 @@ def find_fault(facts: TopicFacts) -> str:
 
 
 def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
-    """Return a sentence for each difference between an existing topic and what the consumer's file
-    asks for; empty if there is none.
+    """Return a clause for each difference between an existing topic and what the consumer's file
+    asks for: number of partitions, and the settings of `topic_config`. A setting that `facts` does
+    not have is not compared. Empty if there is none.
     """
     found = []
     if facts.partitions != config.output.partitions:
@@ -107,7 +109,8 @@ def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
 
 def make_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
     """Return how to write a consumer's deliveries to a topic, from the topic's settings and the
-    consumer's config.
+    consumer's config. A setting that `facts` does not have counts as Kafka's default. Tokens name no
+    incarnation (`name_incarnation`).
     """
     stream, name = config.id
     envelope = make_envelope(

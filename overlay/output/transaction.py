@@ -98,7 +98,7 @@ class _Sender:
 
     async def look_up(self, topics: Iterable[str]) -> None:
         """Add topics to the client, and get their metadata in one request, instead of one by one as
-        batches are sent.
+        batches are sent. Errors of Kafka are not raised: the topics then stay unknown for now.
         """
         for topic in topics:
             self._producer.client._topics.add(topic)
@@ -184,17 +184,18 @@ class Transactions(_Sender):
         return f"{producer_id}x{epoch}"
 
     async def end_lost(self, partitions: Iterable[tuple[str, int]], state: bytes | None = None) -> None:
-        """End what transactions of a former producer have left open in these partitions, as far as
-        is known in the way in which each was decided (lost_markers.py). To be called before the
-        first transaction. The topics must be looked up.
+        """End what transactions of a former producer have left open in these partitions, in the way
+        in which each was decided, as far as that is known (lost_markers.py). Call it after `start`
+        and before the first transaction. The topics must be looked up.
 
         `state`: the value of a state record that changes nothing, None to write none. It is written
-        if the state is among what is committed, so that its partition knows our epoch: if the
-        marker is lost once more, the next owner finds the transaction open that was decided last.
+        if a transaction is committed that is open in the state's partition, so that this partition
+        knows our epoch: if the marker is lost once more, the next owner finds the transaction open
+        that was decided last.
 
-        A partition that does not tell within DEADLINE_S is passed over, unless it is that of the
-        state. Raises SourceUnavailable then, and if the decision is not known; else as the methods
-        that write.
+        A partition that does not tell within DEADLINE_S is passed over and logged. Raises
+        SourceUnavailable if the state's partition does not tell, or if it is not known how an open
+        transaction was decided; else as the methods that write.
         """
         found = await self._find_open({TopicPartition(*each) for each in partitions})
         outcomes = {tp: self._last.decide(tp, opened, self._state) for tp, opened in found.items()}
@@ -211,8 +212,9 @@ class Transactions(_Sender):
                 await self._end_as(outcome, chosen, state)
 
     async def _end_as(self, outcome: Outcome, partitions: set[TopicPartition], state: bytes | None) -> None:
-        """End what is open in these partitions, in a transaction without records, but for `state` if that is committed
-        in the state's partition."""
+        """End what is open in these partitions as `outcome` says, in a transaction of our own without records. Only if
+        that is committed, and the state's partition is among `partitions`, it has the state record `state` (None for
+        none)."""
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             await self._producer.begin_transaction()
             await self._include(partitions)
@@ -227,7 +229,10 @@ class Transactions(_Sender):
         self._unseen |= dict.fromkeys(partitions, monotonic())
 
     async def _find_open(self, asked: set[TopicPartition]) -> dict[TopicPartition, OpenTransaction]:
-        """Return the partitions in which our producer id has a transaction open, each with that transaction."""
+        """Return those of the partitions `asked` in which our producer id has a transaction open, each with that
+        transaction. A partition that does not tell within DEADLINE_S is logged and left out; if it is that of the
+        state, raise SourceUnavailable.
+        """
         client = self._producer.client
         producer_id = self._producer._txn_manager.producer_id
         opened: dict[TopicPartition, OpenTransaction] = {}
@@ -259,7 +264,7 @@ class Transactions(_Sender):
 
     async def send(self, batches: Iterable[OutputBatch]) -> list[int]:
         """Send batches of the open transaction, and wait until Kafka has taken them; return the
-        offset of each.
+        offset of each batch's first record, in the order of `batches`.
 
         Only one call at a time.
         """
@@ -268,15 +273,15 @@ class Transactions(_Sender):
 
     async def commit(self, batches: Sequence[OutputBatch]) -> list[int]:
         """Send the last batches of the open transaction, wait until Kafka has taken them, and
-        commit; return the offset of each.
+        commit; return the offset of each batch's first record, in the order of `batches`.
         """
         return await self._commit(batches)
 
     async def _commit(
         self, batches: Sequence[OutputBatch], check: Callable[[list[int]], None] | None = None
     ) -> list[int]:
-        """Send batches and commit; return the offset of each. `check` gets the offsets before the
-        commit, which does not happen if it raises StateCut."""
+        """Send batches and commit; return the offset of each batch's first record. `check` gets these offsets before
+        the commit. If it raises StateCut, nothing is committed."""
         async with self._guard(), asyncio.timeout(2 * DEADLINE_S):
             offsets = await self._send(batches)
             if check is not None:
@@ -287,9 +292,9 @@ class Transactions(_Sender):
         return offsets
 
     async def end_own_lost(self) -> None:
-        """Commit what transactions of this producer have left open since Kafka has lost their markers, in partitions
-        without a transaction for QUIET_S. A later transaction in a partition ends an earlier one there as well,
-        so each partition is asked once after its last one. Call it between two transactions.
+        """Commit what transactions of this producer have left open because Kafka has lost their markers, in partitions
+        that have had no transaction of it for QUIET_S. A later transaction in a partition ends an earlier one there as
+        well, so each partition is asked once after its last one. Call it between two transactions.
         """
         now = monotonic()
         if now < self._look_at:
@@ -318,12 +323,13 @@ class Transactions(_Sender):
     ) -> tuple[int, list[int]]:
         """Send the last batches of the open transaction together with the state record, and commit.
 
-        Return the state record's offset, and those of the batches. `state`: the value of the state
-        record. `more`: further records of the state, after that one. Together means one
-        AddPartitionsToTxn and one produce request instead of two of each.
+        Return the state record's offset, and the offset of each batch's first record. `state`: the
+        value of the state record. `more`: further records for the state's partition, after that one.
+        Together means one AddPartitionsToTxn and one produce request instead of two of each.
 
-        `after`: the end of the records that the state record follows. Raises StateCut if Kafka puts it
-        below that end: the partition has lost some of them.
+        `after`: the offset at which the state's partition ended when it was last read or written.
+        Raises StateCut, and commits nothing, if Kafka puts the state record below that offset: the
+        partition has lost records.
         """
         topic, partition = self._state
         records = press_entries([Entry(topic, record, partition) for record in (Record(None, state), *more)], now_ms())
@@ -339,7 +345,9 @@ class Transactions(_Sender):
         return offsets[len(batches)], offsets[: len(batches)]
 
     async def write(self, batches: Sequence[OutputBatch]) -> list[int]:
-        """Begin a transaction, send these batches, and commit; return the offset of each."""
+        """Begin a transaction, send these batches, and commit; return the offset of each batch's
+        first record, in the order of `batches`.
+        """
         await self.begin()
         return await self.commit(batches)
 
@@ -348,7 +356,9 @@ class Transactions(_Sender):
         return await self._produce.send(batches, DEADLINE_S)
 
     async def _include(self, partitions: set[TopicPartition]) -> None:
-        """Wait until the coordinator has added the partitions to the open transaction."""
+        """Have the coordinator add those of the partitions to the open transaction that it does not have yet, and wait
+        for that. Raises TimeoutError after DEADLINE_S, or the error with which the transaction has ended.
+        """
         transaction = self._producer._txn_manager
         ended = transaction.wait_for_transaction_end()
         async with asyncio.timeout(DEADLINE_S):
@@ -377,7 +387,7 @@ class Transactions(_Sender):
 
     def _look_back_first(self) -> None:
         """Have aiokafka's producer look at the last transaction before each InitProducerId, which it repeats
-        until one has succeeded. Without a look there is none: it would make the coordinator forget."""
+        until one has succeeded. If the look fails, InitProducerId is not sent: it would make the coordinator forget."""
         sender = self._producer._sender
         init = sender._do_init_pid
 

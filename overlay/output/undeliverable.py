@@ -49,7 +49,9 @@ def find_refused(output_topic: OutputTopic, slice_: Slice, rows: Ints, now: int,
 
 
 def _find_untimely(output_topic: OutputTopic, time: Ints, now: int) -> Flags:
-    """Return which of these times (ms since 1970, int64) are too far from `now` for the topic (bool, one per time)."""
+    """Return which of these times (ms since 1970, int64) are too far from `now` for the topic (bool, one per time). A
+    record without a time (-1) never is.
+    """
     too_far: Flags = (now - time > output_topic.oldest_ms) | (time - now > output_topic.newest_ms)
     too_far &= time != _NO_TIME
     return too_far
