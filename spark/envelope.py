@@ -70,7 +70,9 @@ def read_header(headers: Column, name: str) -> Column:
 
 
 def name_headers(headers: Column) -> Column:
-    """Return headers with the field names of the envelope; an empty list if there are none."""
+    """Return the headers of Spark's Kafka source, whose entries are (key, value), with entries (name,
+    value) as in the envelope; an empty list where there are none.
+    """
     # a cast takes fields by position, and is compiled; a lambda would be interpreted
     return F.coalesce(headers.cast(_HEADERS), F.array().cast(_HEADERS))
 

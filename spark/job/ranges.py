@@ -68,7 +68,8 @@ class RangesReader(OverlayStreamReader):
 
 
 def find_digest(folder: Path) -> str:
-    """Return a digest of the stream and consumer files of a folder, empty while a file is being changed."""
+    """Return a digest of the names, times and sizes of a folder's stream, consumer and schema files; empty if one of them
+    was changed within the last SETTLED_NS."""
     signature = sign(folder)
     if any(changed > now_ns() - SETTLED_NS for _, changed, _ in signature):
         return ""
