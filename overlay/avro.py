@@ -116,7 +116,7 @@ def find_types(root: Type, path: Sequence[str]) -> tuple[Type, ...]:
 
 def find_readings(type: Type) -> tuple[str, ...]:
     """Return the property types, as stream files name them, that values of an Avro type can be
-    read as.
+    read as; empty for a type without a value of its own, such as a record, an array or a union.
     """
     match type.kind:
         case Kind.BOOLEAN:

@@ -59,7 +59,10 @@ class _Features:
     is_delimited: bool = False
 
     def amend(self, options: bytes, number: int) -> _Features:
-        """Return the features of what has these options; `number`: of the features among them."""
+        """Return the features that hold where these options stand: what their FeatureSet says, and for the rest what
+        holds around them, which is this object. `options`: the serialised options of a file, a message or a field.
+        `number`: that of the field `features` in such options.
+        """
         given = _group(b"".join(_parts(_group(options), number)))
         presence, encoding = _number(given, 1), _number(given, 5)
         return _Features(
@@ -173,7 +176,9 @@ def find_field(root: Message, path: Sequence[str]) -> Field:
 
 
 def find_readings(field: Field) -> tuple[str, ...]:
-    """Return the property types, as stream files name them, that a field can be read as."""
+    """Return the property types, as stream files name them, that a field can be read as; empty if it cannot be
+    read, as a repeated field or a message other than a timestamp.
+    """
     if field.is_repeated:
         return ()
     match field.kind:
