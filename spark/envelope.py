@@ -48,7 +48,8 @@ _HEADERS = "array<struct<name:string,value:binary>>"
 
 def read_envelope(raw: DataFrame) -> DataFrame:
     """Return the columns COLUMNS of records of Spark's Kafka source, which has to be read with
-    `includeHeaders`.
+    `includeHeaders`. The columns from `stream` to `timestamp` are null in a record without a valid
+    ack token.
     """
     token = raw.select("*", read_header(F.col("headers"), TOKEN).alias("ack_token"))
     parted = token.select("*", split_token(F.col("ack_token")).alias("parts"))

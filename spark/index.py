@@ -148,7 +148,8 @@ def plan_ranges(
 async def _run_waves(
     spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]
 ) -> AsyncGenerator[list[ResultT], None]:
-    """Yield the results of the items, wave by wave, in order.
+    """Yield the results of `work` for the items, wave by wave, in order; the items of a wave are Spark
+    tasks that run at the same time.
 
     A wave that fails raises after those before it were yielded.
 
@@ -170,7 +171,7 @@ async def _run_waves(
 
 
 def run_tasks(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
-    """Return the result for each item, in order, each from a task of its own."""
+    """Return the result of `work` for each item, in order. Each item is a Spark task of its own."""
     if not items:
         return []
     found: list[ResultT] = spark.sparkContext.parallelize(items, len(items)).map(work).collect()

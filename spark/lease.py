@@ -173,8 +173,8 @@ class ClaimWatch:
 
 
 def run_apart(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in a thread of its own, because in a notebook a loop is running in
-    this thread.
+    """Run a coroutine to its end in a thread of its own, and return its result; raises what it raises. In
+    a notebook a loop is running in the caller's thread.
     """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()

@@ -263,8 +263,8 @@ async def _weigh(line: Connection, ends: Ends) -> dict[TopicPartition, float]:
 
 
 def clip(bounds: ReadBounds, ends: Ends, window: PositionWindow) -> ReadBounds:
-    """Return the bounds with each partition's range reduced to its offsets in `ends` and in the
-    window. Partitions that `ends` does not name are left out.
+    """Return the bounds with each partition's range replaced by that part of `ends`, first and next
+    offset, which is in the window. Partitions that `ends` does not name are left out.
     """
     sequenced = bounds.sources.is_sequenced
     kept = [

@@ -78,7 +78,7 @@ class Chosen:
 
     @property
     def prefix(self) -> str:
-        """Of the overlay's own topics."""
+        """The prefix of the overlay's own topics."""
         return self.loaded.service.topics.prefix
 
     @property

@@ -188,9 +188,9 @@ class StreamKeeper:
         """Write headers of what was added to the log before the end of a batch. Return how many were written, 0 after a
         fault.
 
-        `ends`: first and next offset of the batch by partition. No header is written if less than a chunk was added and
-        the last time is not long ago, if a service runs, if Kafka does not let it, or if the tasks fail; the reason is
-        logged. What was committed stays, and the next call continues after it.
+        `ends`: first and next offset of the batch by partition. What is less than a chunk is indexed only every INDEX_S
+        seconds. If a service runs, if Kafka does not let the job write, or if the tasks fail, the reason is logged, and
+        nothing is tried for LOOK_S seconds. What was committed stays, and the next call continues after it.
         """
         if not self._with_chunks or monotonic() < self._index_retry_at:
             return 0

@@ -77,5 +77,5 @@ def find_digest(folder: Path) -> str:
 
 
 def parse_range(text: str) -> Ends:
-    """Return first and next offset of each partition, from a row of the source."""
+    """Return first and next offset of each partition, from the text of a batch's row, as `find_text` writes it."""
     return {(topic, partition): (start, stop) for topic, partition, start, stop in json.loads(text)}

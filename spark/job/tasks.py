@@ -166,7 +166,8 @@ class TaskPlanner:
 
 
 class _Counts(NamedTuple):
-    """What a group's consumers have in some gaps: int64 [consumers, gaps], the others [consumers], as in BatchTasks."""
+    """How many records a group's consumers have. `gaps`: in each gap, int64 [consumers, gaps]. `whole`, `left`, `unread`:
+    int64 [consumers], as `before`, `left` and `unread` of BatchTasks. UNKNOWN where the index does not tell."""
 
     gaps: Ints
     whole: Ints
@@ -181,7 +182,8 @@ def _count_gaps(
     plans: Sequence[ConsumerPlan],
     log_ends: Mapping[TopicPartition, int],
 ) -> _Counts:
-    """Return how many records each consumer of a group has in each gap. `plans`: of the group's consumers."""
+    """Return how many records each consumer of a group has in each gap, and in sum. `plans`: of the group's consumers.
+    Without gaps `whole` is UNKNOWN: nothing has to be asked of the index."""
     if not gaps:
         none, every = np.zeros(len(plans), np.int64), np.full(len(plans), UNKNOWN, np.int64)
         return _Counts(np.zeros((len(plans), 0), np.int64), every, none, none)
