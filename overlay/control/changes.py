@@ -120,7 +120,8 @@ def _is_over(
 
 def find_temporary(request: Request, prefix: str) -> str:
     """Return the name of the temporary output topic that a create or update asks for, so that Kafka is asked whether it is
-    there; empty without one. The config may be anything. Topics of ordered consumers are the overlay's own in any case.
+    there. Empty for another request, without such a topic, if the config is malformed, and for a topic of ordered
+    consumers, which is the overlay's own in any case.
     """
     if request.op not in (Op.CREATE, Op.UPDATE):
         return ""
