@@ -120,9 +120,9 @@ class Descriptors:
     top: tuple[Message, ...]
 
     def find_message(self, name: str) -> Message:
-        """Return the message of this full name; for an empty name, the only one of the file.
+        """Return the message of this full name; for an empty name, the only one at the top level of the file.
 
-        Raises SchemaError.
+        Raises SchemaError if there is no such message, or if the name is empty and the file does not have just one.
         """
         if name in self.messages:
             return self.messages[name]
