@@ -86,10 +86,12 @@ def parse_schema(schema: object) -> Type:
 
 
 def find_types(root: Type, path: Sequence[str]) -> tuple[Type, ...]:
-    """Return the types of the values that a path of field names leads to: one for each way through
-    the unions, without null. A path leads through records, and through unions of records.
+    """Return the types of the values that a path of field names leads to, each once and without null:
+    several if it leads to different branches of unions. A path leads through records, and through
+    unions of records.
 
-    Raises SchemaError if there is no such value, with the reason.
+    Raises SchemaError with the reason if there is no such value, if the path ends at nothing but
+    records, arrays and maps, or if it has more than DEEPEST steps or MOST_WAYS ways through unions.
     """
     if len(path) > DEEPEST:
         raise SchemaError(f"the path has {len(path)} steps, and {DEEPEST} are the most")
@@ -116,7 +118,7 @@ def find_types(root: Type, path: Sequence[str]) -> tuple[Type, ...]:
 
 def find_readings(type: Type) -> tuple[str, ...]:
     """Return the property types, as stream files name them, that values of an Avro type can be
-    read as.
+    read as; empty for a type without a value of its own, such as a record, an array or a union.
     """
     match type.kind:
         case Kind.BOOLEAN:
@@ -134,8 +136,8 @@ def find_readings(type: Type) -> tuple[str, ...]:
 
 
 def _spread(types: Mapping[Type, int]) -> Counter[Type]:
-    """Return the types with the branches of unions in place of these, without null. The numbers are
-    how many ways lead to each.
+    """Return the types with each union replaced by its branches, and without null. The numbers, in
+    `types` and in the result, are how many ways lead to each type.
     """
     flat: Counter[Type] = Counter()
     for type, ways in types.items():
@@ -281,7 +283,8 @@ def _mark_logical(type: Type, schema: Mapping[str, object]) -> Type:
 
 
 def _is_decimal(type: Type, precision: object, scale: object) -> bool:
-    """Return whether a type can hold decimals of so many digits, of which `scale` are after the point."""
+    """Return whether a type can hold decimals of `precision` digits, of which `scale` are after the point. False if one
+    of the two is no such number."""
     if not isinstance(precision, int) or not isinstance(scale, int):
         return False
     if isinstance(precision, bool) or isinstance(scale, bool) or precision < 1:

@@ -65,10 +65,11 @@ def hide(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings with the values that references stand for. These are of type Secret, which is no reference,
-    whatever it begins with: settings may be resolved twice.
+    """Return settings with the values that references stand for; only settings in REFERABLE can have references. These
+    values are of type Secret, which is no reference, whatever it begins with: settings may be resolved twice.
 
-    Raises SourceUnavailable if a variable is not set, or a file cannot be read: it may be being replaced.
+    Raises SourceUnavailable if a variable is not set or empty, or if a file cannot be read, or is empty or too large for
+    a secret: it may be being replaced.
     """
     return {name: _read(name, value) for name, value in settings.items()}
 

@@ -36,7 +36,9 @@ FindStamp = Callable[[FunctionType], str]
 
 
 def make_dispatcher(function: FunctionType, options: dict[str, str | bool], find_stamp: FindStamp) -> Any:
-    """Return numba's dispatcher of a function, which releases the GIL and has the cache below."""
+    """Return numba's dispatcher of a function, which releases the GIL and keeps its machine code in a Cache on
+    disk. `options`: of numba.njit. `find_stamp`: returns what changes if the code has to be compiled again.
+    """
     dispatcher = nb.njit(nogil=True, **options)(function)
     dispatcher._cache = Cache(function, find_stamp)
     return dispatcher

@@ -68,7 +68,8 @@ class Kernel:
 
     @cached_property
     def dispatcher(self) -> Any:
-        """Numba's dispatcher of the function, with the cache on disk of all processes."""
+        """Numba's dispatcher of the function, with the cache on disk that all processes share. Made at the first use, which
+        imports numba."""
         with _lock:
             # another thread may have made it meanwhile; two would be two different functions to numba
             if (made := self.__dict__.get("dispatcher")) is not None:

@@ -100,7 +100,7 @@ _late = _Late()
 
 
 def _load() -> Any:
-    """Return structlog, set up as `set_up_logs(late=True)` was told to."""
+    """Return structlog. If `set_up_logs(late=True)` was called, configure it first, once."""
     structlog = importlib.import_module("structlog")
     set_up, _late.set_up = _late.set_up, None
     if set_up is not None:
@@ -145,7 +145,7 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO, late: b
 
 
 def is_readable(human: bool | None) -> bool:
-    """Return whether logs are lines for people, as `human` of `set_up_logs` says it."""
+    """Return whether logs are lines for people, and not JSON: `human`, or if that is None, whether stderr is a terminal."""
     return _find_stderr().isatty() if human is None else human
 
 

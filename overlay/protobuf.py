@@ -59,7 +59,10 @@ class _Features:
     is_delimited: bool = False
 
     def amend(self, options: bytes, number: int) -> _Features:
-        """Return the features of what has these options; `number`: of the features among them."""
+        """Return the features that hold where these options stand: what their FeatureSet says, and for the rest what
+        holds around them, which is this object. `options`: the serialised options of a file, a message or a field.
+        `number`: that of the field `features` in such options.
+        """
         given = _group(b"".join(_parts(_group(options), number)))
         presence, encoding = _number(given, 1), _number(given, 5)
         return _Features(
@@ -117,9 +120,9 @@ class Descriptors:
     top: tuple[Message, ...]
 
     def find_message(self, name: str) -> Message:
-        """Return the message of this full name; for an empty name, the only one of the file.
+        """Return the message of this full name; for an empty name, the only one at the top level of the file.
 
-        Raises SchemaError.
+        Raises SchemaError if there is no such message, or if the name is empty and the file does not have just one.
         """
         if name in self.messages:
             return self.messages[name]
@@ -173,7 +176,9 @@ def find_field(root: Message, path: Sequence[str]) -> Field:
 
 
 def find_readings(field: Field) -> tuple[str, ...]:
-    """Return the property types, as stream files name them, that a field can be read as."""
+    """Return the property types, as stream files name them, that a field can be read as; empty if it cannot be
+    read, as a repeated field or a message other than a timestamp.
+    """
     if field.is_repeated:
         return ()
     match field.kind:

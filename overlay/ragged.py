@@ -44,7 +44,7 @@ class Ragged:
         return self.data[end : self.used]
 
     def truncate(self, rows: int) -> None:
-        """Keep only the first `rows` rows, of which there must be as many. Frees no memory."""
+        """Keep only the first `rows` rows; there have to be at least that many. Frees no memory."""
         self.rows = rows
 
     def take(self, kept: Ints) -> None:

@@ -56,8 +56,9 @@ def parse_duration(value: object) -> int:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """Return the shortest text that `parse_duration` reads as exactly this: 90_000_000_000 is
-    `1m30s`, 0 is `0s`. Units are whole numbers, the largest first.
+    """Return a text that `parse_duration` reads as exactly this: whole numbers of units, the largest
+    unit first, hours being the largest. 90_000_000_000 is `1m30s`, 0 is `0s`, and a negative one
+    begins with a minus.
     """
     if nanoseconds == 0:
         return "0s"

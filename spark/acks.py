@@ -41,8 +41,8 @@ def ack(deliveries: DataFrame, config: Config) -> None:
     """Write an ack for each of these messages to the ack topic of its stream, and return when
     Spark's job has written them all.
 
-    `deliveries`: the columns `stream` and `ack_token`, of any consumers of the folder. Rows without
-    a token are left out.
+    `deliveries`: with the columns `stream` and `ack_token`, of any consumers of the config folder;
+    rows without a token are left out. `config`: the folder, or one that is loaded.
     """
     _write(deliveries, Verb.ACK.value, config)
 
@@ -52,7 +52,7 @@ def nak(deliveries: DataFrame, config: Config, delay: timedelta | None = None) -
 
     Raises ValueError for a negative delay, or one of more than 292 years.
 
-    Redeliveries are only visible if they are read with `redeliveries=True`.
+    A stream of `read_stream_consumer` leaves redeliveries out unless it has `redeliveries=True`.
     """
     _write(deliveries, Verb.NAK.value + (_write_delay(delay) if delay is not None else b""), config)
 

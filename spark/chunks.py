@@ -46,10 +46,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """The record batches whose last offset is in a range: last offsets, committed records and bytes
-    (int64, one entry per batch). Control batches and aborted ones have no committed records.
+    """The record batches whose last offset is in a range, in order, one entry per batch.
 
-    A batch that cannot be read has no records and `broken` set.
+    `records` (int64): the committed ones; 0 for control batches, aborted batches and those that
+    cannot be read, which have `broken` set. `bytes` (int64): the size of any batch in the log.
     """
 
     last_offset: Ints
@@ -59,7 +59,8 @@ class Batches:
 
 
 def count_batches(kafka: Mapping[str, str], part: Range) -> Batches:
-    """Return the record batches of a range, read from their headers.
+    """Fetch a range from Kafka, and return the record batches whose last offset is in it. Records
+    are counted by the batches' headers, without decompressing any.
 
     Raises SourceChanged, SourceUnavailable.
     """
@@ -88,7 +89,9 @@ def note_batches(fetched: Fetched, part: Range) -> Batches:
 
 
 def join_batches(parts: Sequence[Batches]) -> Batches:
-    """Return the batches of neighbouring ranges as one, in order."""
+    """Return the batches of neighbouring ranges of one partition as one. `parts`: in the order of
+    offsets; may be empty.
+    """
     nothing = np.empty(0, np.int64)
     none = Batches(nothing, nothing, nothing, np.empty(0, np.bool_))
     each = [none, *parts]
@@ -129,10 +132,11 @@ def find_ends(batches: Batches, index: IndexConfig) -> list[int]:
 def deal_chunks(
     source: TopicPartition, start: int, stop: int, ends: Sequence[int], batches: Batches, size: int
 ) -> list[Range]:
-    """Return ranges that together are start:stop, in order, for tasks of about `size` bytes each.
-    Each ends where a chunk ends, except that the last one has the rest up to `stop`.
+    """Return ranges that together are start:stop, in order, one for each task. Each has at least
+    `size` bytes and ends with the first chunk that fills it; the last one has the rest up to `stop`,
+    which may be less and may end within a chunk. Empty if `start` is `stop`.
 
-    `ends`: as `find_ends` returned them for `batches`.
+    `batches`: those of start:stop. `ends`: as `find_ends` returned them for `batches`.
     """
     weights = np.cumsum(batches.bytes)
     parts: list[Range] = []
@@ -149,7 +153,8 @@ def deal_chunks(
 
 
 def seal(kafka: Mapping[str, str], stream: StreamConfig, part: Range) -> list[tuple[bytes, bytes]]:
-    """Return the index records, key and value, of the chunks of a range.
+    """Read a range from Kafka, and return the index records (key, value) of its chunks. The last one
+    may be a chunk that is not full: what is left at the end of the range.
 
     The range has to begin where a chunk begins.
 

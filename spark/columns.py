@@ -74,7 +74,8 @@ from .values import (
 )
 
 FindField = Callable[[Field], Column]
-"""Returns the column of a field: of Spark's type for the field's, null where the record has no value.
+"""Returns the column of a filter's field, of the Spark type that stands for the field's type; null
+where the record has no value.
 
 Whether a property exists is tested by asking for the field as binary.
 """
@@ -88,8 +89,8 @@ _DOUBLES: dict[Arithmetic, Callable[[Column, Column], Column]] = {
 
 
 def find_in_sections(field: Field) -> Column:
-    """Return a field of the struct columns `header`, `properties` and `application_properties`
-    (docs/spark-source.md#columns).
+    """Return the column of a filter's field: the field of this name in the struct column of its
+    section, `header`, `properties` or `application_properties` (docs/spark-source.md#columns).
     """
     return F.col(field.section.value).getField(field.name)
 
@@ -98,7 +99,8 @@ def find_in_envelope(stream: StreamConfig) -> FindField:
     """Return a function that finds fields in the envelope's own columns: `headers`, `key`,
     `subject` and so on.
 
-    For frames without sections, also those of Spark's Kafka source with the same column names. The
+    For frames without the struct columns of sections, also those of Spark's Kafka source if they
+    have the same column names; the entries of `headers` have to be (name, value). The returned
     function raises ValueError for a field of the value, because nothing here parses values as the
     overlay does.
     """
@@ -188,7 +190,8 @@ class _Writer:
 
     def answer(self, node: Node) -> Column:
         """Return the answer of a node as AND, OR and NOT use it: a boolean column, null (unknown)
-        in rows where the value is not a boolean.
+        where the node's value is null, and in every row if its value is of another kind. A node for
+        which Spark has no exact expression is evaluated by the overlay in Python workers.
         """
         match node:
             case And(operands=operands):

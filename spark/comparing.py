@@ -50,8 +50,9 @@ def where_known(values: Sequence[Value], column: Column) -> Column:
 
 
 def compare(operator: Compare, left: Value, right: Value) -> Value:
-    """Return `left operator right`, as a BOOLEAN value or NULL. Raises NotNative if Spark has no
-    exact expression for it.
+    """Return `left operator right` as a BOOLEAN value, null in the rows where one of them is null; a
+    NULL value if one of them is of kind NULL. Values of different kinds are unequal and in no
+    order, but LONG and DOUBLE compare as numbers. Raises NotNative if Spark has no exact expression.
     """
     if ValueKind.NULL in (left.kind, right.kind):
         return make_null()
@@ -65,7 +66,8 @@ def compare(operator: Compare, left: Value, right: Value) -> Value:
 
 def find_equal(operand: Value, items: Sequence[Value]) -> Column:
     """Return a boolean column that says whether the operand equals one of the items. An item that
-    is null is not equal. Raises NotNative.
+    is null is not equal. Where the operand is null, the answer is null or false: the caller has to
+    tell these rows apart. Raises NotNative as `compare` does.
     """
     plain = [item.constant for item in items]
     if operand.is_string and all(isinstance(each, bytes) for each in plain):
@@ -166,7 +168,8 @@ def _fit_double(operator: Compare, constant: int | float) -> Fitted:
 
 
 def _compare_mixed(operator: Compare, long: Value, double: Value) -> Column:
-    """Return the exact comparison of a column of longs with one of doubles, null where one is null.
+    """Return `long operator double`, compared exactly, for a column of longs and one of finite
+    doubles; null where one of them is null.
 
     Rounding keeps the order, so it can hide a difference only where both are equal as doubles.
     """
@@ -183,7 +186,9 @@ def _compare_mixed(operator: Compare, long: Value, double: Value) -> Column:
 
 
 def match_text(pattern: LikePattern, text: Column) -> Column:
-    """Return whether the whole text matches, null where it is null. `text`: strings of valid UTF-8."""
+    """Return a boolean column that says whether the whole text matches a LIKE pattern; null where the
+    text is null. `text`: strings of valid UTF-8.
+    """
     head, inner, tail = (F.lit(part.decode()) for part in (pattern.head, pattern.inner, pattern.tail))
     match pattern.shape:
         case Shape.EXACT:

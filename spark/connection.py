@@ -25,10 +25,11 @@ _FULL_BATCHES = {"linger.ms": "50", "batch.size": str(1 << 18), "compression.typ
 
 
 def for_java(kafka: Properties) -> dict[str, str]:
-    """Return the settings by Java's names.
+    """Return the settings of Java's clients that stand for Kafka settings by librdkafka's names: the
+    servers, client.id, and what TLS and SASL need. Certificates and keys are the contents of their
+    files, references to secrets are resolved, and secrets are of type Secret.
 
-    The secrets among them are of type Secret. Raises OverlayError for what Java cannot do, or a file
-    or a secret that cannot be read.
+    Raises OverlayError for what Java cannot do, or a file or a secret that cannot be read.
     """
     kafka = resolve(kafka)
     if kafka.get("enable.ssl.certificate.verification", "true").lower() == "false":
@@ -50,7 +51,9 @@ def for_java(kafka: Properties) -> dict[str, str]:
 
 
 def for_spark(kafka: Properties) -> dict[str, str]:
-    """Return the settings as options of Spark's Kafka source and sink."""
+    """Return the settings of `for_java` as options of Spark's Kafka source and sink, each with `kafka.`
+    before its name. Raises as `for_java` does.
+    """
     return {f"kafka.{name}": value for name, value in for_java(kafka).items()}
 
 

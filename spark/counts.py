@@ -69,6 +69,8 @@ class CountPlan:
 
 def overlay_counts(spark: SparkSession, options: Mapping[str, str], *, tokens: int | None = None) -> DataFrame:
     """Return the number of records per subject, as columns `subject` and `records`, in no order.
+    What the chunk index tells is counted at once; the offsets that are left are chosen now, and read
+    when the frame is used.
 
     `options`: those of `format("overlay")` for batches, without `columns`, `pushdown` and
     `offsetRanges`. `tokens`: group by so many first tokens of the subject, at least one; the
@@ -113,7 +115,9 @@ def explain_counts(options: Mapping[str, str]) -> CountPlan:
 
 
 def sum_up(tallies: Iterable[SubjectTally]) -> CountPlan:
-    """Return the plan of a count from what the index tells of each partition."""
+    """Return the plan of a count, summed over the partitions. `tallies`: what the chunk index tells of
+    each partition.
+    """
     tallies = list(tallies)
     return CountPlan(
         sum(sum(tally.counts.values()) for tally in tallies),

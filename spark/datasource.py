@@ -34,14 +34,16 @@ NAME = "overlay"
 
 
 class OverlaySource(DataSource):
-    """The data source. Every error of the overlay is raised at planning, with its message."""
+    """Spark's data source `overlay`. Errors in the options or in a schema are raised when Spark asks for
+    the columns or a reader, with the overlay's message.
+    """
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns that the options ask for."""
+        """Return the columns that the options ask for. Raises as `read_options` does."""
         ask = self._ask()
         return make_schema(ask.request.stream, ask.columns)
 

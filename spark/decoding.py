@@ -55,8 +55,12 @@ Tree = dict[str, "Tree | T.DataType"]
 
 
 def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
-    """Return the deliveries with PROPERTIES, a struct with a field for each declared property;
-    unchanged if there are none.
+    """Return the deliveries with one more column, `application_properties`: a struct with a typed field
+    for each property that the stream's file declares, null where a value is missing or not valid for
+    its type. Fields of the sections `header` and `properties` are not in it. Without declared
+    properties the deliveries are returned as they are.
+
+    `deliveries`: with the columns of the envelope.
     """
     declared = {name: entry for name, entry in stream.properties.items() if not is_sectioned(name)}
     if not declared:
@@ -104,9 +108,10 @@ def _find_encoded(values: ValuesConfig, wanted: Wanted) -> Found:
 
 
 def plant_trees(paths: Iterable[tuple[tuple[str, ...], PropertyType]]) -> list[Tree]:
-    """Return trees of fields by name, one for each schema with which documents are parsed; together
-    they have all paths. One tree has all paths unless some conflict: one leads through another, or
-    the same path has two types. A conflicting path goes into the next tree that can have it.
+    """Return trees of fields by name, with Spark types as leaves, one for each schema with which
+    documents are parsed; together they have all paths. One tree has all paths unless some conflict:
+    one leads through another, or the same path has two types. A conflicting path goes into the next
+    tree that can have it. `paths`: each with its property type; none gives no tree.
     """
     trees: list[Tree] = []
     for path, kind in paths:
@@ -170,9 +175,11 @@ def _read(field: Field, kind: PropertyType) -> Column:
 
 
 def cast_text(bytes: Column, kind: PropertyType) -> Column:
-    """Return a header's or key's bytes as a type, null for invalid text.
+    """Return a header's or key's bytes as a column of the Spark type for `kind`, null where they are no
+    valid text of it. For binary the bytes are returned as they are, and for string no UTF-8 is
+    checked.
 
-    Never raises, whatever Spark's casts do.
+    The column raises in no row, whatever Spark's casts do.
     """
     text = bytes.cast("string")
     if kind is PropertyType.BINARY:

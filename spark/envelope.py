@@ -48,7 +48,8 @@ _HEADERS = "array<struct<name:string,value:binary>>"
 
 def read_envelope(raw: DataFrame) -> DataFrame:
     """Return the columns COLUMNS of records of Spark's Kafka source, which has to be read with
-    `includeHeaders`.
+    `includeHeaders`. The columns from `stream` to `timestamp` are null in a record without a valid
+    ack token.
     """
     token = raw.select("*", read_header(F.col("headers"), TOKEN).alias("ack_token"))
     parted = token.select("*", split_token(F.col("ack_token")).alias("parts"))
@@ -70,7 +71,9 @@ def read_header(headers: Column, name: str) -> Column:
 
 
 def name_headers(headers: Column) -> Column:
-    """Return headers with the field names of the envelope; an empty list if there are none."""
+    """Return the headers of Spark's Kafka source, whose entries are (key, value), with entries (name,
+    value) as in the envelope; an empty list where there are none.
+    """
     # a cast takes fields by position, and is compiled; a lambda would be interpreted
     return F.coalesce(headers.cast(_HEADERS), F.array().cast(_HEADERS))
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 
 def explain(error: Exception) -> str:
-    """Return the text to show for an error.
-
-    For one that came through Java, this is the overlay's own message if there is one.
+    """Return the text to show for an error: its own text. If a line of that begins with the name of one of the overlay's
+    errors, as in an error that came through Java, return only the message in that line.
     """
     text = str(error)
     for line in text.splitlines():

@@ -88,10 +88,10 @@ class Figures(StreamingQueryListener):
 
 
 def count_offsets(text: str | None) -> int:
-    """Return the sum of the offsets of all partitions in Spark's text of a source's position; 0 if
-    there is no text, or another one.
+    """Return the sum of the offsets of all partitions in Spark's text of a source's position,
+    {"topic": {"0": 23}}; 0 if there is no text, or one of another form.
 
-    Texts beside the offsets are ids of topics.
+    Values that are no integers, such as the ids of topics, are not counted.
     """
     try:
         found = [offset for partitions in json.loads(text or "{}").values() for offset in partitions.values()]

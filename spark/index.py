@@ -57,7 +57,7 @@ TASK_OFFSETS = 250_000
 WAVE = 4
 """Tasks of a wave per core."""
 AHEAD = 1
-"""Waves that run behind the one whose headers are written next."""
+"""Waves that run at the same time as the one whose headers are written next."""
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -65,8 +65,9 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class IndexingResult:
-    """The result of a job: chunks written, and offsets of the log that are in the index now, of
-    `total`.
+    """The result of a job that has reached the logs' ends. `chunks`: headers that it wrote. `total`:
+    offsets in the logs of all partitions when it began. `done`: how many of them are in the index
+    now, by this job or before it.
     """
 
     chunks: int
@@ -78,7 +79,7 @@ class IndexingResult:
 class _Ground:
     """The starting point of a job: the index topic, the first offset to index by partition, the
     first and next offset of each log, and the transactions of the shard that the job has taken
-    over.
+    over. `generation`: that of the last owner among the workers, -1 if there was none.
     """
 
     topic: str
@@ -124,8 +125,9 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> IndexingResu
 def plan_ranges(
     spark: SparkSession, kafka: dict[str, str], index: IndexConfig, wanted: dict[TopicPartition, tuple[int, int]]
 ) -> list[Range]:
-    """Return the ranges to index, one for each task, partition after partition. Runs a Spark job
-    that counts the batches. `wanted`: first and next offset to index by partition.
+    """Return the ranges to index, one for each task, partition after partition. Each begins where a
+    chunk begins. Runs a Spark job that counts the batches. `wanted`: by partition, the first offset
+    to index, where a chunk has to begin, and the next one after the last.
     """
     cuts = [
         Range(source, at, min(at + TASK_OFFSETS, end))
@@ -146,7 +148,8 @@ def plan_ranges(
 async def _run_waves(
     spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]
 ) -> AsyncGenerator[list[ResultT], None]:
-    """Yield the results of the items, wave by wave, in order.
+    """Yield the results of `work` for the items, wave by wave, in order; the items of a wave are Spark
+    tasks that run at the same time.
 
     A wave that fails raises after those before it were yielded.
 
@@ -168,7 +171,7 @@ async def _run_waves(
 
 
 def run_tasks(spark: SparkSession, work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
-    """Return the result for each item, in order, each from a task of its own."""
+    """Return the result of `work` for each item, in order. Each item is a Spark task of its own."""
     if not items:
         return []
     found: list[ResultT] = spark.sparkContext.parallelize(items, len(items)).map(work).collect()
@@ -232,8 +235,10 @@ async def find_starts(
     compacted: Collection[str],
     bound: Collection[str],
 ) -> dict[TopicPartition, int]:
-    """Return the first offset to index by partition, as a service resumes
-    (overlay/worker/kept/indexes.py). `compacted`, `bound`: as for `find_resumes`.
+    """Read the index topic up to its end into `index`, and return the first offset to index of each
+    partition in `bounds`, as a service resumes (overlay/worker/kept/indexes.py).
+
+    `topic`: the index topic. `bounds`, `compacted`, `bound`: as for `find_resumes`.
     """
     await client.add_topic(topic)
     index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]

@@ -42,7 +42,9 @@ def find_java_home() -> Path:
 
 
 def write_shim(program: Path, folder: Path) -> Path:
-    """Create a JAVA_HOME below `folder` for a Java without the module, and return it."""
+    """Create a JAVA_HOME below `folder` whose `bin/java` runs `program` without the argument MODULE, and
+    return it. One that is there already is used again.
+    """
     text = _SHIM.format(module=MODULE, program=shlex.quote(str(program)))
     home = folder / hashlib.sha256(text.encode()).hexdigest()[:12]
     shim = home / "bin" / "java"

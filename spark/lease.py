@@ -49,7 +49,9 @@ class NotOwner(OverlayError):
 
 
 class Lease:
-    """A lease that is held while its thread polls. `check` raises once it is lost."""
+    """The right of one pipeline to run one consumer: membership in the consumer's lease group. `take`
+    gets it, and a thread holds it until `release`. `check` raises once it is lost.
+    """
 
     def __init__(self, output: Output) -> None:
         stream, name = output.consumer.id
@@ -76,10 +78,10 @@ class Lease:
         self._thread = threading.Thread(target=self._poll, name="lease", daemon=True)
 
     def take(self, patience_s: float) -> None:
-        """Get the lease.
+        """Wait for the lease, and hold it from then on.
 
-        Raises NotOwner if another pipeline has it still after `patience_s` seconds, and
-        SourceUnavailable.
+        Raises NotOwner if it is not to be had within `patience_s` seconds, since another pipeline
+        has it, and SourceUnavailable if Kafka does not answer.
         """
         topic = self._output.topic
         try:
@@ -106,7 +108,9 @@ class Lease:
         self._consumer.close()
 
     def _find_others(self) -> str:
-        """Return the other members of the group: client id and host, as far as Kafka knows."""
+        """Return the other members of the group as the end of a message, `: CLIENT at HOST, ...`; empty
+        if there are none, or if Kafka does not tell.
+        """
         try:
             found = run_apart(self._describe_group())
         except OverlayError:
@@ -147,9 +151,11 @@ class ClaimWatch:
         self._next_look = 0.0
 
     def check(self, names: Collection[str], *, now: bool = False) -> None:
-        """Raise NotOwner if the service or another job has taken one of these consumers.
+        """Raise NotOwner if one of the consumers `names` is not the job's any more: the service or
+        another job has taken it or asks for it, or its state was dropped.
 
-        Looks it up every LOOK_S seconds, or with `now` at once. Raises SourceUnavailable.
+        Reads the service's state only if the last reading was LOOK_S seconds ago or more, or `now`
+        is set; between two readings it raises nothing. Raises SourceUnavailable.
         """
         if not now and time.monotonic() < self._next_look:
             return
@@ -167,8 +173,8 @@ class ClaimWatch:
 
 
 def run_apart(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in a thread of its own, because in a notebook a loop is running in
-    this thread.
+    """Run a coroutine to its end in a thread of its own, and return its result; raises what it raises. In
+    a notebook a loop is running in the caller's thread.
     """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()

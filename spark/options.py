@@ -200,14 +200,14 @@ class _Given:
         return text == "true"
 
     def json(self, name: str) -> object:
-        """Return the JSON value of an option. Raises BadQuestion."""
+        """Return the JSON value of an option that is set. Raises BadQuestion if it is no JSON."""
         try:
             return json.loads(self.text[name])
         except ValueError as error:
             raise BadQuestion(f"{name} is no JSON: {error}") from None
 
     def mapping(self, name: str) -> Mapping[str, object]:
-        """Return the JSON object of an option. Raises BadQuestion."""
+        """Return the JSON object of an option that is set. Raises BadQuestion if it is none."""
         found = self.json(name)
         if not isinstance(found, dict):
             raise BadQuestion(f"{name} is no JSON object. Write {{...}}")
@@ -240,7 +240,9 @@ def _find_stream(given: _Given, client: Client, loaded: Loaded | None) -> tuple[
 
 
 def read_definition(text: str) -> StreamConfig:
-    """Return a stream from the text of a stream file, YAML or JSON. Raises ConfigError."""
+    """Return a stream from the text of a stream file, YAML or JSON. Files of schemas that it names are read from the
+    current folder. Raises ConfigError.
+    """
     document = parse_document("definition", text)
     stream, problems = validate(StreamConfig, document)
     if stream is None:

@@ -52,13 +52,14 @@ def start_pipeline(
 ) -> Iterator[StreamingQuery]:
     """Run consumers of one stream as a query, which is stopped at the end of the block.
 
-    `names`: of the consumers; empty for all of the stream whose files say `engine: spark`. While the
-    query runs, it follows the config folder: the next batch takes up what has changed. `job`: the name
-    under which the job keeps its state, by default the stream's. `once`: process what exists now, and
-    end the query. `checkpoint`: a folder that all of Spark can reach. `metrics_port`: serve /metrics
-    there, None for not at all. `options`: more options of format("overlay"), such as
-    maxRecordsPerTrigger. `index`: also keep the stream's chunk index while no service
-    does. `patience_s`: seconds to wait for another pipeline's lease. Raises
+    `names`: of the consumers, whose files have to say `engine: spark`; empty for all such consumers of
+    the stream. `stream`: may be empty if the names, or the consumers with `engine: spark`, leave only
+    one. While the query runs, it follows the config folder: the next batch takes up what has changed.
+    `job`: the name under which the job keeps its state, by default the stream's. `once`: process what
+    exists now, and end the query; otherwise it runs on. `checkpoint`: a folder that all of Spark can
+    reach. `metrics_port`: serve /metrics there, None for not at all. `options`: more options of
+    format("overlay"), such as maxRecordsPerTrigger. `index`: also keep the stream's chunk index while
+    no service does. `patience_s`: seconds to wait for another pipeline's lease. Raises
     UnknownConsumer, NotForSpark, NotOwner, TopicNotFound and what `format("overlay")` raises at
     planning. Later errors come out of the query.
     """
@@ -110,8 +111,8 @@ def main(
     index: bool,
     pairs: tuple[str, ...],
 ) -> None:
-    """Run consumers as Spark jobs: the named ones, of one stream, or those of all streams, a job for
-    each.
+    """Run consumers whose files say `engine: spark` as Spark jobs: the named ones, of one stream, or all
+    of them, with a job for each stream.
     """
     options = dict(pair.partition("=")[::2] for pair in pairs)
     try:
@@ -139,9 +140,10 @@ def main(
 
 
 def find_checkpoints(loaded: Loaded, consumers: Sequence[str], stream: str, checkpoint: str) -> dict[str, str]:
-    """Return the checkpoint of each stream's job: the given folder if consumers or a stream are named, else one within it.
+    """Return the checkpoint folder of each job, by stream. If consumers or a stream are named, there is one job, with
+    `checkpoint` itself; else a job for each stream that has consumers with `engine: spark`, with `checkpoint`/STREAM.
 
-    Raises UnknownConsumer, NotForSpark.
+    Raises UnknownConsumer, also if there is no such consumer, and NotForSpark.
     """
     if consumers or stream:
         return {choose_consumers(loaded, consumers, stream).stream.name: checkpoint}

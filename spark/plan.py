@@ -69,7 +69,8 @@ class PositionWindow:
 
     def clip(self, source: TopicPartition, first: int, end: int, *, sequenced: bool) -> tuple[int, int]:
         """Return the part start:stop of a partition's offsets first:end that is in the window;
-        (end, end) if its topic or partition is not.
+        (end, end) if its topic or partition is not. `sequenced`: whether sequences are offsets + 1,
+        as in a stream of one partition; otherwise the window's `sequences` are not used.
         """
         if self.topics is not None and source[0] not in self.topics:
             return end, end
@@ -134,8 +135,8 @@ class Planner:
         return self._divide(narrow, ledger)
 
     def find_lasts(self, spans: Ends) -> dict[TopicPartition, dict[str, int]]:
-        """Return, by partition and subject, the offset of the last record in these spans that has a wanted subject,
-        whatever the filter says of it.
+        """Return, for each partition, the offset of each wanted subject's last record in the partition's span, by subject,
+        whatever the filter says of that record. `spans`: first and next offset by partition.
 
         What retention has removed does not count, also while this searches. Raises what a reading raises.
         """
@@ -188,8 +189,9 @@ class Planner:
 
     def renew(self, bound: ReadBound, instead: int) -> ReadBound:
         """Return a bound with `instead` in place of the offsets of topics that were created again since it was written.
+        A topic whose id the bound does not have counts as the same.
 
-        Raises DataLoss if that is not allowed.
+        Raises DataLoss for such a topic if failOnDataLoss is on.
         """
         anew = find_anew(bound.ids, self.find_ids()) if bound.ids else set()
         for topic in sorted(anew):
@@ -198,9 +200,10 @@ class Planner:
         return replace(bound, offsets=offsets) if anew else bound
 
     def find_since(self, since: int, log: Ends) -> dict[TopicPartition, int]:
-        """Return where the service would begin a consumer at a time (ms since 1970).
+        """Return the offsets at which the service would begin a consumer at the time `since` (ms since 1970).
 
-        This is each partition's first record at or after that time, or its end if there is none.
+        This is each partition's first record at or after that time, or the end of its log if there is none.
+        `log`: first and next offset of each partition.
         """
         return self._run(lambda line: _find_since(line, Index(self.ask.request.stream), since, log))
 
@@ -260,8 +263,8 @@ async def _weigh(line: Connection, ends: Ends) -> dict[TopicPartition, float]:
 
 
 def clip(bounds: ReadBounds, ends: Ends, window: PositionWindow) -> ReadBounds:
-    """Return the bounds with each partition's range reduced to its offsets in `ends` and in the
-    window. Partitions that `ends` does not name are left out.
+    """Return the bounds with each partition's range replaced by that part of `ends`, first and next
+    offset, which is in the window. Partitions that `ends` does not name are left out.
     """
     sequenced = bounds.sources.is_sequenced
     kept = [
@@ -371,7 +374,9 @@ def check_loss(bounds: ReadBounds, ends: Ends, fails: bool) -> Ends:
 
 
 def allow_retention(bounds: ReadBounds, ends: Ends) -> ReadBounds:
-    """Return the bounds as if retention had removed none of these offsets."""
+    """Return the bounds as if retention had removed none of these offsets: a log start above a
+    partition's first offset in `ends` is lowered to it.
+    """
     starts = {
         source: min(first, ends[source][0]) if source in ends else first for source, first in bounds.log_starts.items()
     }

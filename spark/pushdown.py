@@ -198,8 +198,8 @@ class _Draft:
 
 
 def push(filters: Iterable[Filter], request: CheckedQuestion) -> Pushed:
-    """Return the request with as many of the predicates as the overlay can use; all of them have to
-    be true.
+    """Return the request with as many of the predicates as the overlay can use, and the predicates that
+    Spark still has to test. `filters`: predicates of which all have to be true.
     """
     draft = _Draft(request)
     fields: dict[tuple[str, ...], Column] = {(name,): column for name, column in list_own(request.stream).items()}

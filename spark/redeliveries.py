@@ -40,9 +40,10 @@ _MASKS.setflags(write=False)
 
 
 class Seen:
-    """The sequences of one group (`lane`) that were seen: at most `limit` blocks.
+    """The sequences of one group (`lane`) that were seen, in at most `limit` blocks of BLOCK
+    neighbouring sequences each.
 
-    `state`: as `pack` returned it.
+    `state`: as `pack` returned it; empty if none was seen yet.
     """
 
     def __init__(self, limit: int, state: bytes = b"") -> None:

@@ -98,8 +98,9 @@ def read_stream_consumer(
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Raise BadQuestion for an option that Spark's Kafka source does not have, because Spark would
-    ignore it.
+    """Raise BadQuestion for an option that is neither in OPTIONS, in whatever case, nor begins with
+    `kafka.`: Spark ignores options that it does not know, and `subscribe` and `includeHeaders` are
+    set here.
     """
     known = {name.lower() for name in OPTIONS}
     for name in options:

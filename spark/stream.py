@@ -61,7 +61,7 @@ JOB = "the job"
 def write_position(spots: Mapping[TopicPartition, int], ids: Mapping[str, str] = NO_IDS) -> Position:
     """Return a position in the order of topics and partitions, because Spark compares the text.
 
-    `ids`: by topic.
+    `spots`: the next offset by partition. `ids`: Kafka's ids of the topics, by topic.
     """
     position: Position = {}
     for (topic, partition), offset in sorted(spots.items()):
@@ -70,7 +70,7 @@ def write_position(spots: Mapping[TopicPartition, int], ids: Mapping[str, str] =
 
 
 def read_position(position: Position) -> Spots:
-    """Return the offsets of a position."""
+    """Return the next offset of each partition in a position."""
     return {
         (topic, int(partition)): offset
         for topic, of in position.items()
@@ -80,7 +80,10 @@ def read_position(position: Position) -> Spots:
 
 
 class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream reader that exists at the driver while the query runs. Only `read` is called elsewhere."""
+    """A stream reader that exists at the driver while the query runs. Only `read` is called elsewhere.
+
+    Raises BadQuestion if the options have an end other than a time.
+    """
 
     def __init__(self, ask: Ask, schema: StructType) -> None:
         if ask.ending != ReadBound():
@@ -92,7 +95,9 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query with Trigger.AvailableNow ends."""
 
     def initialOffset(self) -> Position:
-        """Return the start by the options; by default the end of the log, as in Spark's Kafka source."""
+        """Return the start by the options; by default the end of the log, as in Spark's Kafka source.
+        Raises DataLoss, NoSequence.
+        """
         ids = Planner(self._ask).find_ids()
         bounds = Planner(self._ask).look(with_ledger=self._ask.starting.sequence is not None)
         log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}

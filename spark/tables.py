@@ -96,7 +96,9 @@ def create_table(spark: SparkSession, name: str, options: Mapping[str, str]) -> 
 
 
 def name_table(stream: str) -> str:
-    """Return the name of a stream's table: in small letters, as Spark keeps it."""
+    """Return the name of a stream's table, without the database: in small letters, as Spark keeps it, with
+    `_` in place of all but letters, digits and `_`.
+    """
     return re.sub(r"\W", "_", stream, flags=re.ASCII).lower()
 
 
@@ -128,7 +130,9 @@ def list_columns(stream: StreamConfig) -> list[str]:
 
 
 def make_source(name: str, options: Mapping[str, str]) -> type[OverlaySource]:
-    """Return a data source of this name that reads with these options, and takes no others."""
+    """Return a data source of this name that reads with these options. Options that a query gives it raise
+    BadQuestion.
+    """
 
     class TableSource(OverlaySource):
         """The data source of one table."""

@@ -259,14 +259,16 @@ class ConsumerConfig(Model):
     def dead_letter_topic(self) -> str:
         """The topic for the consumer's dead letters, empty if it writes none.
 
-        Without a machine, only `on_undeliverable` makes a consumer give messages up.
+        A consumer that needs no state machine (`needs_machine`) gives messages up only with
+        `on_undeliverable: dead_letter`.
         """
         gives_up = self.needs_machine or self.on_undeliverable is OnUndeliverable.DEAD_LETTER
         return self.dead_letter or "" if gives_up else ""
 
     @property
     def reader_group(self) -> str:
-        """The consumer group whose committed offsets count for a push consumer."""
+        """Kafka's group of the readers of a push consumer's output, whose committed offsets count: `deliver_group`, or
+        the consumer's name."""
         return self.deliver_group or self.id[1]
 
     @property

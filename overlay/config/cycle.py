@@ -44,10 +44,10 @@ def find_cycles(
 def find_cycle(
     streams: Mapping[str, StreamConfig], consumers: Mapping[ConsumerId, ConsumerConfig], consumer: ConsumerConfig
 ) -> tuple[str, ...]:
-    """Return the path on which the output of one consumer leads back to a source topic of its
-    stream, as `find_cycles` does; empty if there is none. `consumers`: those beside it.
+    """Return the path on which the output or dead-letter topic of one consumer leads back to a source
+    topic of its stream, as `find_cycles` does; empty if there is none.
 
-    They are looked through only for an output topic that a stream reads.
+    `consumers`: those beside it, which are looked through only if a stream reads one of its topics.
     """
     sources = {name: frozenset(stream.topic_names) for name, stream in streams.items()}
 

@@ -41,9 +41,10 @@ class Document:
     keys: dict[Path, FilePosition]
 
     def place(self, path: Path, *, key: bool = False) -> FilePosition:
-        """Return the place of the value (or of its key) at `path`.
+        """Return the place of the value at `path`, or if `key` is set, of its key.
 
-        If the file has no such value, return the place of the nearest mapping or list around it.
+        If the file has no such key, return the place of the value; if it has no such value, that of
+        the nearest mapping or list around it.
         """
         if key and path in self.keys:
             return self.keys[path]
@@ -61,7 +62,9 @@ def show_path(path: Path) -> str:
 
 
 def read_document(file: FilePath) -> Document:
-    """Read one file. Raises ConfigError with the place if it is not a YAML mapping in UTF-8."""
+    """Read one file. Raises ConfigError with the place if it cannot be read, is not a YAML mapping in
+    UTF-8, or has something of YAML that configs may not have, such as a duplicate key or a tag.
+    """
     name = str(file)
     try:
         raw = file.read_bytes()

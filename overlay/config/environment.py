@@ -14,7 +14,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def fill_variables(document: Document, environment: Mapping[str, str]) -> Document:
-    """Return the document with its variables replaced; `$${` is a literal `${`.
+    """Return the document with each `${NAME}` in a text replaced by the variable of `environment`, keys
+    not included; `$${` is a literal `${`.
 
     Raises ConfigError if a variable is not set, or if `${` is followed by no name with a `}`.
     """

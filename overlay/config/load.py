@@ -107,7 +107,7 @@ def sign(folder: FilePath) -> Signature:
 
 
 def _sign(entry: os.DirEntry[str]) -> tuple[str, int, int] | None:
-    """Return what `sign` says of a file, None if it was deleted meanwhile."""
+    """Return path, modification time in ns and size in bytes of a file, None if it was deleted meanwhile."""
     try:
         facts = entry.stat()
     except OSError:
@@ -116,8 +116,9 @@ def _sign(entry: os.DirEntry[str]) -> tuple[str, int, int] | None:
 
 
 def _sign_all(folder: FilePath, above: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple[str, int, int]]:
-    """Yield what `sign` says of each file in a folder and its folders. `above`: the folders around it, by device and
-    inode. A link that leads back to one of these is not followed, nor one that leads nowhere.
+    """Yield path, modification time in ns and size in bytes of each file in a folder and its folders. `above`: the
+    folders around it, by device and inode. A link that leads back to one of these is not followed, nor one that leads
+    nowhere.
     """
     for entry in _scan(folder):
         try:
@@ -218,7 +219,8 @@ class _Loading:
         self.files[stream.name] = FilePosition(str(file))
 
     def _check_stream(self, stream: StreamConfig) -> tuple[StreamConfig, list[tuple[Path, str]]]:
-        """Return the stream with the schemas that its file names, and what is wrong with it."""
+        """Return the stream with the contents of the schema files that it names, and the path and message of each thing
+        that is wrong with it or with a schema."""
         try:
             values = read_schemas(stream.values, FilePath(self.files[""].file).parent)
         except SchemaError as error:
@@ -326,7 +328,9 @@ def check_changed(written: ConsumerConfig) -> Iterator[tuple[Path, str]]:
 
 
 def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each conflict between the overlay's own fields.
+    """Yield the path and message of each breach of a rule that only the overlay has: about its own
+    fields, topics, and what `engine: spark` cannot do. JetStream's rules are those of `check_consumer`,
+    and the filter is checked by `check_filter`.
 
     `prefix`: of the overlay's own topics.
     """

@@ -8,8 +8,8 @@ from .service import ServiceConfig
 def number_worker(service: ServiceConfig, number: int) -> ServiceConfig:
     """Return the settings of worker `number`, counted from 0.
 
-    The first listens at `http.listen`, each further one at the next port, without that of `fleet.listen`; the same for
-    `http.metrics_listen`. Port 0 stays 0. If `fleet.worker` gives a name, a dash and the number from 1 are added to it.
+    Worker 0 listens at `http.listen`, each further one at the next port, which skips the port of `fleet.listen`; the
+    same for `http.metrics_listen`. Port 0 stays 0. If `fleet.worker` gives a name, a dash and `number` + 1 are added.
     """
     http = service.http
     listen = {"listen": _choose_address(http.address, service, number)}
@@ -37,7 +37,7 @@ def _choose_port(first: int, avoided: int, number: int) -> int:
 
 
 def find_fault(service: ServiceConfig, count: int) -> str:
-    """Return why so many workers cannot be started with these settings, and what to do; "" if they can."""
+    """Return why `count` workers cannot be started with these settings, and what to do; "" if they can."""
     last = number_worker(service, count - 1)
     http, avoided = service.http, service.fleet.address[1]
     taken: set[int] = set()

@@ -65,7 +65,8 @@ def _check_properties(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
 
 
 def _check_values(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """Check that the schemas have the fields of values that are named. Any name may be one of JSON's."""
+    """Yield the path and message of each field of the values that the stream's file names and that its schemas do not have,
+    or not of the type that a property gives to it. Nothing for JSON, which may have any field."""
     if stream.values.format is ValueFormat.JSON:
         return
     finders = stream.values.make_finders()
@@ -88,8 +89,8 @@ def _check_values(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
 
 
 def _check_programs(stream: StreamConfig, fields: Iterable[Field]) -> Iterator[tuple[Path, str]]:
-    """Check that the schemas can be followed to all fields of values together. A session that found this out would end,
-    and with it all streams of its shard.
+    """Yield a path and message if the schemas are too large to find all these fields of values together. A session that
+    found this out would end, and with it all streams of its shard.
     """
     try:
         stream.values.compile_programs(fields)

@@ -204,7 +204,8 @@ class KafkaProperties(Model):
         return self._find_idle_ssl()
 
     def _find_sasl_conflict(self) -> tuple[str, str] | None:
-        """Check that there is one spelling of the mechanism, with the credentials that it needs and no others."""
+        """Return what `find_conflict` does, as far as it is about SASL: the mechanism has one spelling, the credentials
+        that it needs and no others, and a protocol that uses them."""
         mechanism = self.sasl_mechanism or self.sasl_mechanisms
         if self.sasl_mechanism and self.sasl_mechanisms:
             return "sasl.mechanisms", "is the same as sasl.mechanism. Keep one of them"
@@ -247,7 +248,8 @@ class KafkaProperties(Model):
         """Return the settings by librdkafka's names; those that are not set are left out, except
         that security.protocol is always there.
 
-        `sasl.mechanisms` becomes `sasl.mechanism`. References stay as they are (overlay/credentials.py).
+        `sasl.mechanisms` becomes `sasl.mechanism`. Secrets are of type Secret, but references to secrets
+        (`env:NAME`, `file:PATH`) stay as they are (overlay/credentials.py).
         """
         given = self.model_dump(by_alias=True, exclude_none=True)
         if "sasl.mechanisms" in given:
@@ -323,12 +325,12 @@ class HttpConfig(Model):
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
-        """Where /metrics is served alone; None if it is with the other pages."""
+        """Host and port at which /metrics is served alone; None if it is with the other pages."""
         return split_address(self.metrics_listen) if self.metrics_listen else None
 
     @property
     def scheme(self) -> str:
-        """How URLs of the pages begin."""
+        """How URLs of the pages begin: `https` with a certificate, else `http`."""
         return "https" if self.tls_certificate else "http"
 
     def find_conflict(self) -> tuple[str, str] | None:

@@ -140,7 +140,8 @@ class ValuesConfig(Model):
                 return []
 
     def compile_programs(self, fields: Iterable[RecordField]) -> None:
-        """Compile what finds these fields of the values, as the scan does at its start.
+        """Check that the programs which find these fields in the values can be compiled, as the scan does
+        at its start. They are not kept.
 
         Raises SchemaError if a schema is too large for that.
         """

@@ -40,7 +40,8 @@ def find_warnings(document: Document) -> Iterator[ConfigError]:
 
 
 def _find_values(document: Document, paths: tuple[Path, ...]) -> Iterator[tuple[Path, object]]:
-    """Yield the values at these paths, and each item of those that are lists, with its path."""
+    """Yield each of these paths with its value, None where the document has none; after a list, each of its items with its
+    own path."""
     for path in paths:
         value: object = document.data
         for step in path:

@@ -14,7 +14,9 @@ _ALWAYS = ("deliver_policy", "ack_policy", "replay_policy", "num_replicas")
 
 
 def to_wire(config: ConsumerConfig) -> dict[str, object]:
-    """Return the config as INFO replies show it: JetStream's fields without zero values."""
+    """Return the config as INFO replies show it: JetStream's fields by name, without those of zero value,
+    except for the deliver, ack and replay policies and num_replicas, which are always there.
+    """
     wire: dict[str, object] = {}
     for name in JETSTREAM_FIELDS:
         value = getattr(config, name)

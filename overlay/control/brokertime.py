@@ -71,8 +71,9 @@ class BrokerTime:
         """Return whether the client of a request has stopped waiting by the brokers' time.
         `expires_at`: until when it waits, ns since 1970.
 
-        FRESH if that time is ahead by the worker's own clock. UNKNOWN if neither can be said, since
-        the brokers' time was not measured within MEASURED_S.
+        FRESH if that time is ahead by the worker's own clock. Otherwise PAST if the lower bound of the
+        brokers' time has reached it, and FRESH if that has not, and was measured within MEASURED_S.
+        UNKNOWN if it was not.
         """
         if expires_at > wall:
             return Age.FRESH

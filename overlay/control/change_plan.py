@@ -135,7 +135,8 @@ def _judge_rest(rest: Iterable[tuple[ConsumerId, Held]], *, prune: bool) -> Iter
 
 
 def _list_fields(config: ConsumerConfig) -> Iterator[FieldChange]:
-    """Yield the fields of a new consumer that are not as they would be if its file did not name them."""
+    """Yield the fields that the file of a new consumer sets: those that would be otherwise if it did not name them. The old
+    value is None."""
     given = {
         name: getattr(config, name) for name in ("stream", "durable_name", "name", "deliver_subject", "ack_policy")
     }

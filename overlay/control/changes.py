@@ -40,8 +40,9 @@ def judge_create(
     ends: LogEnds | None = None,
     lacks_output: bool = False,
 ) -> RequestRefusal | Definition:
-    """Return the definition that a create or update asks for, the existing one if nothing changes,
-    or a refusal.
+    """Return the definition that a create or update asks for, or a refusal. If nothing changes, it is
+    the existing definition, or one with Origin.FILE for a consumer of a file: nothing is to be
+    written then.
 
     `now`: ns since 1970; `is_bound`: whether the consumer's output has readers; `ends`: the ends of
     the stream's logs, for a new consumer, None if not needed or unknown; `lacks_output`: whether its
@@ -76,7 +77,8 @@ def judge_create(
 
 
 def find_quota(registry: Registry, config: ConsumerConfig) -> RequestRefusal | None:
-    """Return a refusal if a consumer made or changed by request would go over a limit of `requests` in overlay.yaml."""
+    """Return a refusal if a consumer made or changed by request would go over a limit of `requests` in overlay.yaml, else
+    None. What it has already is allowed, also over a limit."""
     limits, known = registry.files.service.requests, registry.definitions.get(config.id)
     # what is over a limit that has been lowered since may stay as it is
     if _is_over(limits.output_partitions, config, known, lambda each: each.output.partitions if each.is_push else 0):
@@ -101,7 +103,7 @@ def find_quota(registry: Registry, config: ConsumerConfig) -> RequestRefusal | N
 
 
 def has_room(registry: Registry, count: int) -> bool:
-    """Return whether so many more consumers may be made by request, whatever their streams."""
+    """Return whether `count` more consumers may be made by request, also if all of them are on one stream."""
     limits, made = registry.files.service.requests, registry.made
     largest = max(made.values(), default=0)
     return made.total() + count <= limits.consumers and largest + count <= limits.consumers_per_stream
@@ -110,14 +112,16 @@ def has_room(registry: Registry, count: int) -> bool:
 def _is_over(
     most: int, config: ConsumerConfig, known: Definition | None, measure: Callable[[ConsumerConfig], int]
 ) -> bool:
-    """Return whether a config asks for more than `most` of what `measure` returns, and not for what it has already."""
+    """Return whether a config asks for more than `most` of what `measure` returns, and not for as much as `known`, the
+    consumer's definition, has already."""
     asked = measure(config)
     return asked > most and (known is None or measure(known.config) != asked)
 
 
 def find_temporary(request: Request, prefix: str) -> str:
     """Return the name of the temporary output topic that a create or update asks for, so that Kafka is asked whether it is
-    there; empty without one. The config may be anything. Topics of ordered consumers are the overlay's own in any case.
+    there. Empty for another request, without such a topic, if the config is malformed, and for a topic of ordered
+    consumers, which is the overlay's own in any case.
     """
     if request.op not in (Op.CREATE, Op.UPDATE):
         return ""
@@ -134,8 +138,8 @@ def makes_output(registry: Registry, config: ConsumerConfig, *, lacks_output: bo
     topic is deleted with its consumer. `lacks_output`: whether the topic is not there, or
     was not before the consumer.
 
-    It is known of temporary outputs alone. An ordered client makes one consumer after the other for its topic, whose
-    name is the overlay's own.
+    Always False for an output that is not temporary, which is never deleted. An ordered client makes one consumer after
+    the other for its topic, whose name is the overlay's own.
     """
     topic = config.deliver_subject
     if not config.output.temporary or not topic:
@@ -233,7 +237,9 @@ def _is_same(known: ConsumerConfig, config: ConsumerConfig) -> bool:
 
 
 def _find_file(registry: Registry, id: tuple[str, str]) -> str | None:
-    """Return what to do about a consumer that a file defines, None for any other."""
+    """Return what a client has to do to change or remove a consumer that a file defines; None for any
+    other, and for one that inactive_threshold has ended.
+    """
     if id not in registry.files.consumers or id in registry.lapsed:
         return None
     return f"it is defined in {registry.files.files[id].file}: change or remove that file"

@@ -12,8 +12,9 @@ log = get_logger(__name__)
 
 
 async def is_missing(admin: Admin, topic: str, *, counts_made: bool = False) -> bool:
-    """Return whether a topic does not exist. False, with a warning, if Kafka does not tell. `counts_made`: a topic
-    that `admin` has created counts as missing: it may have done so for the consumer that is looked at.
+    """Return whether a topic does not exist. False if Kafka does not tell: with a warning after an error, without one
+    if the user may not describe the topic. `counts_made`: a topic that `admin` has created counts as missing: it may
+    have done so for the consumer that is looked at.
     """
     try:
         denied: dict[str, str] = {}
@@ -27,8 +28,8 @@ async def is_missing(admin: Admin, topic: str, *, counts_made: bool = False) -> 
 
 
 async def find_log_ends(admin: Admin, stream: StreamConfig) -> LogEnds | None:
-    """Return the high watermarks of all partitions of a stream's topics, with the topics' ids.
-    Records of open transactions are below them.
+    """Return the high watermarks of all partitions of those topics of a stream that exist, with the
+    topics' ids. Records of open transactions are below them.
 
     Returns None, and logs a warning, if Kafka does not tell. Then a new consumer begins at the ends
     that the logs have when it is first served.

@@ -28,7 +28,7 @@ def group_requests(
     """Yield each shard with requests to decide together, in an order in which they may be decided.
 
     Requests of shards for which `find_shard` returns None are left out. A request for which
-    `is_alone` is true is decided after those before it, and before those behind it. So is a request
+    `is_alone` is true is decided after those before it, and before those after it. So is a request
     about a consumer that an earlier request of the group is about.
     """
     groups: dict[int, _Group] = {}

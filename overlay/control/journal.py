@@ -53,8 +53,8 @@ class Journal:
             raise
 
     async def commit(self, entries: Sequence[Entry]) -> int:
-        """Write all entries in one transaction. Return the offset of the last record in the control
-        topic, -1 if there is none.
+        """Write all entries in one transaction. Return the offset of the last of them in the control
+        topic, -1 if none of them is for that topic.
 
         Raises Fenced, SourceUnavailable, or DeliveryFailed with the topic that refuses its part.
         The journal is unusable after any of them.

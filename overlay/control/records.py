@@ -204,7 +204,7 @@ def write_drain(worker: str, boot: str) -> Record:
 
 
 def read_drain(value: bytes) -> str:
-    """Return which start of a worker is drained. Raises Unreadable."""
+    """Return which start of a worker is drained, as its `boot`, from a record's value. Raises Unreadable."""
     boot = read_json(value).get("drained")
     if not isinstance(boot, str) or not boot:
         raise Unreadable(f"a drained worker without its start: {value[:80]!r}")
@@ -212,18 +212,20 @@ def read_drain(value: bytes) -> str:
 
 
 def write_config(config: ConsumerConfig) -> dict[str, object]:
-    """Return a config as JSON: JetStream's fields, and those of the overlay's own that differ from
-    their defaults."""
+    """Return a config as JSON, without the name of the stream: JetStream's fields as `to_wire` writes
+    them, and those of the overlay's own that differ from their defaults."""
     own = set(ConsumerConfig.model_fields) - {"stream", *JETSTREAM_FIELDS}
     return to_wire(config) | config.model_dump(mode="json", include=own, exclude_defaults=True)
 
 
 def read_config(stream: str, config: object) -> ConsumerConfig:
-    """Return the config in a JSON object, checked and with its defaults. Fields that are null count
-    as missing; durations may be texts, as in files.
+    """Return the config in a JSON object. Fields that are null count as missing, and what is missing
+    gets the default of its type, not yet the one that a server sets (`fill_defaults`). Durations may
+    be texts, as in files.
 
-    `stream`: the stream that the config may leave out. Raises ConfigError with the first fault,
-    also if the config names another stream.
+    `stream`: the stream that the config may leave out. Raises ConfigError with the first unknown
+    field or value of a wrong type, also if the config names another stream. JetStream's rules are
+    not checked.
     """
     if not isinstance(config, dict):
         raise ConfigError(FilePosition("config"), "is not an object. Write the consumer's fields into it")

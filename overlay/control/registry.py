@@ -235,7 +235,8 @@ class Registry:
 
     def effective(self) -> Loaded:
         """Return the configs that are to be served: the folder's, and those of consumers that only
-        the topic defines. `problems` says what is wrong with either. The result is cached until
+        the topic defines, with pauses by request in their `pause_until`. Deleted and lapsed
+        consumers are left out. `problems` says what is wrong with either. The result is cached until
         something changes.
         """
         if self._effective is None:
@@ -379,7 +380,9 @@ def find_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
 
 
 def find_own_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
-    """Return what `find_fault` does, but for what depends on other consumers."""
+    """Return a refusal as `find_fault` does, except that other consumers are not looked at: a cycle of
+    topics is not found.
+    """
     stream = loaded.streams.get(config.stream)
     if stream is None:
         return refuse(10059, f"there is no stream {config.stream!r} in {loaded.files[''].file}'s folder")
@@ -391,7 +394,9 @@ def find_own_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | N
 
 
 def find_cycle_fault(config: ConsumerConfig, loaded: Loaded) -> RequestRefusal | None:
-    """Return a refusal if the consumer's output leads back to its stream."""
+    """Return a refusal if the consumer's output or dead-letter topic leads back to a topic of its stream,
+    by the consumers of `loaded`; None otherwise.
+    """
     way = find_cycle(loaded.streams, loaded.consumers, config)
     if way:
         return refuse(10081, f"the output leads back to the stream: {' -> '.join(way)}. Choose another output topic")

@@ -100,8 +100,9 @@ class Relay:
         return self._rows is not None or (self._fetch is not None and self._fetch.ready is not None)
 
     async def take(self, copied: Mapping[str, int]) -> Taken:
-        """Return what comes of the next requests; it does not wait for any. If Kafka refuses the
-        topic, log that, and return nothing for REST_S.
+        """Return what comes of the next requests that were fetched, an empty Taken if there are none;
+        it does not wait for any. It connects first if it is not connected. After an error it logs
+        that, disconnects and returns an empty Taken, and `is_due` is False for REST_S.
 
         `copied`: the offset of the last request of which there is a copy, by Kafka's id of the topic.
         """
@@ -121,8 +122,8 @@ class Relay:
         return taken
 
     def _judge(self, rows: list[tuple[StoredRecord, str]]) -> Taken:
-        """Return copies of the open requests among these, and refusals of the others. What their
-        clients have withdrawn is left out.
+        """Return copies of the open requests among these records, and refusals of the others. Only the
+        last record of a key counts, so that a request whose withdrawal is among them is left out.
         """
         taken = Taken()
         last = {row.key: number for number, (row, _) in enumerate(rows)}
@@ -147,7 +148,7 @@ class Relay:
             taken.answers.append(answer(request.reply, write_json(respond_refused(request, refusal))))
 
     async def _open(self, copied: Mapping[str, int]) -> None:
-        """Connect, and begin to read behind the last request that was copied. Raises
+        """Connect, and begin to read after the last request that was copied. Raises
         CredentialsRefused, SourceUnavailable and errors of Kafka.
         """
         self._client = await open_client(self._kafka)
@@ -204,7 +205,7 @@ class Relay:
         return False
 
     def _pass_over(self, batch: Malformed) -> None:
-        """Note a batch that cannot be read, and go on behind it."""
+        """Note a batch that cannot be read, and continue after it."""
         assert self._fetch is not None
         self._passed_over.append((batch.base_offset, batch.fault.text, Misfit.BATCH))
         if batch.next_offset > self._fetch.position:

@@ -174,7 +174,7 @@ def parse_request(
 
 
 def _read_sent(text: bytes | None) -> int | None:
-    """Return the time in a SENT header, ms since 1970; None if there is none."""
+    """Return the time in a SENT header, ms since 1970; None if there is no header, or no time in it."""
     return int(text) if text is not None and text.isdigit() and len(text) < 16 else None
 
 

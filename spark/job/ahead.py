@@ -31,7 +31,7 @@ from overlay.state.job_plan import Ends
 
 UNKNOWN = -1
 NO_TASK = -1
-"""The task of a gap behind the batch, or in a partition of which no task reads anything: it is ahead of every delivery."""
+"""The task of a gap after the batch, or in a partition of which no task reads anything: it is ahead of every delivery."""
 
 
 class Gap(NamedTuple):
@@ -47,9 +47,9 @@ class Gap(NamedTuple):
 def find_gaps(tasks: Sequence[Sequence[OffsetRange]], reads: Ends, log_ends: Mapping[TopicPartition, int]) -> list[Gap]:
     """Return the offsets that no task reads: those within `reads`, and those from its end to the log's end.
 
-    A gap within `reads` belongs to the range that begins behind it, or to the partition's last range if none does. A
-    gap behind `reads`, or in a partition without ranges, has NO_TASK. `tasks`: the ranges of each task; those of a
-    partition are in the order of offsets.
+    A gap within `reads` belongs to the next range after it, or to the partition's last range if there is none. A gap
+    after `reads`, or in a partition without ranges, has NO_TASK. `tasks`: the ranges of each task; those of a partition
+    are in the order of offsets. `reads`: first and next offset of the batch by partition.
     """
     places: dict[TopicPartition, list[tuple[int, int, int, int]]] = {source: [] for source in reads}
     for task, ranges in enumerate(tasks):
@@ -73,8 +73,9 @@ def find_gaps(tasks: Sequence[Sequence[OffsetRange]], reads: Ends, log_ends: Map
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskGaps:
-    """The gaps of one range of a task. `ends`: the offsets behind them, ascending (int64). `counts`:
-    the records in them, int64 [consumers of the task, gaps]; UNKNOWN where the index does not tell.
+    """The gaps of one range of a task. `ends`: the next offset after each, ascending (int64). `counts`:
+    the records in each that a consumer wants, int64 [consumers of the task, gaps]; UNKNOWN where the
+    index does not tell.
     """
 
     ends: Ints
@@ -82,7 +83,8 @@ class TaskGaps:
 
 
 def group_gaps(gaps: Sequence[Gap], counts: Ints) -> dict[int, dict[int, TaskGaps]]:
-    """Return the gaps by task and the number of its range. `counts`: int64 [consumers, gaps]."""
+    """Return the gaps by task and the number of its range; those without a task are under NO_TASK. `counts`: the records
+    in each gap, int64 [consumers, gaps], UNKNOWN where the index does not tell."""
     rows: dict[tuple[int, int], list[int]] = {}
     for row, gap in enumerate(gaps):
         rows.setdefault((gap.task, gap.range), []).append(row)
@@ -106,16 +108,19 @@ class Passed:
         """Records that were read and have a wanted subject."""
 
     def begin(self, at: int) -> None:
-        """Go on with the range of this number. The numbers rise from call to call."""
+        """Count the gaps of the ranges before range `at` as passed, and go on with that range. The numbers rise from call
+        to call."""
         for _, counts in (self._gaps[number] for number in range(self._range, at) if number in self._gaps):
             self._before += int(np.maximum(counts, 0).sum())
         self._range = at
 
     def number(self, wanted: Ints, rows: Ints, offsets: Ints) -> Ints:
-        """Return, for each of `rows`, how many records are passed with it; UNKNOWN if a gap in the rest of the task is.
+        """Return, for each of `rows`, how many records with a wanted subject the task has passed up to it, itself and the
+        gaps before it included (int64). UNKNOWN for a row after which the task has a gap of unknown count.
         Call it before `pass_by` counts the same rows.
 
-        `wanted`: the rows with a wanted subject, among which `rows` are. `offsets`: of `rows`.
+        `rows`, `wanted`: ascending row numbers of one slice: those to number, and all with a wanted subject, among which
+        `rows` are. `offsets`: of `rows`.
         """
         passed = self.scanned + self._before + 1 + np.searchsorted(wanted, rows)
         if self._range in self._gaps:
@@ -136,20 +141,23 @@ class Passed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passing:
-    """What the tasks of a batch pass, int64 [tasks, consumers], and whether that has a gap of which the index does not tell."""
+    """What the tasks of a batch pass. `counts`: int64 [tasks, consumers], the records with a subject that a consumer wants,
+    in what the task reads and in its gaps. `blind`: bool [tasks, consumers], whether the task has a gap of which the index
+    does not tell; such a gap adds nothing to `counts`."""
 
     counts: Ints
     blind: Flags
 
     @property
     def totals(self) -> Ints:
-        """What all tasks pass together, by consumer; UNKNOWN if the index does not tell."""
+        """The sum over the tasks, int64 [consumers]; UNKNOWN for a consumer with a gap of which the index does not tell."""
         totals: Ints = np.where(self.blind.any(axis=0), UNKNOWN, self.counts.sum(axis=0))
         return totals
 
     def sum_ahead(self, behind: Ints) -> Ints:
-        """Return how many records are ahead of each consumer before each task, int64 [tasks, consumers]; UNKNOWN where a
-        gap behind the task is. `behind`: what is ahead behind the batch, by consumer."""
+        """Return how many records are ahead of each consumer before each task, int64 [tasks, consumers]: what this task
+        and those after it pass, and what follows the batch. UNKNOWN if a task after it has a gap of which the index does
+        not tell, or if `behind` is. `behind`: what follows the batch, int64 [consumers]."""
         ahead: Ints = np.cumsum(self.counts[::-1], axis=0)[::-1] + behind
         # the task itself tells which of its deliveries lie before an unknown gap of its own
         ahead[(np.cumsum(self.blind[::-1], axis=0)[::-1] > self.blind) | (behind < 0)] = UNKNOWN
@@ -159,8 +167,8 @@ class Passing:
 def sum_passed(scanned: Ints, gaps: Sequence[Mapping[int, TaskGaps]], consumers: Sequence[Sequence[int]]) -> Passing:
     """Return what the tasks of a batch pass.
 
-    `scanned`: int64 [tasks, consumers], what each task has counted. `gaps`, `consumers`: of each task, its
-    gaps and the numbers of its consumers.
+    `scanned`: int64 [tasks, consumers], what each task has counted in what it reads; not changed. `gaps`: of each task,
+    by number of range. `consumers`: of each task, the numbers of its consumers.
     """
     counts, blind = scanned.copy(), np.zeros(scanned.shape, np.bool_)
     for task, numbers in enumerate(consumers):
@@ -171,10 +179,11 @@ def sum_passed(scanned: Ints, gaps: Sequence[Mapping[int, TaskGaps]], consumers:
 
 
 def find_behind(known: Ints, before: Sequence[Ints], passed: Ints) -> Ints:
-    """Return what is ahead of each consumer behind the batch, int64 [consumers].
+    """Return how many records of each consumer follow the batch, int64 [consumers]; UNKNOWN where nothing tells.
 
-    `known`: as the index tells it. `before`: what is ahead before the batch, from several sources, the
-    best one first. `passed`: by the batch. UNKNOWN in each where that is not known.
+    All arguments are int64 [consumers], UNKNOWN where a number is not known. `known`: the result as the
+    index tells it. Where it does not: `before`, less `passed`. `before`: how many records follow the begin
+    of the batch, from several sources, the best one first. `passed`: how many the batch has of them.
     """
     behind = known.copy()
     for each in before:
@@ -185,9 +194,10 @@ def find_behind(known: Ints, before: Sequence[Ints], passed: Ints) -> Ints:
 
 
 def count_pending(ahead: int, passed: Ints) -> Ints:
-    """Return num_pending of deliveries (int64), 0 where it is not known.
+    """Return num_pending of a consumer's deliveries in one task (int64), 0 where it is not known.
 
-    `ahead`: before their task, from `Passing.sum_ahead`. `passed`: with each, from `Passed.number`.
+    `ahead`: of the consumer before the task, from `Passing.sum_ahead`. `passed`: with each delivery, from
+    `Passed.number`.
     """
     if ahead < 0:
         return np.zeros(passed.size, np.int64)

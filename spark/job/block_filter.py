@@ -98,7 +98,8 @@ class BlockFilter:
     def sift(
         self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
     ) -> Iterator[FilteredRows]:
-        """Yield the blocks of a fetch. `now` is not used: the batch has a time of its own."""
+        """Yield what passes of a fetch, with blocks as the batches of each part, up to the offset `stop`, by default the
+        end of the range. `now` is not used: the batch has a time of its own."""
         part = FilteredRows(fetched.position)
         pieces = self._addressing.read(
             *offset_range.source,

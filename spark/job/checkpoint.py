@@ -11,11 +11,12 @@ class ForeignCheckpoint(OverlayError):
 
 
 def check_batch(job: str, topic: str, last: BatchPlan | None, batch: int, ends: Ends, *, may_jump: bool) -> None:
-    """Raise ForeignCheckpoint unless a batch of the checkpoint is the last one of a job, or the one behind it.
+    """Raise ForeignCheckpoint unless a batch of the checkpoint is the last one of a job, with the same offsets, or a later
+    one that begins where the last one ended. The first batch of a new job has to be batch 0.
 
-    `topic`: the job's state topic. `last`: the job's last plan, None for a new job. `ends`: the batch's offsets.
-    `may_jump`: the batch may begin elsewhere than the last one ended, since a topic was created again or has lost its
-    end (failOnDataLoss is off).
+    `topic`: the job's state topic. `last`: the job's last plan, None for a new job. `batch`, `ends`: the checkpoint's
+    batch and its offsets. `may_jump`: the batch may begin elsewhere than the last one ended, since a topic was created
+    again or has lost its end (failOnDataLoss is off).
     """
     if last is None:
         if batch > 0:

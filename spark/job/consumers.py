@@ -38,9 +38,10 @@ class CountSpans(Protocol):
 
 
 class Search(Protocol):
-    """Returns the offsets of the last messages of each subject, ascending by partition, for the consumer of a number.
+    """Returns the offsets of the last message of each subject that a consumer wants, by partition (int64, ascending).
 
-    `offsets`: where the consumer is. `snapshot`: where its last messages end.
+    `number`: the consumer's. `offsets`: by partition, the first offset that the consumer has not been given.
+    `snapshot`: by partition, the offset before which the last messages are searched.
     """
 
     def __call__(
@@ -82,7 +83,7 @@ class JobConsumers:
 
 
 def find_pace(config: ConsumerConfig) -> Pace:
-    """Return the limits in a consumer's file."""
+    """Return the rate limit and the pause in a consumer's file; equal to Pace() if it has neither."""
     return Pace(config.rate_limit_bps, -(-(config.pause_until or 0) // NS_PER_MS))
 
 

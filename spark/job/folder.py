@@ -78,7 +78,7 @@ class Chosen:
 
     @property
     def prefix(self) -> str:
-        """Of the overlay's own topics."""
+        """The prefix of the overlay's own topics."""
         return self.loaded.service.topics.prefix
 
     @property
@@ -87,10 +87,11 @@ class Chosen:
 
 
 def choose_consumers(loaded: Loaded, names: Sequence[str] = (), stream: str = "") -> Chosen:
-    """Return the consumers that a job runs: the named ones, or all of a stream with `engine: spark`.
+    """Return the consumers that a job runs: the named ones, or without names all of a stream with `engine: spark`.
 
     `stream`: may be empty if the names, or the consumers with `engine: spark`, leave only one. Raises
-    UnknownConsumer, NotForSpark.
+    UnknownConsumer if there is no such consumer or no single stream, and NotForSpark for a named one without
+    `engine: spark`, or for names of several streams.
     """
     if not names:
         names = [id[1] for id, config in loaded.consumers.items() if _is_sparks(config, stream)]
@@ -107,7 +108,7 @@ def choose_consumers(loaded: Loaded, names: Sequence[str] = (), stream: str = ""
 
 
 def list_streams(loaded: Loaded) -> list[str]:
-    """Return the streams that have consumers with `engine: spark`."""
+    """Return the names of the streams that have consumers with `engine: spark`, sorted."""
     return sorted({config.stream for config in loaded.consumers.values() if _is_sparks(config)})
 
 
@@ -140,7 +141,9 @@ def find_log(bounds: ReadBounds) -> Ends:
 
 
 async def ensure_outputs(chosen: Chosen) -> dict[str, TopicFacts]:
-    """Create the output and dead-letter topics that are missing. Return all by name. Raises OverlayError."""
+    """Create the output and dead-letter topics of the chosen consumers that are missing. Return the facts of all of them,
+    by topic. Raises OverlayError if one cannot be created or used.
+    """
     async with connect(chosen.kafka) as (admin, _):
         found, refused = await ensure_topics(admin, chosen.configs, chosen.loaded.service.topics.replication)
         if any(config.dead_letter_topic for config in chosen.configs):
@@ -156,7 +159,7 @@ async def ensure_outputs(chosen: Chosen) -> dict[str, TopicFacts]:
 
 
 class JobFolder:
-    """The config folder of a job, and its hold on its consumers. Not thread-safe.
+    """The config folder of a job, with the leases and the claims by which the job holds its consumers. Not thread-safe.
 
     `job`: its name. `names`: of the consumers; empty for all of the stream with `engine: spark`.
     `patience_s`: how long to wait for another pipeline's lease. `find_ledger`: returns the stream's ledger if the
@@ -215,18 +218,25 @@ class JobFolder:
         return find_log(Planner(self._ask).look())
 
     def own(self) -> None:
-        """Own the consumers, and create their outputs. Raises NotOwner, OverlayError."""
+        """Create the outputs of the consumers that are missing, and take the lease of each consumer. Raises NotOwner if
+        another pipeline has one still after `patience_s` seconds, and OverlayError.
+        """
         self._facts = run_apart(ensure_outputs(self.chosen))
         self._own(self.chosen)
 
     def prepare(self, last: BatchPlan | None) -> JobConsumers:
-        """Return the job's consumers, with where new ones begin. Call `own` first. `last`: the job's last plan, None
-        for a new job. Raises OverlayError.
+        """Claim the job's consumers in the service's state, and return them with where each begins. Call `own` first.
+        `last`: the job's last plan, None for a new job. Raises OverlayError.
         """
         return self._prepare(self.chosen, last)
 
     def renew(self, last: BatchPlan | None) -> JobConsumers | None:
-        """Return the consumers if the folder has changed, None otherwise, or if the change cannot be taken up."""
+        """Take up a change of the folder: own and claim the consumers that it has now, give back the others, and return
+        them. `last`: the job's last plan, None for a new job.
+
+        Return None if no consumer has changed, while a file is being changed, or if the change cannot be taken up. That
+        is logged and tried again after RETRY_S, or when the folder changes again.
+        """
         digest = find_digest(self.chosen.folder)
         if not digest or digest == self._digest or (digest == self._refused and monotonic() < self._retry_at):
             return None
@@ -373,7 +383,8 @@ def check_start(config: ConsumerConfig, partitions: int, ledger: Ledger | None) 
 
 
 def cut_snapshot(snapshot: Mapping[TopicPartition, int], ledger: Ledger | None) -> Mapping[TopicPartition, int]:
-    """Return a new consumer's snapshot as far as the ledger has given sequences out.
+    """Return a new consumer's snapshot (by partition, the offset before which it is given only the last messages), cut to
+    what has sequences in the ledger; unchanged without a ledger.
 
     Among later records no order over the partitions says which is a subject's last. So they are
     delivered like all that come after the snapshot.
@@ -463,7 +474,8 @@ def make_search(ask: Ask, configs: Sequence[ConsumerConfig], find_ledger: FindLe
 
 
 def narrow(ask: Ask, configs: Sequence[ConsumerConfig]) -> Ask:
-    """Return the ask for what some consumers want together: every record that any of them wants, and others."""
+    """Return the ask with the subjects and the filter of these consumers in place of its own: it finds every record that
+    any of them wants, and if they are several, maybe others."""
     stream = ask.request.stream
     if len(configs) == 1:
         (config,) = configs
@@ -476,7 +488,8 @@ def narrow(ask: Ask, configs: Sequence[ConsumerConfig]) -> Ask:
 
 
 def _unite(configs: Sequence[ConsumerConfig], stream: StreamConfig) -> Filter | None:
-    """Return a filter that is true where the filter of any of the consumers is; None if there is no such filter."""
+    """Return a filter that is true where the `filter.sql` of any of the consumers is. None, which accepts every record, if
+    one of them has no `filter.sql`, or if the whole would be too long or too deep."""
     conditions = [config.filter.sql for config in configs]
     texts = sorted({text for text in conditions if text is not None})
     if None in conditions or not texts:

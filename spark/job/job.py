@@ -163,7 +163,7 @@ class Job:
         return draft_first(batch, ends, new, limit) if last is None else last.draft(batch, ends, new, limit)
 
     def _has_work(self, last: BatchPlan, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> bool:
-        """Return whether a batch reads anything, or has other consumers than the last one."""
+        """Return whether a batch reads anything, or has other consumers, or other configs of them, than the last one."""
         if any(start < stop for start, stop in ends.values()) or any(each.reads for each in consumers.values()):
             return True
         return {name: each.fingerprint for name, each in last.consumers.items()} != self.consumers.fingerprints
@@ -230,7 +230,7 @@ class Job:
         self, batch: int, consumers: Mapping[str, ConsumerPlan], planned: BatchTasks, tables: Tables
     ) -> tuple[Ints, dict[str, ConsumerPlan]]:
         """Return how many records are ahead of each consumer before each task (int64 [tasks, consumers]), and the plans of
-        the batch's consumers with what is ahead behind the batch."""
+        the batch's consumers with how many follow the batch in `ahead`."""
         last = self.journal.last
         left = np.full(len(consumers), UNKNOWN, np.int64)
         if last is not None and last.log_ends == planned.log_ends:

@@ -163,9 +163,9 @@ class StreamKeeper:
         """Give sequences to all records before these offsets that have none. Return whether the job keeps the ledger.
 
         It does not if the stream has one partition, if a service runs, or if the job may not write the ledger or cannot
-        continue it. The reason is logged once, and then records have the sequences that a reading of the ledger finds,
-        0 where it finds none. Raises SourceUnavailable if Kafka does not answer, and Fenced if other jobs take the
-        shard for EXTEND_S seconds: a batch that begins later has its sequences.
+        continue it. The reason is logged once, nothing is tried for LOOK_S seconds, and records have the sequences that a
+        reading of the ledger finds, 0 where it finds none. Raises SourceUnavailable if Kafka does not answer, and Fenced
+        if other jobs take the shard for EXTEND_S seconds: a batch that begins later has its sequences.
 
         `only`: if the stream has just got a second partition, None otherwise. Raises OverlayError if the stream has,
         and the old sequences cannot be written down: a later ledger could contradict them.
@@ -188,9 +188,9 @@ class StreamKeeper:
         """Write headers of what was added to the log before the end of a batch. Return how many were written, 0 after a
         fault.
 
-        `ends`: first and next offset of the batch by partition. No header is written if less than a chunk was added and
-        the last time is not long ago, if a service runs, if Kafka does not let it, or if the tasks fail; the reason is
-        logged. What was committed stays, and the next call continues after it.
+        `ends`: first and next offset of the batch by partition. What is less than a chunk is indexed only every INDEX_S
+        seconds. If a service runs, if Kafka does not let the job write, or if the tasks fail, the reason is logged, and
+        nothing is tried for LOOK_S seconds. What was committed stays, and the next call continues after it.
         """
         if not self._with_chunks or monotonic() < self._index_retry_at:
             return 0
@@ -281,7 +281,8 @@ class StreamKeeper:
         return kept.progress
 
     async def _check_logs(self, progress: IndexProgress, wanted: Iterable[TopicPartition]) -> None:
-        """Raise SourceChanged if a log is not the one of the chunks before, or begins behind what is to be sealed."""
+        """Raise SourceChanged if a log of `wanted` is not the one of the chunks before, or begins after the offset at which
+        sealing has to begin."""
         kept = await self._own()
         assert self._admin is not None and self._client is not None
         name = self._stream.name
@@ -443,7 +444,8 @@ class StreamKeeper:
 
 
 def _while_others_take_it(patience_s: float) -> AsyncRetrying:
-    """Return attempts to write as the owner of the shard, as long as others take it in between (Fenced)."""
+    """Return attempts to write as the owner of the shard: a new one, after a pause, each time others have taken it in
+    between (Fenced), for `patience_s` seconds. After that Fenced is raised."""
     return AsyncRetrying(
         retry=retry_if_exception_type(Fenced),
         stop=stop_after_delay(patience_s),
@@ -453,7 +455,7 @@ def _while_others_take_it(patience_s: float) -> AsyncRetrying:
 
 
 def _may_pass(error: OverlayError) -> bool:
-    """Return whether a fault may pass without an operator."""
+    """Return whether a fault may pass by itself, so that trying again can help without an operator."""
     return isinstance(error, (SourceUnavailable, Fenced)) or (isinstance(error, DeliveryFailed) and not error.final)
 
 

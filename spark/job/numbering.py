@@ -85,7 +85,7 @@ def number_consumers(
 
     A batch that is run again keeps its sequences if it finds as many records as before. If it finds fewer, since the
     log was compacted in between, a part of its deliveries may have been committed with the former sequences; then it
-    goes on behind these.
+    continues after these.
     """
     plans: dict[str, ConsumerPlan] = {}
     found = tables.deliveries.sum(axis=0).tolist()

@@ -68,7 +68,8 @@ class RangesReader(OverlayStreamReader):
 
 
 def find_digest(folder: Path) -> str:
-    """Return a digest of the stream and consumer files of a folder, empty while a file is being changed."""
+    """Return a digest of the names, times and sizes of a folder's stream, consumer and schema files; empty if one of them
+    was changed within the last SETTLED_NS."""
     signature = sign(folder)
     if any(changed > now_ns() - SETTLED_NS for _, changed, _ in signature):
         return ""
@@ -76,5 +77,5 @@ def find_digest(folder: Path) -> str:
 
 
 def parse_range(text: str) -> Ends:
-    """Return first and next offset of each partition, from a row of the source."""
+    """Return first and next offset of each partition, from the text of a batch's row, as `find_text` writes it."""
     return {(topic, partition): (start, stop) for topic, partition, start, stop in json.loads(text)}

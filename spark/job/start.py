@@ -47,8 +47,9 @@ def start_job(
 ) -> Iterator[StreamingQuery]:
     """Run the job of some consumers as a query, which is stopped at the end of the block.
 
-    `names`: of the consumers to follow in the folder, empty for all. `name`: of the job, under which its
-    state is kept. `once`: end with what there is now. `options`: more options of format("overlay").
+    `chosen`: the consumers to begin with. `names`: of those to follow in the folder, empty for all of the
+    stream with `engine: spark`. `name`: of the job, under which its state is kept. `once`: end with what
+    there is now; otherwise the query runs on. `options`: more options of format("overlay").
     `index`: also keep the chunk index while no service does. `patience_s`: how long to wait for another
     pipeline's lease. `note`: called with the plan of each batch that has ended. Raises OverlayError; later
     errors come out of the query.

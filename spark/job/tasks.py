@@ -70,9 +70,9 @@ class BatchTasks:
     """The scan tasks of a batch, and how many records each consumer has outside of these by the chunk index.
 
     The arrays are int64 [consumers], UNKNOWN where the index does not tell. `before`: from where the batch
-    reads up to `log_ends`. `behind`: ahead of every delivery, behind the batch and in partitions of which
-    no task reads anything. `left`: behind the batch. `unread`: of the batch, in these partitions.
-    `log_ends`: the end of each partition's log.
+    reads up to `log_ends`. `left`: from the batch's end up to `log_ends`. `unread`: within the batch, in
+    partitions of which no task reads anything. `behind`: what both of these have together, ahead of every
+    delivery. `log_ends`: the end of each partition's log.
     """
 
     tasks: tuple[ScanTask, ...]
@@ -83,8 +83,8 @@ class BatchTasks:
     log_ends: Mapping[TopicPartition, int]
 
     def find_ahead(self, scanned: Ints, carried: Ints) -> tuple[Ints, Ints]:
-        """Return how many records are ahead of each consumer before each task (int64 [tasks, consumers]) and behind the
-        batch (int64 [consumers]).
+        """Return how many records are ahead of each consumer before each task (int64 [tasks, consumers]) and after the
+        batch (int64 [consumers]); UNKNOWN where nothing tells.
 
         `scanned`: int64 [tasks, consumers], what each task has counted. `carried`: what the batch before has
         left ahead, UNKNOWN if that is not known.
@@ -103,7 +103,7 @@ class BatchTasks:
 
 @dataclass(slots=True)
 class TaskPlanner:
-    """Plans the scan tasks of a job's batches."""
+    """A planner of the scan tasks of a job's batches, which keeps the last messages that it has searched for."""
 
     _lasts: dict[str, tuple[object, Mapping[TopicPartition, Ints]]] = field(default_factory=dict)
     """Last messages of consumers that are given these, by name, each with what they were searched for."""
@@ -166,7 +166,8 @@ class TaskPlanner:
 
 
 class _Counts(NamedTuple):
-    """What a group's consumers have in some gaps: int64 [consumers, gaps], the others [consumers], as in BatchTasks."""
+    """How many records a group's consumers have. `gaps`: in each gap, int64 [consumers, gaps]. `whole`, `left`, `unread`:
+    int64 [consumers], as `before`, `left` and `unread` of BatchTasks. UNKNOWN where the index does not tell."""
 
     gaps: Ints
     whole: Ints
@@ -181,7 +182,8 @@ def _count_gaps(
     plans: Sequence[ConsumerPlan],
     log_ends: Mapping[TopicPartition, int],
 ) -> _Counts:
-    """Return how many records each consumer of a group has in each gap. `plans`: of the group's consumers."""
+    """Return how many records each consumer of a group has in each gap, and in sum. `plans`: of the group's consumers.
+    Without gaps `whole` is UNKNOWN: nothing has to be asked of the index."""
     if not gaps:
         none, every = np.zeros(len(plans), np.int64), np.full(len(plans), UNKNOWN, np.int64)
         return _Counts(np.zeros((len(plans), 0), np.int64), every, none, none)

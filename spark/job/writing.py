@@ -78,7 +78,8 @@ class JobWrite:
 
 
 def write(job: JobWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield one row of OUTCOME for each writer whose blocks come, in order of task and number.
+    """Write the blocks, a transaction for each writer, and yield a batch with a row of OUTCOME for each of them; nothing
+    without blocks. `batches`: of blocks.SCHEMA, the blocks of a writer together and in order of task and number.
 
     Raises Fenced if another attempt has taken over, OverlayError if the batch is committed by another plan,
     BatchChanged, DeliveryFailed, SourceUnavailable.
