@@ -45,10 +45,26 @@ class Selection:
             self._parts[group] = self.rows[self.bounds[group] : self.bounds[group + 1]]
         return self._parts[group]
 
-    def wanting(self) -> list[int]:
-        """Return the numbers of the consumers that want at least one row, ascending."""
-        wanting: list[int] = np.flatnonzero(np.diff(self.bounds)[self.groups]).tolist()
+    def wanting(self, among: Ints | None = None) -> list[int]:
+        """Return the numbers of the consumers that want at least one row, in the order of `among`;
+        ascending if that is None, for all consumers.
+        """
+        some = np.flatnonzero(np.diff(self.bounds)[self.groups]) if among is None else among[self.count(among) > 0]
+        wanting: list[int] = some.tolist()
         return wanting
+
+    def count(self, consumers: Ints) -> Ints:
+        """Return how many rows each of these consumers wants."""
+        groups = self.groups[consumers]
+        return self.bounds[groups + 1] - self.bounds[groups]
+
+    def gather(self, consumers: Ints, counts: Ints) -> Ints:
+        """Return the rows of these consumers, one consumer after the other, each one's ascending.
+        `counts`: how many each has, as `count` returns them.
+        """
+        gathered = np.empty(int(counts.sum()), np.int64)
+        _gather(self.rows, self.bounds[self.groups[consumers]], counts, gathered)
+        return gathered
 
 
 class Audience:
@@ -148,3 +164,12 @@ def _place(wanted: Ints, codes: Codes, starts: Ints, ids: Ints, free: Ints, rows
         for i in range(starts[codes[row]], starts[codes[row] + 1]):
             rows[free[ids[i]]] = row
             free[ids[i]] += 1
+
+
+@kernel
+def _gather(rows: Ints, starts: Ints, counts: Ints, gathered: Ints) -> None:
+    put = 0
+    for i in range(starts.size):
+        for at in range(starts[i], starts[i] + counts[i]):
+            gathered[put] = rows[at]
+            put += 1

@@ -54,6 +54,12 @@ def test_each_consumer_gets_what_it_wants_once(groups: list[list[str | None]], w
                 if subject is not None and belongs(subject) and texts and wants(texts, subject)
             ]
             assert selection.of(i).tolist() == rows
+        consumers = np.arange(len(wanted))[::-1]
+        counts = selection.count(consumers)
+        lists = [selection.of(i).tolist() for i in consumers.tolist()]
+        assert counts.tolist() == list(map(len, lists))
+        assert selection.gather(consumers, counts).tolist() == [row for rows in lists for row in rows]
+        assert selection.wanting(consumers) == selection.wanting()[::-1]
         lost = sum(subject is None or not belongs(subject) for subject in group)
         assert sum(piece.count_unaddressed().values()) == lost
 

@@ -29,7 +29,7 @@ from overlay.subject.dictionary import REASONS, Dictionary
 
 from .deliveries import Deliveries, Passed, Plan
 from .indexing import Indexing
-from .pending_estimate import PendingEstimate, View
+from .pending_estimate import UNKNOWN, PendingEstimate, View
 from .sequencing import Sequencing, cut, find_log_position
 from .task import Corruption, Gathering, Progress, Reader, RoundResult, SliceRead, Task
 
@@ -150,7 +150,13 @@ class Pipeline:
         """Match a decoded slice, and add its records to the output batches of the readers that want
         them, or to the offers of readers with machines. `now`: ms since 1970."""
         self._count(task, piece, gathered)
-        wanted = _narrow(task, piece, screen.audience.select(piece.codes))
+        selection, crowd = screen.audience.select(piece.codes), screen.plan.crowd
+        ahead = UNKNOWN if view is None else view.look(piece.records)
+        if ahead is None or task.only is not None or task.floors:
+            wanted = _narrow(task, piece, selection)
+        else:
+            self._deliveries.add_crowd(task, piece, crowd, selection, ahead, now)
+            wanted = {i: selection.of(i) for i in selection.wanting(crowd.others)}
         sights = view.pass_by(piece.records, wanted) if view is not None else {}
         sifted = screen.masks.sift(piece, wanted, now)
         for i, tally in sifted.tallies.items():
