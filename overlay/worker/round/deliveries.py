@@ -4,8 +4,11 @@ No IO.
 Consumers may share an output topic and an envelope (`share_outputs`). Then one call of the kernel
 writes the rows of all of them, and their deliveries are in the same batches: five thousand
 consumers that want eight records each of a slice cost about as much as one that wants forty
-thousand. Each consumer's deliveries are in the order of the log; those of different consumers are
-not.
+thousand. Each consumer's deliveries are in the order of the log; those of different consumers need
+not be.
+
+Most readers of a crowd of thousands have no filter (`Crowd`). Which rows they get is found in one
+pass over the records of a slice, for all of them at once. The others are looked at one by one.
 
 Sharing is decided once for a session. If it changed from slice to slice, two batches under
 construction would hold deliveries of one consumer to one partition, and their order would be lost.
@@ -14,15 +17,16 @@ construction would hold deliveries of one consumer to one partition, and their o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 
 from overlay.arrays import Ints
 from overlay.consumer.endings import give_up
-from overlay.match import Addressed, Selection
+from overlay.match import Addressed
+from overlay.match.audience import Dealt
 from overlay.output.assemble import Numbers, join_envelopes
 from overlay.output.batch_builder import BatchBuilder, OutputTopic
 from overlay.output.dead_letters import encode_dead_letters
@@ -107,16 +111,18 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crowd:
-    """The readers of a task that are given every record of their subjects, and nothing else decides about it. Arrays say
-    all about them, so that thousands cost no Python object each.
+    """The readers of a task that are given every record of their subjects, whatever else it holds. They are told by arrays,
+    so that thousands of them cost no Python object for each slice.
 
-    `numbers`: of the readers, those of a lane one after the other. The readers of lanes[i] are
-    numbers[bounds[i]:bounds[i+1]], in the order of the lane's `recipients`. `others`: the numbers of all other readers.
+    `numbers`: of the readers, those of one output after the other; the readers of outputs[i] are
+    numbers[bounds[i]:bounds[i+1]]. `recipients`: of each, its number among the recipients of its envelope. `others`: the
+    numbers of all other readers, ascending.
     """
 
-    lanes: tuple[Lane, ...]
+    outputs: tuple[_Output, ...]
     bounds: Ints
     numbers: Ints
+    recipients: Ints
     others: Ints
 
 
@@ -146,18 +152,21 @@ class Passed:
     sights: Mapping[int, Sight]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """Deliveries of the readers of one lane, one reader after the other. `recipients`, `counts`: of each reader that has
-    some. `rows`, `places` among the rows of its reader, stream `sequences` and `pending` (None if unknown): of each delivery.
-    """
-
-    recipients: Ints
-    counts: Ints
-    rows: Ints
-    places: Ints
-    sequences: Ints
-    pending: Ints | None
+def _find_crowd(readers: Sequence[Reader], places: Mapping[int, tuple[Lane, int]], picky: Collection[int]) -> Crowd:
+    """Return the crowd of a task's readers. `places`, `picky`: as in Plan."""
+    members: dict[_Output, list[int]] = defaultdict(list)
+    for number in places.keys() - set(picky):
+        if readers[number].takes_all:
+            members[places[number][0].output].append(number)
+    numbers = [number for each in members.values() for number in sorted(each)]
+    others = sorted(set(range(len(readers))) - set(numbers))
+    return Crowd(
+        tuple(members),
+        np.cumsum([0, *map(len, members.values())]),
+        np.array(numbers, np.int64),
+        np.array([readers[number].recipient for number in numbers], np.int64),
+        np.array(others, np.int64),
+    )
 
 
 class Deliveries:
@@ -190,26 +199,7 @@ class Deliveries:
             for number in places
             if readers[number].first_sequence or readers[number].dead_letter_topic is not None
         ]
-        simple = {number for number in places.keys() - set(picky) if readers[number].takes_all}
-        others = np.array([number for number in range(len(readers)) if number not in simple], np.int64)
-        return Plan(places, tuple(picky), self._assemble_crowd(readers, by_output.values(), simple, others))
-
-    def _assemble_crowd(
-        self, readers: Sequence[Reader], groups: Iterable[Sequence[int]], simple: Set[int], others: Ints
-    ) -> Crowd:
-        """Return the crowd of the readers with the numbers `simple`. `groups`: the numbers of all readers by output topic;
-        `others`: of those that are not in the crowd."""
-        lanes: list[Lane] = []
-        parts: list[list[int]] = []
-        for group in groups:
-            numbers = [number for number in group if number in simple]
-            output_topic = readers[group[0]].output_topic
-            if numbers and output_topic is not None:
-                recipients = np.array([readers[number].recipient for number in numbers], np.int64)
-                lanes.append(Lane(self._outputs[output_topic], recipients))
-                parts.append(numbers)
-        bounds = np.cumsum([0, *map(len, parts)])
-        return Crowd(tuple(lanes), bounds, np.array([*chain.from_iterable(parts)], np.int64), others)
+        return Plan(places, tuple(picky), _find_crowd(readers, places, picky))
 
     def _enlist(self, output_topic: OutputTopic, readers: Iterable[Reader]) -> _Output:
         output = self._outputs.setdefault(output_topic, _Output(output_topic))
@@ -232,32 +222,36 @@ class Deliveries:
             if number in plan.places:
                 there.setdefault(plan.places[number][0], []).append(number)
         for lane, numbers in there.items():
-            self._write(task, piece, lane, self._collect(task, piece, lane, numbers, plan, passed), now)
+            self._write(task, piece, lane, numbers, plan, passed, now)
 
-    def add_crowd(
-        self, task: Task, piece: Addressed, crowd: Crowd, selection: Selection, ahead: Sight, now: int
-    ) -> None:
-        """Write what a slice has for the readers of a crowd, and give the deliveries their consumer sequences. `selection`:
-        the rows of each reader's subjects. `ahead`: what each of them has ahead of it after the slice. `now`: ms since
-        1970."""
-        counts = selection.count(crowd.numbers)
-        wanting = np.flatnonzero(counts)
-        if not wanting.size:
+    def add_crowd(self, task: Task, piece: Addressed, crowd: Crowd, dealt: Dealt, ahead: Sight, now: int) -> None:
+        """Write what a slice has for the readers of a crowd, and give the deliveries their consumer sequences. `dealt`: a
+        pile for each output. `ahead`: what each reader has ahead of it after the slice. `now`: ms since 1970."""
+        if not dealt.rows.size:
             return
-        counts = counts[wanting]
-        rows = selection.gather(crowd.numbers[wanting], counts)
-        places, bounds = _find_places(counts)
-        sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows])
-        pending = np.repeat(counts - 1, counts) - places + ahead.count if ahead.is_exact else None
-        for i, (first, last) in enumerate(pairwise(np.searchsorted(wanting, crowd.bounds).tolist())):
-            if first < last:
-                lane, part = crowd.lanes[i], slice(int(bounds[first]), int(bounds[last]))
-                recipients = lane.recipients[wanting[first:last] - crowd.bounds[i]]
-                found = _Found(
-                    recipients, counts[first:last], rows[part], places[part], sequences[part],
-                    None if pending is None else pending[part],
-                )  # fmt: skip
-                self._write(task, piece, lane, found, now)
+        parts = [slice(int(first), int(end)) for first, end in pairwise(crowd.bounds)]
+        last = np.concatenate(
+            [o.sequences[crowd.recipients[part]] for o, part in zip(crowd.outputs, parts, strict=True)]
+        )
+        sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[dealt.rows])
+        numbers = dealt.places + last[dealt.members] + 1
+        # in the slice; `ahead` is 0 where it is exact
+        pending = dealt.counts[dealt.members] - dealt.places - 1 if ahead.is_exact else None
+        recipients, times = crowd.recipients[dealt.members], piece.records.timestamp
+        for output, part, (start, stop) in zip(crowd.outputs, parts, pairwise(dealt.bounds.tolist()), strict=True):
+            if start == stop:
+                continue
+            columns = Numbers(
+                sequences[start:stop],
+                numbers[start:stop],
+                pending=None if pending is None else pending[start:stop],
+                recipients=recipients[start:stop],
+            )
+            self._filled[output.output_topic] = output
+            self._builder.add(output.output_topic, piece, dealt.rows[start:stop], task.source[1], columns, now)
+            some = np.flatnonzero(dealt.counts[part]) + part.start
+            newest, oldest = times[dealt.last[some]], times[dealt.first[some]]
+            output.note(crowd.recipients[some], dealt.counts[some], newest, oldest)
 
     def flush(self, gathered: Gathering) -> None:
         """Close all batches, and add them to `gathered`, each with the consumers whose deliveries it
@@ -295,45 +289,31 @@ class Deliveries:
         gathered.dead_letters[reader.id] += refused.size
         return np.delete(rows, refused)
 
-    def _collect(
-        self, task: Task, piece: Addressed, lane: Lane, numbers: Sequence[int], plan: Plan, passed: Passed
-    ) -> _Found:
-        """Return the deliveries of the readers `numbers` of a lane."""
+    def _write(
+        self, task: Task, piece: Addressed, lane: Lane, numbers: Sequence[int], plan: Plan, passed: Passed, now: int
+    ) -> None:
+        """Write the deliveries of the readers of a lane that have some, one reader after the other,
+        each one's in the order of the log. `numbers`: of these readers. `now`: ms since 1970."""
         lists = [passed.rows[number] for number in numbers]
         counts = np.fromiter(map(len, lists), np.int64, len(lists))
-        some = counts > 0
-        rows = lists[0] if len(lists) == 1 else np.concatenate(lists)
-        places, _ = _find_places(counts)
-        recipients = lane.recipients[[plan.places[number][1] for number in numbers]]
-        return _Found(
-            recipients[some],
-            counts[some],
-            rows,
-            places,
-            self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows]),
-            _count_pending(numbers, passed, counts, places) if rows.size else None,
-        )
-
-    def _write(self, task: Task, piece: Addressed, lane: Lane, found: _Found, now: int) -> None:
-        """Write deliveries of the readers of a lane, one reader after the other, each one's in the order of the log.
-        `now`: ms since 1970."""
-        if not found.rows.size:
+        if not (total := int(counts.sum())):
             return
-        output, recipients, counts = lane.output, found.recipients, found.counts
-        self._filled[output.output_topic] = output
-        consumer = found.places + np.repeat(output.sequences[recipients] + 1, counts)
-        columns = Numbers(found.sequences, consumer, pending=found.pending, recipients=np.repeat(recipients, counts))
-        self._builder.add(output.output_topic, piece, found.rows, task.source[1], columns, now)
-        ends, times = np.cumsum(counts), piece.records.timestamp
-        output.note(recipients, counts, times[found.rows[ends - 1]], times[found.rows[ends - counts]])
-
-
-def _find_places(counts: Ints) -> tuple[Ints, Ints]:
-    """Return of each row its place among those of its reader, and where the rows of each reader begin; the last item is how
-    many rows there are. `counts`: of the rows of each reader."""
-    bounds = np.zeros(counts.size + 1, np.int64)
-    np.cumsum(counts, out=bounds[1:])
-    return np.arange(bounds[-1]) - np.repeat(bounds[:-1], counts), bounds
+        rows = lists[0] if len(lists) == 1 else np.concatenate(lists)
+        recipients = lane.recipients[[plan.places[number][1] for number in numbers]]
+        ends = np.cumsum(counts)
+        # of each row, its place among those of its reader
+        places = np.arange(total) - np.repeat(ends - counts, counts)
+        columns = Numbers(
+            self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[rows]),
+            places + np.repeat(lane.output.sequences[recipients] + 1, counts),
+            pending=_count_pending(numbers, passed, counts, places),
+            recipients=np.repeat(recipients, counts),
+        )
+        self._filled[lane.output.output_topic] = lane.output
+        self._builder.add(lane.output.output_topic, piece, rows, task.source[1], columns, now)
+        some, ends = counts > 0, ends[counts > 0]
+        times, counts = piece.records.timestamp, counts[some]
+        lane.output.note(recipients[some], counts, times[rows[ends - 1]], times[rows[ends - counts]])
 
 
 def _count_pending(numbers: Sequence[int], passed: Passed, counts: Ints, places: Ints) -> Ints | None:
