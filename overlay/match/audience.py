@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,16 +25,23 @@ from overlay.subject.dictionary import Codes, Dictionary
 from .values import Values, narrow
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Selection:
-    """Rows of a slice per group of consumers: those of group g are rows[bounds[g]:bounds[g+1]],
-    ascending.
+    """Rows of a slice per group of consumers, and how many rows each consumer wants. Valid until the next slice is decoded.
+
+    `wanted`: the rows that any consumer wants, ascending. `codes`: of all rows of the slice. The groups of code c are
+    ids[starts[c]:starts[c+1]]. The rows of group g are bounds[g + 1] - bounds[g].
     """
 
+    wanted: Ints
+    codes: Codes
+    starts: Ints
+    ids: Ints
     bounds: Ints
-    rows: Ints
     groups: Ints
     """The group number of each consumer."""
+    _rows: Ints | None = None
+    """Those of group g are at bounds[g] to bounds[g+1]; None until one group's are asked for."""
     _parts: dict[int, Ints] = field(default_factory=dict)
 
     def of(self, consumer: int) -> Ints:
@@ -42,13 +50,80 @@ class Selection:
         """
         group = int(self.groups[consumer])
         if group not in self._parts:
-            self._parts[group] = self.rows[self.bounds[group] : self.bounds[group + 1]]
+            if self._rows is None:
+                self._rows = self._place()
+            self._parts[group] = self._rows[self.bounds[group] : self.bounds[group + 1]]
         return self._parts[group]
 
-    def wanting(self) -> list[int]:
-        """Return the numbers of the consumers that want at least one row, ascending."""
-        wanting: list[int] = np.flatnonzero(np.diff(self.bounds)[self.groups]).tolist()
+    def _place(self) -> Ints:
+        """Return the rows of all groups, one group after the other."""
+        if self.bounds.size == 2:
+            return self.wanted
+        rows = np.empty(int(self.bounds[-1]), np.int64)
+        _place(self.wanted, self.codes, self.starts, self.ids, self.bounds[:-1].copy(), rows)
+        return rows
+
+    def wanting(self, among: Ints | None = None) -> list[int]:
+        """Return the numbers of the consumers that want at least one row, in the order of `among`;
+        ascending if that is None, for all consumers.
+        """
+        some = np.flatnonzero(np.diff(self.bounds)[self.groups]) if among is None else among[self.count(among) > 0]
+        wanting: list[int] = some.tolist()
         return wanting
+
+    def count(self, consumers: Ints) -> Ints:
+        """Return how many rows each of these consumers wants."""
+        groups = self.groups[consumers]
+        return self.bounds[groups + 1] - self.bounds[groups]
+
+
+class Dealt(NamedTuple):
+    """Deliveries of a slice by pile: those of pile i are at bounds[i] to bounds[i+1] of the columns `rows`, `members` and
+    `places`, in the order of the log.
+
+    `rows`: of the slice. `members`: who gets it, as a place among the members of all piles. `places`: how many of the
+    member's rows come before it. `counts`, `first`, `last`: by member, how many rows it gets, and the first and the last of
+    them; without rows, these two mean nothing.
+    """
+
+    bounds: Ints
+    rows: Ints
+    members: Ints
+    places: Ints
+    counts: Ints
+    first: Ints
+    last: Ints
+
+
+class Piles:
+    """Deals the rows of slices out into piles, each for some of the consumers of an audience: one pass over the records for
+    thousands of consumers.
+
+    The members of pile i are the consumers `members[bounds[i]:bounds[i+1]]`, by their numbers. No consumer is in two piles.
+    """
+
+    def __init__(self, audience: Audience, members: Ints, bounds: Ints) -> None:
+        self._members, self._bounds = members, bounds
+        groups = audience.groups[members]
+        # of each group, its members
+        self._by_group = np.argsort(groups, kind="stable")
+        self._starts = np.searchsorted(groups[self._by_group], np.arange(audience.count + 1))
+        self._piles = np.repeat(np.arange(bounds.size - 1), np.diff(bounds))
+
+    def deal(self, selection: Selection) -> Dealt:
+        """Return what the members want of a slice. `selection`: of the audience."""
+        counts = selection.count(self._members)
+        ends = np.zeros(counts.size + 1, np.int64)
+        np.cumsum(counts, out=ends[1:])
+        bounds, size = ends[self._bounds], int(ends[-1])
+        rows, members, places = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
+        dealt = Dealt(bounds, rows, members, places, counts, np.empty_like(counts), np.empty_like(counts))
+        if size:
+            _deal(
+                selection.wanted, selection.codes, selection.starts, selection.ids, self._starts, self._by_group, self._piles,
+                bounds[:-1].copy(), np.zeros_like(counts), rows, members, places, dealt.first, dealt.last,
+            )  # fmt: skip
+        return dealt
 
 
 class Audience:
@@ -57,7 +132,8 @@ class Audience:
 
     `dictionary`: the one that the codes passed to `select` are from. `values`: the filter values
     that each consumer wants; empty if none wants any. Values that are subjects narrow the patterns;
-    others are not looked at here.
+    others are not looked at here. `groups`: the group number of each consumer, `count`: how many
+    groups there are.
     """
 
     def __init__(
@@ -68,8 +144,8 @@ class Audience:
             filters = [narrow(patterns, each) for patterns, each in zip(filters, values, strict=True)]
         groups = {patterns: group for group, patterns in enumerate(dict.fromkeys(map(frozenset, filters)))}
         self._matcher = Matcher([(pattern, group) for patterns, group in groups.items() for pattern in patterns])
-        self._groups = np.array([groups[frozenset(patterns)] for patterns in filters], np.int64)
-        self._count = len(groups)
+        self.groups = np.array([groups[frozenset(patterns)] for patterns in filters], np.int64)
+        self.count = len(groups)
         self._forget()
 
     def _forget(self) -> None:
@@ -103,15 +179,13 @@ class Audience:
         self._learn()
         wanted = np.empty(codes.size, np.int64)
         wanted = wanted[: _sift(codes, self._starts, wanted)]
-        bounds = np.zeros(self._count + 1, np.int64)
-        if self._count == 1:
+        bounds = np.zeros(self.count + 1, np.int64)
+        if self.count == 1:
             bounds[1] = wanted.size
-            return Selection(bounds, wanted, self._groups)
-        _count(wanted, codes, self._starts, self._ids, bounds[1:])
-        np.cumsum(bounds, out=bounds)
-        rows = np.empty(int(bounds[-1]), np.int64)
-        _place(wanted, codes, self._starts, self._ids, bounds[:-1].copy(), rows)
-        return Selection(bounds, rows, self._groups)
+        else:
+            _count(wanted, codes, self._starts, self._ids, bounds[1:])
+            np.cumsum(bounds, out=bounds)
+        return Selection(wanted, codes, self._starts, self._ids, bounds, self.groups)
 
 
 def _make_room(array: Ints, size: int) -> Ints:
@@ -148,3 +222,22 @@ def _place(wanted: Ints, codes: Codes, starts: Ints, ids: Ints, free: Ints, rows
         for i in range(starts[codes[row]], starts[codes[row] + 1]):
             rows[free[ids[i]]] = row
             free[ids[i]] += 1
+
+
+@kernel
+def _deal(
+    wanted: Ints, codes: Codes, starts: Ints, ids: Ints, group_starts: Ints, by_group: Ints, piles: Ints,
+    free: Ints, dealt: Ints, rows: Ints, members: Ints, places: Ints, first: Ints, last: Ints,
+) -> None:  # fmt: skip
+    """`free`: by pile, where its next delivery goes. `dealt`: by member, how many rows it has got so far."""
+    for row in wanted:
+        for i in range(starts[codes[row]], starts[codes[row] + 1]):
+            for at in range(group_starts[ids[i]], group_starts[ids[i] + 1]):
+                member = by_group[at]
+                put = free[piles[member]]
+                free[piles[member]] = put + 1
+                rows[put], members[put], places[put] = row, member, dealt[member]
+                if dealt[member] == 0:
+                    first[member] = row
+                last[member] = row
+                dealt[member] += 1

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.match import Addressed, Addressing, Audience
+from overlay.match.audience import Dealt, Piles
 from overlay.subject import Pattern, SubjectRule
 from tests.oracle.batches import Record
 from tests.oracle.push import wants
@@ -38,9 +39,26 @@ def make_slices(
     return slices
 
 
-@given(groups=st.lists(st.lists(st.none() | tokens, max_size=12), max_size=4), wanted=filters)
+def check_piles(dealt: Dealt, lists: Sequence[Sequence[int]], cut: int) -> None:
+    """Three piles: of the first `cut` members, of none, and of the rest. `lists`: the rows of each member."""
+    piles = [range(cut), range(0), range(cut, len(lists))]
+    for number, members in enumerate(piles):
+        part = slice(dealt.bounds[number], dealt.bounds[number + 1])
+        found = list(zip(dealt.rows[part], dealt.members[part], dealt.places[part], strict=True))
+        want = [(row, member, place) for member in members for place, row in enumerate(lists[member])]
+        assert sorted(found) == sorted(want)
+        assert [row for row, _, _ in found] == sorted(row for row, _, _ in found), "in the order of the log"
+    assert dealt.counts.tolist() == list(map(len, lists))
+    for member, rows in enumerate(lists):
+        if rows:
+            assert (dealt.first[member], dealt.last[member]) == (rows[0], rows[-1])
+
+
+@given(groups=st.lists(st.lists(st.none() | tokens, max_size=12), max_size=4), wanted=filters, cut=st.integers(0, 6))
 @settings(max_examples=200, deadline=None)
-def test_each_consumer_gets_what_it_wants_once(groups: list[list[str | None]], wanted: list[list[str]]) -> None:
+def test_each_consumer_gets_what_it_wants_once(
+    groups: list[list[str | None]], wanted: list[list[str]], cut: int
+) -> None:
     rule, stream = SubjectRule.from_key(), [Pattern.parse(text) for text in STREAM]
     addressing = Addressing(rule, stream)
     slices = make_slices(addressing, groups)
@@ -54,6 +72,14 @@ def test_each_consumer_gets_what_it_wants_once(groups: list[list[str | None]], w
                 if subject is not None and belongs(subject) and texts and wants(texts, subject)
             ]
             assert selection.of(i).tolist() == rows
+        consumers = np.arange(len(wanted))[::-1]
+        lists = {i: selection.of(i).tolist() for i in consumers.tolist()}
+        assert selection.count(consumers).tolist() == list(map(len, lists.values()))
+        assert selection.wanting(consumers) == selection.wanting()[::-1]
+        cut = min(cut, len(wanted))
+        check_piles(
+            Piles(audience, consumers, np.array([0, cut, cut, len(wanted)])).deal(selection), list(lists.values()), cut
+        )
         lost = sum(subject is None or not belongs(subject) for subject in group)
         assert sum(piece.count_unaddressed().values()) == lost
 

@@ -20,7 +20,7 @@ of a cursor.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -69,6 +69,10 @@ class Moved(NamedTuple):
     partitions: set[StreamPartition]
     consumers: set[ConsumerId]
     halted: Collection[StreamPartition] = ()
+
+
+Apart = Mapping[str, Sequence[tuple[TopicPartition, Cursor]]]
+"""By stream, cursors with their partitions: those that are not the foremost there."""
 
 
 class Cursors:
@@ -432,10 +436,11 @@ class Cursors:
     def delta(self, partitions: Iterable[StreamPartition], consumers: Iterable[ConsumerId]) -> Delta:
         """Return what the state has to record: for each of these partitions the position of its
         foremost cursor, and for each of these consumers its whole state."""
-        tails = {partition: find_tail(cursors) for partition, cursors in self._cursors.items()}
+        tails = self._find_tails()
         moved = {partition: tails[partition] for partition in partitions}
         positions = {partition: tail.log_position for partition, tail in moved.items() if tail is not None}
-        return Delta(positions, {consumer: self._find_state(consumer, tails) for consumer in sorted(consumers)})
+        apart = self._list_apart(tails)
+        return Delta(positions, {consumer: self._find_state(consumer, apart) for consumer in sorted(consumers)})
 
     def everything(self) -> Delta:
         """Return the positions of all partitions and the states of all consumers as a delta. A
@@ -445,41 +450,45 @@ class Cursors:
 
     def state_of(self, consumer: ConsumerId) -> ConsumerState:
         """Return what the state records of a consumer."""
-        return self._find_state(
-            consumer, {partition: find_tail(cursors) for partition, cursors in self._cursors.items()}
-        )
+        return self._find_state(consumer, self._list_apart(self._find_tails()))
 
-    def _find_state(self, consumer: ConsumerId, tails: Mapping[StreamPartition, Cursor | None]) -> ConsumerState:
-        """Return what the state records of a consumer. `tails`: the foremost cursor of each
-        partition, as `find_tail` finds it."""
-        standing, own = self._standings[consumer], self._find_own(consumer, tails)
+    def _find_tails(self) -> dict[StreamPartition, Cursor | None]:
+        """Return the foremost cursor of each partition, as `find_tail` finds it."""
+        return {partition: find_tail(cursors) for partition, cursors in self._cursors.items()}
+
+    def _list_apart(self, tails: Mapping[StreamPartition, Cursor | None]) -> Apart:
+        """Return the cursors that are not in `tails`, by stream."""
+        apart: dict[str, list[tuple[TopicPartition, Cursor]]] = defaultdict(list)
+        for (stream, source), cursor in self.all():
+            if cursor is not tails[stream, source]:
+                apart[stream].append((source, cursor))
+        return apart
+
+    def _find_state(self, consumer: ConsumerId, apart: Apart) -> ConsumerState:
+        """Return what the state records of a consumer. `apart`: see `_list_apart`."""
+        standing, own = self._standings[consumer], self._find_own(consumer, apart)
         # in a stream with a ledger a consumer may step back to below its floor or its snapshot's
         # end (open_cursors)
         snapshot, floor = standing.snapshot, standing.floor
-        if consumer[0] not in self._ledgers:
+        if (snapshot or floor) and consumer[0] not in self._ledgers:
             snapshot = {s: end for s, end in snapshot.items() if s in own and own[s].position < end}
             floor = {s: at for s, at in floor.items() if at > self._find_position(consumer, s)}
         return ConsumerState(
             standing.sequence, own, snapshot, floor, standing.heard, standing.replay_until, standing.policy
         )
 
-    def _find_own(
-        self, consumer: ConsumerId, tails: Mapping[StreamPartition, Cursor | None]
-    ) -> dict[TopicPartition, LogPosition]:
-        """Return the positions that the state records for the consumer itself. `tails`: the foremost
-        cursor of each partition.
+    def _find_own(self, consumer: ConsumerId, apart: Apart) -> dict[TopicPartition, LogPosition]:
+        """Return the positions that the state records for the consumer itself. `apart`: see
+        `_list_apart`.
 
         These are its positions on cursors other than the tail, and its holds. For a parked consumer
         they are where it left its cursors. Partitions that its stream does not have now are
         included.
         """
         standing = self._standings[consumer]
+        # thousands of consumers at the tail are in each delta, and have nothing of their own
         own = {
-            source: cursor.log_position
-            for (stream, source), cursors in self._cursors.items()
-            if stream == consumer[0]
-            for cursor in cursors
-            if cursor is not tails[stream, source] and consumer in cursor.members
+            source: cursor.log_position for source, cursor in apart.get(consumer[0], ()) if consumer in cursor.members
         }
         if standing.left or standing.parked or standing.holds:
             own |= standing.left

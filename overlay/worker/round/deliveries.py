@@ -4,8 +4,11 @@ No IO.
 Consumers may share an output topic and an envelope (`share_outputs`). Then one call of the kernel
 writes the rows of all of them, and their deliveries are in the same batches: five thousand
 consumers that want eight records each of a slice cost about as much as one that wants forty
-thousand. Each consumer's deliveries are in the order of the log; those of different consumers are
-not.
+thousand. Each consumer's deliveries are in the order of the log; those of different consumers need
+not be.
+
+Most readers of a crowd of thousands have no filter (`Crowd`). Which rows they get is found in one
+pass over the records of a slice, for all of them at once. The others are looked at one by one.
 
 Sharing is decided once for a session. If it changed from slice to slice, two batches under
 construction would hold deliveries of one consumer to one partition, and their order would be lost.
@@ -14,14 +17,16 @@ construction would hold deliveries of one consumer to one partition, and their o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 
 import numpy as np
 
 from overlay.arrays import Ints
 from overlay.consumer.endings import give_up
 from overlay.match import Addressed
+from overlay.match.audience import Dealt
 from overlay.output.assemble import Numbers, join_envelopes
 from overlay.output.batch_builder import BatchBuilder, OutputTopic
 from overlay.output.dead_letters import encode_dead_letters
@@ -105,15 +110,35 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Crowd:
+    """The readers of a task that are given every record of their subjects, whatever else it holds. They are told by arrays,
+    so that thousands of them cost no Python object for each slice.
+
+    `numbers`: of the readers, those of one output after the other; the readers of outputs[i] are
+    numbers[bounds[i]:bounds[i+1]]. `recipients`: of each, its number among the recipients of its envelope. `others`: the
+    numbers of all other readers, ascending.
+    """
+
+    outputs: tuple[_Output, ...]
+    bounds: Ints
+    numbers: Ints
+    recipients: Ints
+    others: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Where the deliveries of a task's readers go. `places`: by reader number, its lane (readers
     that write to the same output topic) and its index in the lane's `recipients`. Readers with
     machines, and those of pull consumers, are not in it. `picky`: the numbers of readers that may
-    not get all that matches, for their first stream sequence or their dead letters.
+    not get all that matches, for their first stream sequence or their dead letters. `crowd`: the
+    readers whose deliveries are found all at once; they are in `places` as well, since a task may
+    have to look at each by itself.
     """
 
     places: Mapping[int, tuple[Lane, int]]
     picky: tuple[int, ...]
+    crowd: Crowd
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +150,23 @@ class Passed:
     rows: dict[int, Ints]
     wanted: Mapping[int, Ints]
     sights: Mapping[int, Sight]
+
+
+def _find_crowd(readers: Sequence[Reader], places: Mapping[int, tuple[Lane, int]], picky: Collection[int]) -> Crowd:
+    """Return the crowd of a task's readers. `places`, `picky`: as in Plan."""
+    members: dict[_Output, list[int]] = defaultdict(list)
+    for number in places.keys() - set(picky):
+        if readers[number].takes_all:
+            members[places[number][0].output].append(number)
+    numbers = [number for each in members.values() for number in sorted(each)]
+    others = sorted(set(range(len(readers))) - set(numbers))
+    return Crowd(
+        tuple(members),
+        np.cumsum([0, *map(len, members.values())]),
+        np.array(numbers, np.int64),
+        np.array([readers[number].recipient for number in numbers], np.int64),
+        np.array(others, np.int64),
+    )
 
 
 class Deliveries:
@@ -157,7 +199,7 @@ class Deliveries:
             for number in places
             if readers[number].first_sequence or readers[number].dead_letter_topic is not None
         ]
-        return Plan(places, tuple(picky))
+        return Plan(places, tuple(picky), _find_crowd(readers, places, picky))
 
     def _enlist(self, output_topic: OutputTopic, readers: Iterable[Reader]) -> _Output:
         output = self._outputs.setdefault(output_topic, _Output(output_topic))
@@ -180,8 +222,36 @@ class Deliveries:
             if number in plan.places:
                 there.setdefault(plan.places[number][0], []).append(number)
         for lane, numbers in there.items():
-            self._filled[lane.output.output_topic] = lane.output
             self._write(task, piece, lane, numbers, plan, passed, now)
+
+    def add_crowd(self, task: Task, piece: Addressed, crowd: Crowd, dealt: Dealt, ahead: Sight, now: int) -> None:
+        """Write what a slice has for the readers of a crowd, and give the deliveries their consumer sequences. `dealt`: a
+        pile for each output. `ahead`: what each reader has ahead of it after the slice. `now`: ms since 1970."""
+        if not dealt.rows.size:
+            return
+        parts = [slice(int(first), int(end)) for first, end in pairwise(crowd.bounds)]
+        last = np.concatenate(
+            [o.sequences[crowd.recipients[part]] for o, part in zip(crowd.outputs, parts, strict=True)]
+        )
+        sequences = self._sequencing.find_sequences(task.stream, task.source, piece.records.offset[dealt.rows])
+        numbers = dealt.places + last[dealt.members] + 1
+        # in the slice; `ahead` is 0 where it is exact
+        pending = dealt.counts[dealt.members] - dealt.places - 1 if ahead.is_exact else None
+        recipients, times = crowd.recipients[dealt.members], piece.records.timestamp
+        for output, part, (start, stop) in zip(crowd.outputs, parts, pairwise(dealt.bounds.tolist()), strict=True):
+            if start == stop:
+                continue
+            columns = Numbers(
+                sequences[start:stop],
+                numbers[start:stop],
+                pending=None if pending is None else pending[start:stop],
+                recipients=recipients[start:stop],
+            )
+            self._filled[output.output_topic] = output
+            self._builder.add(output.output_topic, piece, dealt.rows[start:stop], task.source[1], columns, now)
+            some = np.flatnonzero(dealt.counts[part]) + part.start
+            newest, oldest = times[dealt.last[some]], times[dealt.first[some]]
+            output.note(crowd.recipients[some], dealt.counts[some], newest, oldest)
 
     def flush(self, gathered: Gathering) -> None:
         """Close all batches, and add them to `gathered`, each with the consumers whose deliveries it
@@ -239,6 +309,7 @@ class Deliveries:
             pending=_count_pending(numbers, passed, counts, places),
             recipients=np.repeat(recipients, counts),
         )
+        self._filled[lane.output.output_topic] = lane.output
         self._builder.add(lane.output.output_topic, piece, rows, task.source[1], columns, now)
         some, ends = counts > 0, ends[counts > 0]
         times, counts = piece.records.timestamp, counts[some]

@@ -57,6 +57,7 @@ class Sight:
 
 
 NOTHING_AHEAD = Sight(0, True, 0)
+UNKNOWN = Sight(0, False, 0)
 
 
 class _Behind(NamedTuple):
@@ -210,6 +211,16 @@ class View:
     def __post_init__(self) -> None:
         self._position = self._task.position
 
+    def look(self, records: Records) -> Sight | None:
+        """Return what all readers of the task have ahead of them after a slice, whatever they want of it; None if that
+        differs from reader to reader."""
+        behind = self._pending_estimate._list_behind(self._task)
+        if self._chunks is not None or self._task.only is not None or any(each.chunks is not None for each in behind):
+            return None
+        # without headers ahead, the number is known only at the end of all partitions
+        is_end = self._find_reach(records.next_offset) >= self._task.fetched.stable_end
+        return NOTHING_AHEAD if is_end and not behind else UNKNOWN
+
     def pass_by(self, records: Records, wanted: Mapping[int, Ints]) -> Mapping[int, Sight]:
         """Move on to the end of a slice. Return, by reader number, what the reader has ahead of it
         after the slice, in all partitions; a reader without an entry has no known number.
@@ -218,12 +229,11 @@ class View:
         filter; at least one of each reader in it.
         """
         position = self._find_reach(records.next_offset)
+        if (common := self.look(records)) is not None:
+            self._position = position
+            return dict.fromkeys(wanted, common) if common.is_exact else {}
         fetched, only = self._task.fetched, self._task.only
         is_end, behind = position >= fetched.stable_end, self._pending_estimate._list_behind(self._task)
-        # without headers ahead, the number is known only at the end of all partitions
-        if self._chunks is None and only is None and all(each.chunks is None for each in behind):
-            self._position = position
-            return dict.fromkeys(wanted, NOTHING_AHEAD) if is_end and not behind else {}
         found = {}
         for i, rows in wanted.items():
             reader = self._task.readers[i]

@@ -22,6 +22,7 @@ from overlay.field import Field
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.log_position import LogPosition
 from overlay.match import Addressed, Audience, Masks, Selection, make_addressing
+from overlay.match.audience import Piles
 from overlay.match.record_slice import keep
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId
@@ -29,7 +30,7 @@ from overlay.subject.dictionary import REASONS, Dictionary
 
 from .deliveries import Deliveries, Passed, Plan
 from .indexing import Indexing
-from .pending_estimate import PendingEstimate, View
+from .pending_estimate import UNKNOWN, PendingEstimate, View
 from .sequencing import Sequencing, cut, find_log_position
 from .task import Corruption, Gathering, Progress, Reader, RoundResult, SliceRead, Task
 
@@ -46,6 +47,8 @@ class _Screen:
     audience: Audience
     masks: Masks
     plan: Plan
+    piles: Piles
+    """One for each output of the plan's crowd."""
 
 
 class Pipeline:
@@ -150,7 +153,13 @@ class Pipeline:
         """Match a decoded slice, and add its records to the output batches of the readers that want
         them, or to the offers of readers with machines. `now`: ms since 1970."""
         self._count(task, piece, gathered)
-        wanted = _narrow(task, piece, screen.audience.select(piece.codes))
+        selection, crowd = screen.audience.select(piece.codes), screen.plan.crowd
+        ahead = UNKNOWN if view is None else view.look(piece.records)
+        if ahead is None or task.only is not None or task.floors:
+            wanted = _narrow(task, piece, selection)
+        else:
+            self._deliveries.add_crowd(task, piece, crowd, screen.piles.deal(selection), ahead, now)
+            wanted = {i: selection.of(i) for i in selection.wanting(crowd.others)}
         sights = view.pass_by(piece.records, wanted) if view is not None else {}
         sifted = screen.masks.sift(piece, wanted, now)
         for i, tally in sifted.tallies.items():
@@ -206,10 +215,13 @@ class Pipeline:
             if len(self._screens) > MOST_SCREENS:
                 self._screens.clear()
             properties, values = self._streams[task.stream].properties, [reader.values for reader in task.readers]
+            audience = Audience(dictionary, [reader.subjects for reader in task.readers], values)
+            plan = self._deliveries.plan(task.readers)
             self._screens[key] = _Screen(
-                Audience(dictionary, [reader.subjects for reader in task.readers], values),
+                audience,
                 Masks([reader.filter for reader in task.readers], properties, values),
-                self._deliveries.plan(task.readers),
+                plan,
+                Piles(audience, plan.crowd.numbers, plan.crowd.bounds),
             )
         self._by_readers[dictionary, id(task.readers)] = task.readers, self._screens[key]
         return self._screens[key]

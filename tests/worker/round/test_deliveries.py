@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -59,12 +60,14 @@ def make_fetched(records: Sequence[Record], base: int) -> Fetched:
     return Fetched(base, buf, batches, np.empty((0, 2), np.int64), end, 0, log_position_after(batches, base))
 
 
-def run(readers: Iterable[Reader], fetches: Sequence[Fetched]) -> RoundResult:
+def run(
+    readers: Iterable[Reader], fetches: Sequence[Fetched], floors: Mapping[ConsumerId, int] = MappingProxyType({})
+) -> RoundResult:
     """One round whose tasks are these fetches; the consumers have been given 10 messages each."""
     readers = tuple(readers)
     pending = PendingEstimate({"S": STREAM}, {})
     pipeline = Pipeline({"S": STREAM}, {reader.id: 10 for reader in readers}, pending_estimate=pending)
-    tasks = [Task("S", SOURCE, fetched, fetched.position, NO_STOP, readers) for fetched in fetches]
+    tasks = [Task("S", SOURCE, fetched, fetched.position, NO_STOP, readers, floors=floors) for fetched in fetches]
     return pipeline.run(tasks, NOW)
 
 
@@ -125,6 +128,38 @@ def test_sharing_changes_nothing_for_a_consumer(
     mine, ours = run(alone.values(), fetches), run(shared.values(), fetches)
     assert read_deliveries(ours) == read_deliveries(mine)
     assert ours.counts == mine.counts and ours.sequences == mine.sequences and ours.results == mine.results
+
+
+@given(
+    readers,
+    st.lists(st.lists(records, min_size=1, max_size=12), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_crowd_is_given_what_each_of_its_readers_would_be_given_alone(
+    chosen: list[tuple[str, str, int, bool]], logs: list[list[Record]], partitions: int, shares: bool, is_behind: bool
+) -> None:
+    """A floor, even one below the log, has the pipeline look at each reader by itself."""
+    each = {
+        reader.id: reader
+        for number, (pattern, sql, first, source_time) in enumerate(chosen)
+        for reader in [
+            make_reader(f"c{number}", pattern, sql, partitions=partitions, first=first, source_time=source_time)
+        ]
+    }
+    readers = list((share_outputs(each) if shares else each).values())
+    fetches, base = [], 0
+    for log in logs:
+        fetched = make_fetched([replace(r, offset=base + i, timestamp=NOW - i) for i, r in enumerate(log)], base)
+        # behind the end of the log no num_pending is known, at its end it is
+        fetches.append(replace(fetched, stable_end=NO_STOP if is_behind else fetched.next_offset))
+        base += len(log)
+    together, apart = run(readers, fetches), run(readers, fetches, {("S", "c0"): 0})
+    assert read_deliveries(together) == read_deliveries(apart)
+    assert together.counts == apart.counts and together.sequences == apart.sequences
+    assert together.results == apart.results
 
 
 def test_consumers_of_a_topic_have_their_deliveries_in_one_batch() -> None:
