@@ -8,6 +8,7 @@ Descriptions are verbatim, because clients compare them.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ STALLED = "Nats-Consumer-Stalled"
 MAX_PRIORITY = 9
 MAX_BODY = 4 << 10
 """Largest body in bytes: ten fields, two of them names."""
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,9 @@ def parse_pull(body: bytes) -> PullRequest | StatusText:
     text = body.decode(errors="replace").strip()
     if text.startswith("{"):
         return _parse_json(text)
-    digits = text.removeprefix("-").removeprefix("+")
-    is_number = digits.isascii() and digits.isdigit() and len(digits) < 20
-    return PullRequest(batch=int(text)) if is_number else PullRequest()
+    if _NUMBER.fullmatch(text) and abs(batch := int(text)) <= INT64_MAX:
+        return PullRequest(batch=batch)
+    return PullRequest()
 
 
 def _parse_json(text: str) -> PullRequest | StatusText:

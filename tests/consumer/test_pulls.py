@@ -17,7 +17,10 @@ OVERFLOW: dict[str, object] = {"priority_policy": "overflow", "priority_groups":
         (b" 7 ", PullRequest(7)),
         (b"-3", PullRequest(-3)),
         (b"many", PullRequest()),
+        (b"+3", PullRequest(3)),
+        (b"-+5", PullRequest()),
         (b"9" * 4000, PullRequest()),
+        (b"9" * 19, PullRequest()),
         (b'{"batch": 5, "expires": 9, "no_wait": true}', PullRequest(5, 9, True)),
         (b'{"expires": 9, "other": [1]}', PullRequest(0, 9)),
     ],
@@ -74,6 +77,6 @@ def test_durations_as_go_prints_them(nanoseconds: int, text: str) -> None:
     assert write_go_duration(nanoseconds) == text
 
 
-@given(st.binary())
+@given(st.binary() | st.text("+-5", max_size=4).map(str.encode))
 def test_anything_is_read(body: bytes) -> None:
     assert isinstance(parse_pull(body), PullRequest | StatusText)

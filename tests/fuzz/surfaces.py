@@ -379,7 +379,11 @@ def list_surfaces() -> list[Surface]:
     unreadable = records.Unreadable
     return [
         Surface("acks", read_ack, ACKS),
-        Surface("pulls", parse_pull, [b"5", b'{"batch": 5, "expires": 1000000000, "no_wait": true, "group": "g"}']),
+        Surface(
+            "pulls",
+            parse_pull,
+            [b"5", b"-5", b"+5", b'{"batch": 5, "expires": 1000000000, "no_wait": true, "group": "g"}'],
+        ),
         Surface("replies", read_reply, REPLIES),
         Surface("control", read_control, list_control(), (unreadable, ConfigError)),
         Surface("requests", read_open_request, OPEN, (unreadable,)),

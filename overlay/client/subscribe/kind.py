@@ -69,7 +69,7 @@ class RecordClassifier:
         found = dict(headers)
         subject = (found.get(REPLY_TO) or found.get(STALLED) or b"").decode(errors="replace")
         last = found.get(LAST_CONSUMER) or b""
-        return FlowRequest(subject, int(last) if last.isdigit() else 0) if subject else None
+        return FlowRequest(subject, int(last) if last.isdigit() and len(last) < 20 else 0) if subject else None
 
     def read_beat(self, headers: Headers) -> tuple[int, int] | None:
         """Return the stream sequence and the consumer sequence of the last delivery before a heartbeat
