@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -155,17 +155,18 @@ class Passed:
 def _find_crowd(readers: Sequence[Reader], places: Mapping[int, tuple[Lane, int]], picky: Collection[int]) -> Crowd:
     """Return the crowd of a task's readers. `places`, `picky`: as in Plan."""
     members: dict[_Output, list[int]] = defaultdict(list)
+    others = set(range(len(readers)))
     for number in places.keys() - set(picky):
         if readers[number].takes_all:
             members[places[number][0].output].append(number)
-    numbers = [number for each in members.values() for number in sorted(each)]
-    others = sorted(set(range(len(readers))) - set(numbers))
+            others.remove(number)
+    numbers = list(chain.from_iterable(members.values()))
     return Crowd(
         tuple(members),
         np.cumsum([0, *map(len, members.values())]),
         np.array(numbers, np.int64),
         np.array([readers[number].recipient for number in numbers], np.int64),
-        np.array(others, np.int64),
+        np.array(sorted(others), np.int64),
     )
 
 

@@ -221,15 +221,15 @@ class View:
         is_end = self._find_reach(records.next_offset) >= self._task.fetched.stable_end
         return NOTHING_AHEAD if is_end and not behind else UNKNOWN
 
-    def pass_by(self, records: Records, wanted: Mapping[int, Ints]) -> Mapping[int, Sight]:
+    def pass_by(self, records: Records, wanted: Mapping[int, Ints], common: Sight | None) -> Mapping[int, Sight]:
         """Move on to the end of a slice. Return, by reader number, what the reader has ahead of it
         after the slice, in all partitions; a reader without an entry has no known number.
 
         `wanted`: by reader number, the rows of the slice that match its subjects, before its
-        filter; at least one of each reader in it.
+        filter; at least one of each reader in it. `common`: what `look` has returned for the slice.
         """
         position = self._find_reach(records.next_offset)
-        if (common := self.look(records)) is not None:
+        if common is not None:
             self._position = position
             return dict.fromkeys(wanted, common) if common.is_exact else {}
         fetched, only = self._task.fetched, self._task.only

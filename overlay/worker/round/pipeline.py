@@ -160,7 +160,7 @@ class Pipeline:
         else:
             self._deliveries.add_crowd(task, piece, crowd, screen.piles.deal(selection), ahead, now)
             wanted = {i: selection.of(i) for i in selection.wanting(crowd.others)}
-        sights = view.pass_by(piece.records, wanted) if view is not None else {}
+        sights = view.pass_by(piece.records, wanted, ahead) if view is not None else {}
         sifted = screen.masks.sift(piece, wanted, now)
         for i, tally in sifted.tallies.items():
             gathered.note(task.readers[i].id, tally)

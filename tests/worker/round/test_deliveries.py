@@ -60,6 +60,15 @@ def make_fetched(records: Sequence[Record], base: int) -> Fetched:
     return Fetched(base, buf, batches, np.empty((0, 2), np.int64), end, 0, log_position_after(batches, base))
 
 
+def make_fetches(logs: Iterable[Sequence[Record]]) -> list[Fetched]:
+    """One fetch for each of these parts of a log, the first from offset 0."""
+    fetches, base = [], 0
+    for log in logs:
+        fetches.append(make_fetched([replace(r, offset=base + i, timestamp=NOW - i) for i, r in enumerate(log)], base))
+        base += len(log)
+    return fetches
+
+
 def run(
     readers: Iterable[Reader], fetches: Sequence[Fetched], floors: Mapping[ConsumerId, int] = MappingProxyType({})
 ) -> RoundResult:
@@ -120,11 +129,7 @@ def test_sharing_changes_nothing_for_a_consumer(
             )
         ]
     }  # fmt: skip
-    shared = share_outputs(alone)
-    fetches, base = [], 0
-    for log in logs:
-        fetches.append(make_fetched([replace(r, offset=base + i, timestamp=NOW - i) for i, r in enumerate(log)], base))
-        base += len(log)
+    shared, fetches = share_outputs(alone), make_fetches(logs)
     mine, ours = run(alone.values(), fetches), run(shared.values(), fetches)
     assert read_deliveries(ours) == read_deliveries(mine)
     assert ours.counts == mine.counts and ours.sequences == mine.sequences and ours.results == mine.results
@@ -150,12 +155,8 @@ def test_a_crowd_is_given_what_each_of_its_readers_would_be_given_alone(
         ]
     }
     readers = list((share_outputs(each) if shares else each).values())
-    fetches, base = [], 0
-    for log in logs:
-        fetched = make_fetched([replace(r, offset=base + i, timestamp=NOW - i) for i, r in enumerate(log)], base)
-        # behind the end of the log no num_pending is known, at its end it is
-        fetches.append(replace(fetched, stable_end=NO_STOP if is_behind else fetched.next_offset))
-        base += len(log)
+    # before the end of the log no num_pending is known, at its end it is
+    fetches = [replace(each, stable_end=NO_STOP if is_behind else each.next_offset) for each in make_fetches(logs)]
     together, apart = run(readers, fetches), run(readers, fetches, {("S", "c0"): 0})
     assert read_deliveries(together) == read_deliveries(apart)
     assert together.counts == apart.counts and together.sequences == apart.sequences
