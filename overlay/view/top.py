@@ -124,8 +124,8 @@ def split_keys(text: str) -> list[str]:
 
 
 def press(choice: Choice, key: str, page: int) -> Choice | None:
-    """Return what is chosen after a key was pressed, None for the end. `key`: as the terminal sends it, "" if it is gone.
-    `page`: consumers on a screen.
+    """Return what is chosen after a key was pressed; None if the key ends the program. `key`: as the
+    terminal sends it, "" if the terminal is gone. `page`: how many consumers a screen has.
     """
     if key in ("", "q", "\x03", "\x1b"):
         return None
@@ -162,7 +162,9 @@ def count_rows(found: Mapping[str, Any], height: int) -> int:
 
 
 def rank(consumers: Sequence[Row], order: Order) -> list[Row]:
-    """Return consumers with those first that want to be looked at by this order; equal ones by name."""
+    """Return the consumers in an order, equal ones by name: for a number the largest first, for STATE
+    the worst state first, for NAME by stream and name.
+    """
     by_name = sorted(consumers, key=lambda row: (row["stream"], row["name"]))
     if order is Order.NAME:
         return by_name
@@ -219,7 +221,9 @@ _WORKER_CELLS = ((24, False), (8, False), (14, False), (9, True), (10, True), (1
 
 
 def fit(width: int) -> tuple[Column, ...]:
-    """Return the columns that fit: names first, and as many of the others as leave them room."""
+    """Return the columns for a terminal of `width` cells: the names, and from the left as many of the
+    others as leave the names _LEAST cells. The width of the first column is what the others leave.
+    """
     columns: tuple[Column, ...] = COLUMNS
     while len(columns) > 1 and width - sum(column.width + 2 for column in columns[1:]) < _LEAST:
         columns = columns[:-1]
