@@ -84,7 +84,7 @@ def find_plan(loaded: Loaded, control: Control, *, prune: bool) -> tuple[list[St
 
 
 def read_held(info: ConsumerInfo) -> Held:
-    """Return a consumer as the service has it."""
+    """Return a consumer as the service has it, in the form that a change plan is made from."""
     from overlay.control.change_plan import Held
     from overlay.control.records import Origin
 

@@ -96,7 +96,10 @@ class BatchTasks:
         return passing.sum_ahead(behind), find_behind(self.left, sources, whole)
 
     def keep(self, left: Ints) -> BatchTasks:
-        """Return the same with what a first attempt at the batch has left ahead, where the index does not tell now."""
+        """Return a copy whose `behind` and `left` are taken from the argument where they are UNKNOWN.
+        `left`: how many records a first attempt at this batch has left ahead, int64 [consumers],
+        UNKNOWN if that is not known.
+        """
         behind: Ints = np.where(self.behind < 0, left, self.behind)
         return replace(self, behind=behind, left=np.where(self.left < 0, left, self.left))
 
