@@ -229,8 +229,9 @@ def _add_up(parts: Iterable[PartPlan], answer: Answer) -> Share:
 
 
 def _list_rules(conditions: Conditions, parts: Iterable[PartPlan]) -> tuple[Rule, ...]:
-    """Return each probe that was evaluated for some chunk, with its effect over all partitions, in
-    the order of the conditions. FOREIGN_RULE comes first, if it refused any.
+    """Return each probe that was evaluated for some chunk, with its effect over all partitions, in the
+    order of the conditions. FOREIGN_RULE, by which chunks without records of the stream are refused,
+    comes first if it refused any.
     """
     parts = list(parts)
     foreign = sum(int(np.count_nonzero(part.chunks.current & (part.chunks.addressed == 0))) for part in parts)

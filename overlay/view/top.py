@@ -107,7 +107,9 @@ _WORST = ("not served", "silent", "stalled", "stopped", "starting", "catching up
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a user has chosen: the order, and the first consumer that is shown."""
+    """What a user has chosen: the order of the consumers, and which of them in this order is shown
+    first (`first`, from 0).
+    """
 
     order: Order = Order.RATE
     first: int = 0
@@ -155,7 +157,7 @@ def draw(found: Mapping[str, Any], choice: Choice, width: int, height: int, pref
 
 
 def count_rows(found: Mapping[str, Any], height: int) -> int:
-    """Return how many consumers fit on a screen of this height."""
+    """Return how many consumers fit on a screen of `height` lines, below what else it shows; at least 1."""
     findings, workers = len(found["findings"]), len(found["workers"])
     above = 3 + min(findings, MOST_FINDINGS + 1) + min(workers, MOST_WORKERS + 1)
     return max(1, height - above - 2)

@@ -85,7 +85,9 @@ class BlockFilter:
         self._number = 0
 
     def begin(self, at: int) -> None:
-        """Go on with the task's range of this number."""
+        """Go on with range `at` of the task, and count the gaps of the ranges before it as passed. The
+        numbers rise from call to call.
+        """
         for passed in self._passed:
             passed.begin(at)
 

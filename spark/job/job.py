@@ -268,7 +268,7 @@ class Job:
         return counted
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:
-        """Return the blocks of a batch."""
+        """Return the blocks and tallies of a batch, as a frame whose scan tasks run when it is used."""
         shared = self.spark.sparkContext.broadcast((scan, tasks))
         ids = self.spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return ids.mapInArrow(partial(_run_scans, shared=shared), blocks.DDL)
@@ -308,8 +308,9 @@ class Job:
 
 
 def find_only(last: BatchPlan | None, ends: Ends) -> Only | None:
-    """Return the partition that the stream had alone before this batch, and up to where it was read; None if it had
-    several, or still has one."""
+    """Return the partition that the stream had alone before this batch, and up to where it was read.
+    None for a new job, if the stream had several partitions before, and if it still has one.
+    """
     if last is None or len(last.ends) != 1 or len(ends) == 1:
         return None
     ((source, (_, stop)),) = last.ends.items()

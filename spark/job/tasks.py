@@ -185,8 +185,10 @@ def _count_gaps(
     plans: Sequence[ConsumerPlan],
     log_ends: Mapping[TopicPartition, int],
 ) -> _Counts:
-    """Return how many records each consumer of a group has in each gap, and in sum. `plans`: of the group's consumers.
-    Without gaps `whole` is UNKNOWN: nothing has to be asked of the index."""
+    """Return how many records each consumer of a group has in each gap, and the sums over gaps that
+    _Counts names. `plans`: of the group's consumers. Without gaps `whole` is UNKNOWN: nothing has to
+    be asked of the index.
+    """
     if not gaps:
         none, every = np.zeros(len(plans), np.int64), np.full(len(plans), UNKNOWN, np.int64)
         return _Counts(np.zeros((len(plans), 0), np.int64), every, none, none)
