@@ -52,7 +52,9 @@ def find_reference_fault(value: str) -> str:
 
 
 def is_reference(value: str) -> bool:
-    """Return whether a value is a reference, instead of the secret itself."""
+    """Return whether a value begins like a reference, with `env:` or `file:`, and so is not the secret
+    itself. A Secret never is a reference.
+    """
     return not isinstance(value, Secret) and value.startswith((ENVIRONMENT, FILE))
 
 

@@ -32,7 +32,7 @@ _NAMED = (FieldKind.HEADER, FieldKind.VALUE)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a record. `name` is the header's name or the dotted path in the JSON value;
+    """One field of a record. `name` is the header's name, or the dotted path of a field of the value;
     empty for the other kinds.
     """
 
@@ -41,7 +41,7 @@ class Field:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Return the keys of a VALUE field from the root of the JSON value: `a.b` is ("a", "b")."""
+        """Return the names in the dotted path of a VALUE field, from the root of the value: `a.b` is ("a", "b")."""
         return tuple(self.name.split("."))
 
     def __str__(self) -> str:

@@ -91,7 +91,7 @@ def _is_of_kind(name: str, value: object) -> bool:
 
 
 class _Late:
-    """What is still to be done before the first log; None if nothing is."""
+    """A holder of what is still to be done before the first log: `set_up`, None if nothing is."""
 
     set_up: Callable[[], None] | None = None
 

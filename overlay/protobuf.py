@@ -197,7 +197,7 @@ def find_readings(field: Field) -> tuple[str, ...]:
 
 
 def is_time(field: Field) -> bool:
-    """Return whether a field is a time that is read as one value."""
+    """Return whether a field is a message of type google.protobuf.Timestamp, which is read as one time."""
     return field.kind is Kind.MESSAGE and field.message is not None and field.message.name == TIMESTAMP
 
 

@@ -46,10 +46,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """The record batches whose last offset is in a range, in order, one entry per batch.
+    """Record batches of a partition, in order, as arrays with one item per batch.
 
-    `records` (int64): the committed ones; 0 for control batches, aborted batches and those that
-    cannot be read, which have `broken` set. `bytes` (int64): the size of any batch in the log.
+    `records` (int64): the committed ones; 0 for control batches, aborted batches and those that cannot
+    be read. `broken`: whether the batch cannot be read. `bytes` (int64): the size of any batch in the
+    log.
     """
 
     last_offset: Ints
@@ -104,11 +105,11 @@ def join_batches(parts: Sequence[Batches]) -> Batches:
 
 
 def find_ends(batches: Batches, index: IndexConfig) -> list[int]:
-    """Return the offset after each complete chunk, ascending. `batches`: from the beginning of a
-    chunk on.
+    """Return the offset after each complete chunk, ascending. `batches`: all of them from the beginning
+    of a chunk on.
 
-    A chunk ends after the batch that fills it, or after a broken batch. Batches after the last end
-    do not fill a chunk.
+    A chunk ends after the batch that fills it by `index.chunk_records` or `index.chunk_bytes`, or after
+    a broken batch. Batches after the last end do not fill a chunk.
     """
     ends: list[int] = []
     first = 0

@@ -134,8 +134,8 @@ Fitted = tuple[Compare, int | float] | bool
 
 
 def _fit_long(operator: Compare, constant: int | float) -> Fitted:
-    """Return an equivalent operator and a long for a column of longs, or the answer if it is the
-    same for all longs.
+    """Return an operator and a long, with which a column of longs compares as with `operator` and
+    `constant`; or the answer, if it is the same for all longs.
     """
     low = math.floor(constant)
     if low != constant:
@@ -148,8 +148,8 @@ def _fit_long(operator: Compare, constant: int | float) -> Fitted:
 
 
 def _fit_double(operator: Compare, constant: int | float) -> Fitted:
-    """Return an equivalent operator and a double for a column of finite doubles, or the answer if
-    it is always the same.
+    """Return an operator and a double, with which a column of finite doubles compares as with
+    `operator` and `constant`; or the answer, if it is the same for all of them.
     """
     try:
         near = float(constant)

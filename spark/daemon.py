@@ -45,9 +45,8 @@ _RECORD = b'\x24\x00\x00\x00\x02k\x0e{"v":1}\x02\x02h\x02x'
 
 
 def load_kernels() -> int:
-    """Run on one record what a task runs on many, for the two common kinds of batches.
-
-    Return how many rows passed.
+    """Run on one record what a task runs on many: once in an uncompressed batch, once in one of LZ4.
+    Return how many rows passed in both together.
     """
     ask = read_options(_QUESTION)
     form = SparkForm(make_schema(ask.request.stream, None), ask.request.stream, "W")

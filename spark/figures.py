@@ -52,8 +52,10 @@ class Figures(StreamingQueryListener):
             thread.join()
 
     def note(self, plan: BatchPlan) -> None:
-        """Count the deliveries, dead letters and lost offsets that a batch has for each of its consumers. Called when the
-        batch has ended."""
+        """Count the deliveries, dead letters and lost offsets that a batch has for each of its
+        consumers, and note how far each stands behind the batch's end. Call it when the batch has
+        ended.
+        """
         for name, each in plan.consumers.items():
             self.metrics.records_delivered.labels(self._stream, name).inc(each.last - each.before)
             self.metrics.dead_letters.labels(self._stream, name).inc(each.letters)
@@ -66,7 +68,9 @@ class Figures(StreamingQueryListener):
         """Do nothing: the code that starts the query sets `query`."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Count a finished batch of the query."""
+        """Note the duration of a finished batch, how many offsets it has read, and the lag of each
+        consumer. Other queries than `query` are ignored.
+        """
         progress = event.progress
         if str(progress.runId) != self.query:
             return

@@ -151,9 +151,8 @@ async def _run_waves(
     """Yield the results of `work` for the items, wave by wave, in order; the items of a wave are Spark
     tasks that run at the same time.
 
-    A wave that fails raises after those before it were yielded.
-
-    If it is closed early, at most AHEAD waves still run to their end.
+    A wave that fails raises after those before it were yielded. If the generator is closed early, at
+    most AHEAD waves still run to their end.
     """
     size = WAVE * spark.sparkContext.defaultParallelism
     under_way: deque[asyncio.Task[list[ResultT]]] = deque()
@@ -256,12 +255,13 @@ async def find_resumes(
     compacted: Collection[str],
     bound: Collection[str],
 ) -> dict[TopicPartition, LogPosition]:
-    """Return where indexing continues by partition. Remove from `index`, in memory, the chunks that are not of the present log.
+    """Return where indexing continues by partition. Remove from `index`, in memory, the chunks that are
+    not of the present log.
 
-    `bounds`: log start and end. `compacted`: names of topics with compaction. `bound`: names of topics whose
-    ids the shard's state has. Of others the log may be a new one, and of a compacted log only ends and
-    epochs of batches could be compared: its chunks are made anew. The client has to know the topics.
-    Raises SourceUnavailable.
+    `bounds`: log start and end. `compacted`: names of topics with compaction. `bound`: names of topics
+    whose ids the shard's state has. All chunks of a compacted topic that is not in `bound` are removed:
+    its log may be a new one, and in a compacted log only ends and epochs of batches could be compared.
+    The client has to know the topics. Raises SourceUnavailable.
     """
     resumes = {}
     for source, (first, stop) in bounds.items():

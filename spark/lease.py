@@ -94,7 +94,7 @@ class Lease:
             raise NotOwner(f"{self._who} is run by another pipeline{self._find_others()}. Stop that one first")
 
     def check(self) -> None:
-        """Raise NotOwner if the lease is lost."""
+        """Raise NotOwner if the lease is not held: because it was lost, or because `take` was not called yet."""
         if not self._held.is_set():
             raise NotOwner(
                 f"{self._who}: this pipeline was cut off from Kafka, and another one may run it now. Start it again"

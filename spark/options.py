@@ -53,9 +53,11 @@ IDS = "topic ids"
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """Where a reading begins or ends, by at most one of the first three fields; none of them is set
-    if no option says it. `everywhere`: EARLIEST or LATEST, for all partitions. `ids`: Kafka's ids
-    of the topics when `offsets` were written, by topic, as far as is known.
+    """Where a reading begins or ends. At most one of the following is set; the others are None.
+    `sequence`: of the stream. `offsets`: an offset by partition. `everywhere`: EARLIEST or LATEST,
+    for all partitions.
+
+    `ids`: Kafka's ids of the topics when `offsets` were written, by topic, as far as is known.
     """
 
     sequence: int | None = None
@@ -151,7 +153,10 @@ def read_options(options: Mapping[str, str]) -> Ask:
 
 
 class _Given:
-    """Options by their proper names, whatever case was used. `kafka`: the librdkafka properties."""
+    """The options of a reading. `text`: values by the options' proper names, whatever case was used.
+    `kafka`: the librdkafka properties. Raises BadQuestion for an unknown option, and for one that is
+    given twice.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         known = {name.lower(): name for name in _NAMES} | _ALIASES
@@ -303,7 +308,8 @@ def _make_question(given: _Given, stream: StreamConfig, loaded: Loaded | None) -
 
 
 def _read_values(given: _Given) -> Sequence[str]:
-    """Return the filter values: the parts between commas, or a JSON list of texts, which may also be
+    """Return the filter values of the option `values`: its parts between commas, without empty ones. If
+    it begins with `[`, they are the texts of a JSON list instead, at least one; such a text may be
     empty or have commas. Raises BadQuestion.
     """
     if not given.text["values"].lstrip().startswith("["):

@@ -47,7 +47,9 @@ class Output:
 
     @property
     def group(self) -> str:
-        """The reader group whose committed offsets the service reads (interest)."""
+        """The reader group of the output topic. By the offsets that it commits, the service knows
+        whether there is a reader.
+        """
         return self.consumer.deliver_group or self.name
 
     @property

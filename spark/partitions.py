@@ -26,7 +26,7 @@ LEAST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some offsets of a range, read by one task."""
+    """The offsets start <= offset < stop of an offset range, which one task reads."""
 
     offset_range: OffsetRange
     start: int

@@ -148,10 +148,11 @@ class _Draft:
         return True
 
     def _take_time(self, filter: Filter) -> bool:
-        """Narrow since and until by a predicate on `timestamp`. Return whether Spark need not test
-        it again; False if nothing was changed.
+        """Narrow since and until by a predicate on `timestamp`. Return whether Spark need not test it
+        again; False if the overlay cannot use it, and then nothing is changed.
 
-        Records have whole milliseconds, so a bound between two of them becomes the later one.
+        Records have whole milliseconds, so a bound between two of them becomes the later one, and no
+        record can pass a test for equality with such a time.
         """
         since = until = None
         match filter:

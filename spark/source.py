@@ -78,11 +78,10 @@ def read_stream_consumer(
     `startingOffsets`.
 
     A delivery of a sequence that was seen before is left out, unless `redeliveries` is set. A query
-    that sends naks has to set it. `remember`: how many stream sequences are remembered for this;
-    the state has an eighth of that in bytes. A consumer without repetitions (ack_policy none,
-    exactly once) needs no such state. `commit`: after each batch, commit its end for the consumer's
-    reader group, by which the service knows that there is a reader (interest). Raises as
-    `read_consumer` does, and NotForStreams.
+    that sends naks has to set it. `remember`: how many stream sequences are remembered for this; the
+    state has an eighth of that in bytes. A consumer without repetitions (ack_policy none, exactly once)
+    needs no such state. `commit`: after each batch, commit its end for the consumer's reader group, by
+    which the service knows that there is a reader. Raises as `read_consumer` does, and NotForStreams.
     """
     check_options(options)
     output = find_output(config, name, stream)

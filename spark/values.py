@@ -15,7 +15,7 @@ _LONG_MAX = (1 << 63) - 1
 
 
 class ValueKind(enum.Enum):
-    """The kinds of values."""
+    """The kinds of values that a node of a filter can have. Times are LONG, strings and bytes are TEXT."""
 
     LONG = enum.auto()
     DOUBLE = enum.auto()

@@ -74,7 +74,9 @@ def read_sound(folder: Path) -> Loaded:
 
 
 def find_plan(loaded: Loaded, control: Control, *, prune: bool) -> tuple[list[Step], list[str]]:
-    """Return the plan, and notes about streams that the service has otherwise than the folder. Raises Refused, NoAnswer."""
+    """Return the plan, and notes about streams of the folder that have other topics or subjects in the
+    service. Raises Refused, NoAnswer.
+    """
     from overlay.control.change_plan import make_plan
 
     streams = {found["config"]["name"]: found["config"] for found in control.streams()}
@@ -84,7 +86,7 @@ def find_plan(loaded: Loaded, control: Control, *, prune: bool) -> tuple[list[St
 
 
 def read_held(info: ConsumerInfo) -> Held:
-    """Return a consumer as the service has it."""
+    """Return a consumer as the service has it, in the form that a change plan is made from."""
     from overlay.control.change_plan import Held
     from overlay.control.records import Origin
 
@@ -92,8 +94,8 @@ def read_held(info: ConsumerInfo) -> Held:
 
 
 def compare_streams(loaded: Loaded, streams: dict[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each stream that the service reads otherwise than the folder says. `streams`: the configs that
-    the service tells, by name.
+    """Yield a sentence for each stream of the folder that the service has as well, but with other
+    topics or subjects. `streams`: the configs that the service tells, by name.
     """
     for name, stream in loaded.streams.items():
         found = streams.get(name)

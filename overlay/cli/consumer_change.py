@@ -220,10 +220,11 @@ def read_file(file: IO[bytes]) -> dict[str, Any]:
 
 
 def read_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return FIELD=VALUE settings as fields. Raises click.BadParameter for one without a field or
-    `=`, and ConfigError for a VALUE that is not YAML.
+    """Return FIELD=VALUE settings as fields. Raises click.BadParameter for one without a field or `=`,
+    and ConfigError for a VALUE that is not YAML.
 
-    A dot in FIELD names a field of a nested mapping. VALUE is parsed as in a YAML file.
+    A dot in FIELD names a field of a nested mapping; what follows `output.config.` is one name, dots
+    included. VALUE is parsed as in a YAML file.
     """
     from overlay.config.document import parse_document
 

@@ -145,7 +145,7 @@ def examine_machine(loaded: Loaded) -> Iterator[Diagnosis]:
 
 
 def find_kernels() -> KernelFacts:
-    """Return where this installation keeps compiled kernels."""
+    """Return where this installation keeps compiled kernels, or in `failure` why it has no place for them."""
     from overlay.inspect.health.machine import KernelFacts
 
     from . import run
@@ -158,7 +158,7 @@ def find_kernels() -> KernelFacts:
 
 
 def find_java() -> JavaFacts:
-    """Return the Java of this machine."""
+    """Return the Java that this machine has for the broker and Spark, or in `failure` why there is none."""
     from overlay.inspect.health.machine import JavaFacts
     from overlay.local import java
 

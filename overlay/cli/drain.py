@@ -58,7 +58,9 @@ def drain(worker: str, undo: bool, folder: Path, as_json: bool) -> None:
 
 
 def describe_moves(moves: Mapping[int, str]) -> list[dict[str, object]]:
-    """Return who has each shard now, as JSON."""
+    """Return moved shards as a list of JSON objects, sorted. `moves`: the worker that has each of these
+    shards now, by the shard's number.
+    """
     return [{"shard": number, "worker": owner} for number, owner in sorted(moves.items())]
 
 
@@ -71,8 +73,9 @@ async def look(loaded: Loaded) -> Picture:
 
 
 async def await_settled(loaded: Loaded, worker: str, *, undo: bool) -> Picture:
-    """Wait until statuses say that the worker has no shards and others serve them, or with `undo` that it has its part
-    again, and return them. Raises OverlayError after SETTLED_S, SourceUnavailable.
+    """Wait until the statuses of the workers say that the worker has no shards and others serve them,
+    or with `undo` that it has its part again. Return the picture of that moment. Raises OverlayError
+    after SETTLED_S, SourceUnavailable.
     """
     from overlay.fleet.drain import is_settled
     from overlay.fleet.read import open_reader

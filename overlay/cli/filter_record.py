@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def is_line(text: str) -> bool:
-    """Return whether a text is a line of `overlay read --format json`, and no message by itself."""
+    """Return whether a text is a line of `overlay read --format json`: a JSON object with all of
+    MEMBERS, which a message for a filter does not have.
+    """
     from overlay.view.one_record import MEMBERS
 
     with contextlib.suppress(ValueError):
@@ -64,9 +66,12 @@ def find_record(
 def choose_stream(
     loaded: Loaded | None, topic: str, name: str | None, declared: tuple[str, ...], folder: Path
 ) -> StreamConfig:
-    """Return the stream that reads a record of a topic: the one of this name, the only one that has
-    the topic, or one for the topic alone. `declared`: texts of --property, for the last one only.
-    Raises OverlayError and click.UsageError.
+    """Return the stream that reads a record of a topic: the one of this name, the only one that has the
+    topic, or one for the topic alone. With `declared`, the texts of --property, it is always one for
+    the topic alone.
+
+    Raises click.UsageError for --property with a name or of a wrong form, and OverlayError if the named
+    stream is unknown or does not have the topic, or if several streams have it.
     """
     from overlay.client.read.topic import describe_topic
 

@@ -95,8 +95,10 @@ def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
 
 
 def parse_settings(settings: Iterable[str], example: str) -> dict[str, str]:
-    """Return the values of NAME=VALUE by name; references to secrets stay references. `example`: one for messages.
-    Raises click.UsageError."""
+    """Return the values of NAME=VALUE by name. References stay references for settings that can have
+    them; elsewhere `env:NAME` becomes the variable's value. `example`: a setting for messages.
+    Raises click.UsageError, also for a secret that is not a reference.
+    """
     given: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -107,8 +109,12 @@ def parse_settings(settings: Iterable[str], example: str) -> dict[str, str]:
 
 
 def _read_value(name: str, value: str) -> str:
-    """Return the value of a setting. `env:NAME` is that of an environment variable, but where a reference may stay.
-    Raises click.UsageError if the variable is not set, and for a secret, which would be in the list of processes."""
+    """Return the value of a setting. In settings that can have references (REFERABLE) it is returned as
+    it is; in others `env:NAME` becomes the value of that environment variable.
+
+    Raises click.UsageError if the variable is not set, and for a secret that is not a reference: it
+    would be in the list of processes.
+    """
     from overlay.credentials import ENVIRONMENT, REFERABLE, SECRETS, is_reference
 
     if name in SECRETS and not is_reference(value):

@@ -64,8 +64,9 @@ def report_kafka(loaded: Loaded, as_json: bool, role: str = "") -> tuple[dict[st
 
 
 def list_commands(findings: Sequence[Finding], loaded: Loaded) -> dict[str, list[str]]:
-    """Return the commands that grant what is `missing`, and those for what is `unknown`, since Kafka
-    could not be asked."""
+    """Return shell commands that grant rights: under `grant_missing` those that Kafka says are missing,
+    under `grant_unknown` those about which it could not be asked.
+    """
     from overlay.credentials import resolve
     from overlay.inspect.principals import write_commands
 

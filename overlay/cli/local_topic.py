@@ -197,8 +197,9 @@ def read_all(sources: Iterable[str], reader: LineReader) -> Iterator[tuple[FileP
 
 
 def find_kafka(bootstrap: str, settings: tuple[str, ...], folder: Path | None, home: Path | None) -> dict[str, str]:
-    """Return the Kafka settings: those of a config folder, those of --bootstrap and -X, or the
-    address of the embedded broker. Raises BrokerError if that does not run, ConfigError and
+    """Return the Kafka settings: those of a config folder, in which --bootstrap and -X replace what
+    they name; without a folder those of --bootstrap and -X; and in place of a missing --bootstrap
+    the address of the embedded broker. Raises BrokerError if that does not run, ConfigError and
     click.UsageError.
     """
     from .init import read_settings

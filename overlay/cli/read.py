@@ -270,7 +270,9 @@ def parse_property(text: str) -> tuple[str, dict[str, str]]:
 
 @contextlib.contextmanager
 def show_gauge(progress: Progress, counting: bool) -> Iterator[None]:
-    """Show a progress bar if stderr is a terminal and the records do not go to one."""
+    """Show a progress bar during the block if stderr is a terminal and the records do not go to one.
+    `counting`: no records are printed, only their number at the end.
+    """
     if sys.stderr is None or not sys.stderr.isatty() or (sys.stdout.isatty() and not counting):
         yield
         return

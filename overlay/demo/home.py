@@ -68,12 +68,12 @@ class DemoHome:
 
     @property
     def life_lock(self) -> Path:
-        """Held by the service for as long as it lives."""
+        """The file that the service keeps locked for as long as it lives."""
         return self.root / "service.lock"
 
     @property
     def play_lock(self) -> Path:
-        """Held by the `overlay demo` process."""
+        """The file that the `overlay demo` process keeps locked."""
         return self.root / "demo.lock"
 
 

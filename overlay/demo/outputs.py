@@ -22,10 +22,10 @@ A token is `...<deliveries>.<stream_seq>.<consumer_seq>.<time>.<num_pending>`.
 
 
 def read_output(bootstrap: str, topic: str) -> Content:
-    """Read all committed records of a topic of one partition, from its start to its present end.
-    Return how many each subject has, and their stream sequences in topic order.
+    """Read all committed records of a topic of one partition, from its start to its present end. Return
+    how many records each subject has, and the records' stream sequences in topic order.
 
-    Raises DemoError if they cannot be read or are no deliveries of the overlay.
+    Raises DemoError if the records cannot be read, or are no deliveries of the overlay.
     """
     settings = {"isolation.level": "read_committed", "enable.partition.eof": True, "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"demo-{uuid.uuid4().hex}", **settings})

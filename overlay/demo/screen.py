@@ -36,7 +36,9 @@ class Screen:
 
     @contextmanager
     def show_publishing(self, total: int) -> Iterator[Callable[[int], None]]:
-        """Yield a function to call with the number of records published so far."""
+        """Show during the block how many of `total` records are published. Yields a function that the
+        caller calls with the number so far.
+        """
         title = "publishing flights"
         if not self.console.is_terminal:
             yield _Steps(self, title, total).step
@@ -48,7 +50,9 @@ class Screen:
 
     @contextmanager
     def show_scan(self, total: int) -> Iterator[Callable[[Look], None]]:
-        """Yield a function to call with every look at the service."""
+        """Show during the block how far the service is with `total` records. Yields a function that the
+        caller calls with each Look at the service.
+        """
         scan = _Scan(total)
         if not self.console.is_terminal:
             yield _Lines(self, scan).step
@@ -94,7 +98,7 @@ class _Scan:
 
     @property
     def phase(self) -> str:
-        """The current phase, in words for the user."""
+        """What the service is doing at the last look, in words for the user. Call `note` first."""
         look = self.looks[-1]
         waited = look.at - self.began
         if not look.is_serving:

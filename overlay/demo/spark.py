@@ -15,7 +15,9 @@ DEADLINE_S = 180.0
 
 
 def show_spark(screen: Screen, home: DemoHome) -> None:
-    """Have Spark read an output topic, and print what it says. Raises DemoError with the end of Spark's log."""
+    """Have Spark read an output topic, and print what it says. Raises DemoError with the end of Spark's
+    log if Spark fails or takes longer than DEADLINE_S.
+    """
     screen.say()
     screen.say(f"starting Spark, which reads the output topic of {CONSUMER} ... (left out with --no-spark)")
     command = [sys.executable, "-m", "spark.demo", "--config", str(home.config), "--consumer", CONSUMER]

@@ -171,8 +171,8 @@ def _show_time(ms: int | None) -> str:
 
 
 def print_strips(console: Console, strips: Sequence[Strip]) -> None:
-    """Print a line for each of the first MOST_STRIPS strips, a legend, and how many more there are.
-    Strips without cells are left out; if all are, print nothing.
+    """Print a line for each of the first MOST_STRIPS strips that has cells, a legend, and how many
+    partitions come after those. Print nothing if none of the first MOST_STRIPS has cells.
     """
     shown = [strip for strip in strips[:MOST_STRIPS] if strip.cells.size]
     if not shown:

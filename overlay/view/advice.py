@@ -38,8 +38,9 @@ class Missing:
     declare: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, stream: StreamConfig) -> list[str]:
-        """Return YAML lines for the stream's file. Both lists have the existing entries as well, so
-        that the lines can replace them.
+        """Return YAML lines for the stream's file: `properties` with those of `declare`, if there are
+        any, and `index` with each list that gets new entries. Such a list begins with its present
+        entries, so that the line can replace the old one; a list without new entries is left out.
         """
         index = stream.index
         lines = [f"  {name}: {type}" for name, type in self.declare.items()]
@@ -66,10 +67,11 @@ def can_refuse(probe: Probe) -> bool:
 
 
 def find_missing(stream: StreamConfig, filter: Filter, now: int) -> Missing:
-    """Return the properties that the stream's file should list in its index, so that headers tell
-    more about this filter. NOTHING if no header could refuse a chunk even then.
+    """Return the properties that the stream's file should list in its index, so that headers tell more
+    about this filter. An empty one (NOTHING) if the index lists all that helps already, or if no
+    header could refuse a chunk even then.
 
-    The filter is compiled for the stream. `now`: ms since 1970.
+    `filter`: compiled for the stream. `now`: ms since 1970.
     """
     before = set(leaves(derive_filter(stream, filter, now)))
     wishes = _list_wishes(stream, filter)
@@ -85,10 +87,9 @@ def find_missing(stream: StreamConfig, filter: Filter, now: int) -> Missing:
 
 
 def _is_worth_a_zone(leaf: Probe, is_null: bool) -> TypeGuard[Within | NullIn | ValueIn]:
-    """Return whether a probe justifies a zone.
-
-    Every comparison also tests that a value exists, which refuses next to nothing. Such a probe
-    counts only if the filter asks for NULL itself (`is_null`).
+    """Return whether a probe justifies a zone for its property. A range (Within) does, unless it admits
+    every value. A test for NULL or for a value (NullIn, ValueIn) does only if the filter has an IS
+    NULL itself (`is_null`): every comparison comes with such a test, which refuses next to nothing.
     """
     if isinstance(leaf, Within):
         return leaf.negated or not leaf.possible.is_full
@@ -110,9 +111,9 @@ def _declare(name: str, type: str) -> Property:
 
 
 def _list_wishes(stream: StreamConfig, filter: Filter) -> Missing:
-    """Return every property that the filter compares and that the index does not list yet, with the
-    list it belongs to. Left out is what headers know without a list, such as the time and the
-    subject.
+    """Return the properties that the filter compares by value and that have no terms, and those that it
+    compares otherwise, whose type can have a zone, and that have none. Left out is what headers know
+    without a list, such as the time and the subject.
     """
     names = {place_property(name): name for name in stream.properties}
     columns = [column for column in filter.columns if isinstance(column, Column)]
@@ -137,7 +138,10 @@ def _list_wishes(stream: StreamConfig, filter: Filter) -> Missing:
 
 
 def _find_uses(node: Node) -> Iterator[tuple[Column, bool]]:
-    """Yield each column, and whether it is compared by value (True) or by range (False)."""
+    """Yield a column for each condition that uses it: with True if the condition compares by value (`=`
+    or IN), with False for any other (ranges, `<>`, NOT IN, LIKE, IS NULL). A boolean column is also
+    yielded with True wherever it stands.
+    """
     conditions = (each for each in walk(node) if isinstance(each, Comparison | In | Like | Affix | IsNull))
     for each in conditions:
         match each:

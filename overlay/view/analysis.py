@@ -39,8 +39,8 @@ class Observed:
 
 
 class Matches:
-    """The records that passed, counted by chunk and painted on one strip for each partition.
-    `parts`: the plan of the read. `width`: most cells of a strip.
+    """The records that a read has found: their number (`matched`), which chunks hold any, and a strip
+    for each partition (`canvases`). `parts`: the plan of the read. `width`: most cells of a strip.
     """
 
     def __init__(self, parts: Sequence[PartPlan], width: int) -> None:
@@ -50,8 +50,8 @@ class Matches:
         self.matched = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count and paint the records of a batch that has COLUMNS. Records of a partition that is
-        not in the plan only count in `matched`.
+        """Count and paint the records of a batch that has COLUMNS. A record of a partition that is not
+        in the plan is only counted in `matched`.
         """
         self.matched += batch.num_rows
         for source, offsets in _split(batch):
@@ -65,8 +65,8 @@ class Matches:
             self.canvases[source].paint(MATCHED, offsets, offsets + 1)
 
     def count_in_vain(self) -> int:
-        """Return the number of chunks whose headers said MAYBE and in which no record passed, of
-        the batches added so far.
+        """Return the number of chunks whose headers said MAYBE and of which no record was in the
+        batches added so far.
         """
         levels = ((part.answers.levels == Answer.MAYBE, self._found[source]) for source, part in self._parts.items())
         return sum(int(np.count_nonzero(maybe & ~found)) for maybe, found in levels)

@@ -36,8 +36,9 @@ def print_plan(console: Console, plan: Sequence[Step]) -> None:
 
 
 def list_lines(step: Step) -> Iterator[str]:
-    """Yield the lines of one consumer: a mark with its name and the reason, if any, and a line for
-    each field that is set or changed. Yield nothing for a consumer that stays as it is.
+    """Yield the lines of one consumer: its mark, its name and the reason, if any (for a removal, what
+    is removed with it), then a line for each field that is set or changed. Yield nothing for a
+    consumer that stays as it is.
     """
     if step.verb is Verb.KEEP:
         return
@@ -51,7 +52,7 @@ def list_lines(step: Step) -> Iterator[str]:
 
 
 def show_change(change: FieldChange, *, is_new: bool) -> str:
-    """Return `new`, or `old -> new` of a consumer that is there."""
+    """Return the new value of a field if the consumer is new, else `old -> new`. The values are as in `show_value`."""
     return show_value(change.new) if is_new else f"{show_value(change.old)} -> {show_value(change.new)}"
 
 
@@ -67,7 +68,9 @@ def show_value(value: object) -> str:
 
 
 def summarise(plan: Sequence[Step]) -> str:
-    """Return the numbers of a plan: `1 to add, 2 to change, 0 to remove, 17 unchanged`."""
+    """Return the numbers of a plan: `1 to add, 2 to change, 0 to remove, 17 unchanged`, followed by
+    those that are left alone or refused if there are any.
+    """
     told = Counter(step.verb for step in plan)
     always = (Verb.ADD, Verb.CHANGE, Verb.REMOVE, Verb.KEEP)
     return ", ".join(f"{told[verb]} {words}" for verb, words in _COUNTS if verb in always or told[verb])

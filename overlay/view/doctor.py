@@ -14,7 +14,7 @@ _WIDTH = max(len(severity.value) for severity in Severity) + 2
 
 
 def print_diagnoses(console: Console, found: Sequence[Diagnosis]) -> None:
-    """Print diagnoses that are sorted, and a line with their numbers."""
+    """Print diagnoses in the order in which they are given, and a line with their numbers."""
     for each in found:
         word, *rest = list_lines(each)
         line = Text(each.severity.value.ljust(_WIDTH), style=_STYLES[each.severity])
@@ -25,7 +25,9 @@ def print_diagnoses(console: Console, found: Sequence[Diagnosis]) -> None:
 
 
 def list_lines(each: Diagnosis) -> Iterator[str]:
-    """Yield what happened, and if there is something to do, that."""
+    """Yield a line with what was looked at and what was found, and, if there is something to do, a
+    second one: `do: ...`.
+    """
     yield f"{each.check.value}: {each.about + ': ' if each.about else ''}{each.text}"
     if each.todo:
         yield f"do: {each.todo}"

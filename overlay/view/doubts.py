@@ -46,7 +46,7 @@ def list_doubts(
 
 
 def describe_plain_wildcard(pattern: Pattern, token: str) -> str:
-    """Return what a `*` or `>` within a token means, as a sentence."""
+    """Return a sentence for the user: the `*` or `>` within `token`, a token of `pattern`, is an ordinary character."""
     return (
         f"{pattern}: the * or > in {token!r} is an ordinary character. A wildcard stands alone between dots, as in"
         " orders.*.paid or orders.>"
@@ -56,10 +56,13 @@ def describe_plain_wildcard(pattern: Pattern, token: str) -> str:
 def list_missing(
     stream: StreamConfig, filter: Filter, records: Sequence[SampledRecord], *, is_named: bool
 ) -> Iterator[str]:
-    """Yield a line for each field of a filter that none of these records has, with where the records
-    have it if a JSON field has its name.
+    """Yield a line for each field of a filter that is read from a header or from a JSON field, if none
+    of the records has that. The line ends with a hint: a JSON field of the same name, a similar
+    name, or names that the records have.
 
-    `is_named`: a stream's file says what it declares; otherwise the command does.
+    Yield nothing without records, for fields of the section `header`, and for value fields of a stream
+    whose values are not JSON. `is_named`: whether a file describes the stream, so that the hint is for
+    the file; otherwise it is for the option --property.
     """
     columns = [column for column in filter.columns if isinstance(column, Column)]
     sources = find_sources(columns, stream.properties)
@@ -86,7 +89,10 @@ _NAMED = {FieldKind.HEADER: "the header", FieldKind.VALUE: "the JSON field"}
 def _suggest(
     stream: StreamConfig, column: Column, wanted: Field, sampled: Sequence[SampledField], *, is_named: bool
 ) -> str:
-    """Return the rest of the line: where the records have a field of this name, or a similar one."""
+    """Return the hint at the end of a line of `list_missing`, with a blank before it. If a header was
+    wanted and a JSON field has its name, it says how to declare that; otherwise it is a similar
+    name, or the first _SHOWN names of this kind that the records have. "" if they have none.
+    """
     fields = [each for each in sampled if each.present and each.field.kind is FieldKind.VALUE]
     name = column.name.casefold()
     same = [each for each in fields if each.field.name.split(".")[-1].casefold() == name]

@@ -74,7 +74,9 @@ class PartPlan:
 
     @property
     def unindexed(self) -> tuple[Ints, Ints]:
-        """The offset ranges that no chunk covers, as arrays of their starts and ends."""
+        """The offset ranges that no chunk covers, as int64 arrays of their first offsets and of the
+        offsets after their last.
+        """
         lows = np.concatenate(([self.first], np.maximum(self.chunks.next_offset, self.first)))
         highs = np.concatenate((self.chunks.first_offset, [self.end]))
         return lows[lows < highs], highs[lows < highs]
@@ -227,8 +229,9 @@ def _add_up(parts: Iterable[PartPlan], answer: Answer) -> Share:
 
 
 def _list_rules(conditions: Conditions, parts: Iterable[PartPlan]) -> tuple[Rule, ...]:
-    """Return each probe that was evaluated for some chunk, with its effect over all partitions, in
-    the order of the conditions. FOREIGN_RULE comes first, if it refused any.
+    """Return each probe that was evaluated for some chunk, with its effect over all partitions, in the
+    order of the conditions. FOREIGN_RULE, by which chunks without records of the stream are refused,
+    comes first if it refused any.
     """
     parts = list(parts)
     foreign = sum(int(np.count_nonzero(part.chunks.current & (part.chunks.addressed == 0))) for part in parts)
@@ -246,8 +249,9 @@ def _list_rules(conditions: Conditions, parts: Iterable[PartPlan]) -> tuple[Rule
 
 
 def _predict(leaf: Probe, part: PartPlan, tally: Tally) -> float:
-    """Return how many chunks of a partition this probe lets through by chance, by the formula
-    above. 0 if it asks no Bloom filter or has refused nothing.
+    """Return how many chunks of a partition this probe is predicted to let through by chance: refused *
+    p / (1 - p), where p is the mean false positive rate of the Bloom filters of the partition's
+    MAYBE chunks. 0 if the probe asks no Bloom filter or has refused nothing.
     """
     if not isinstance(leaf, Has | SubjectIs) or not tally.refused:
         return 0.0
@@ -258,7 +262,9 @@ def _predict(leaf: Probe, part: PartPlan, tally: Tally) -> float:
 
 
 def _find_weakness(parts: Iterable[PartPlan]) -> Doubles:
-    """Return the false positive rate (0 to 1) of the Bloom filter of each MAYBE chunk."""
+    """Return the false positive rate (0 to 1) of the Bloom filter of each MAYBE chunk; 1 for a chunk
+    without a filter.
+    """
     found = [part.chunks.false_positives(part.answers.levels == Answer.MAYBE) for part in parts]
     return np.concatenate(found) if found else np.empty(0)
 

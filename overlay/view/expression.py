@@ -28,8 +28,9 @@ ANY = "any"
 class FilterField:
     """A field that the filter names.
 
-    `source`: where it is read from. `is_declared`: whether the stream declares it; None if no
-    stream is given, or for a fixed field.
+    `source`: where it is read from. `is_declared`: whether the stream declares it; None if no stream is
+    given, and for the fields of the sections `header` and `properties`, which are there without a
+    declaration.
     """
 
     name: str
@@ -77,7 +78,7 @@ class SubExpression:
         return "null" if self.value is None else describe(Literal(self.value))
 
     def describe(self) -> dict[str, Any]:
-        """Return the part as a JSON object with text, value, depth and position.
+        """Return the part as a JSON object with `text`, `value`, `depth`, and `at` as a list.
 
         Bytes are written as text, and those that are not UTF-8 as a binary constant of SQL.
         """
@@ -147,11 +148,11 @@ def _show_source(source: Source) -> str:
 
 
 def read_message(compiled: Filter, stream: StreamConfig, message: Message) -> Message:
-    """Return the message with its values as the stream would read them from a record, typed as it
-    declares. The message is not changed.
+    """Return a copy of the message in which the fields that the filter names have the values that the
+    stream would read from a record, typed as it declares. Other fields keep their values.
 
-    A string that does not parse as its type becomes null. A number or boolean that stands for a
-    header keeps its value, although a header in Kafka is always text.
+    A string that does not parse as its type becomes null. A number or boolean that stands for a header
+    keeps its value, although a header in Kafka is always text.
     """
     bound = bind_names(compiled, stream.properties)
     sources = find_sources(bound.values(), stream.properties)
@@ -170,7 +171,9 @@ def read_message(compiled: Filter, stream: StreamConfig, message: Message) -> Me
 
 def _read_value(value: object, type: str, source: Source) -> object:
     # imports numba, which the rest of this module does not need
-    """Return a value as the stream would read it from a record: as `type`, None if it does not parse."""
+    """Return a value as the stream would read it from a record: as `type`, None if it does not parse. A
+    value that is not a string is returned as it is, unless the source is a JSON field.
+    """
     from overlay.scan.columns import Origin, gather
 
     is_json = any(field.kind is FieldKind.VALUE for field in source.fields)

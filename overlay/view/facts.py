@@ -112,10 +112,10 @@ class StreamFacts:
     """Facts about a stream.
 
     `rate` (records per second) and the counts since the service started are known from a running
-    service only, else None. `decoded`: records read for the first time; `read_again`: records read
-    once more, for consumers that catch up. `unaddressed`: of the first, those without a subject in
-    the stream, by reason; `unaddressed_at`: the last of them, as `orders-0@146: missing`, "" if
-    there is none.
+    service only, else None. `decoded`: records read for the first time. `read_again`: records read once
+    more, for consumers that catch up. `unaddressed`: those of the records in `decoded` that have no
+    subject in the stream, by reason. `unaddressed_at`: the last of these, as `orders-0@146: missing`,
+    "" if there is none.
     """
 
     name: str
@@ -147,9 +147,9 @@ class StreamFacts:
 class ConsumerFacts:
     """Facts about a consumer.
 
-    `delivered` (since the service started), `rate` (records per second) and `lag_seconds` are known
-    from a running service only, else None. `consumer_sequence`: the last one, None if the state
-    does not know the consumer.
+    `delivered` (since the service started), `lag_seconds` and `rate` (records per second) are known
+    from a running service only, else None; the rate of a Spark job's consumer also without one.
+    `consumer_sequence`: the last one, None if the state does not know the consumer.
     """
 
     stream: str

@@ -60,7 +60,9 @@ class Grid:
         return self._fit(cells) if self._console.is_terminal else cells
 
     def _fit(self, cells: dict[str, list[str]]) -> dict[str, list[str]]:
-        """Return the cells, cut where the terminal is too narrow for subject, key and headers."""
+        """Return the cells, with those of subject, key and headers cut to their shares (_CAPS) of the
+        width that the numbers and the time leave on the terminal.
+        """
         fixed = [max(len(name), *map(cell_len, cells[name])) for name in cells if name not in (*_CAPS, "value")]
         room = self._console.width - sum(fixed) - len(_GAP) * (len(cells) - 1)
         caps = {name: max(len(name), int(room * share)) for name, share in _CAPS.items()}

@@ -21,9 +21,10 @@ RAW_COLUMNS = ("value",)
 def write_json(batch: pa.RecordBatch) -> bytes:
     """Return a line for each record of a batch that has JSON_COLUMNS.
 
-    Members: subject, sequence, topic, partition, offset, timestamp (RFC 3339), key, headers (a list
-    of name and value), value. Bytes that are not UTF-8 are in base64, under `key_base64` or
-    `value_base64` instead of `key` or `value`.
+    Members: subject, sequence, topic, partition, offset, timestamp (RFC 3339), key, headers (a list of
+    name and value), value. A value that is JSON is inserted as it is, with blanks for its line ends;
+    any other is a string. Bytes that are not UTF-8 are in base64, under `key_base64` or `value_base64`
+    instead of `key` or `value`.
     """
     plain = [batch[name].to_pylist() for name in ("subject", "sequence", "topic", "partition", "offset")]
     rows = zip(

@@ -25,9 +25,10 @@ ELSEWHERE = "elsewhere"
 async def look(loaded: Loaded) -> OverlayFacts:
     """Return the facts about all streams and consumers, asked of the service and of Kafka.
 
-    If only Kafka answers, there are no rates. If only the service does, consumers without a file
-    are missing. `notes` of the result say so. Raises SourceUnavailable or CredentialsRefused if
-    neither answers.
+    If only Kafka answers, there are no rates but those of Spark jobs. If only the service does,
+    consumers without a file are missing. `notes` of the result say so. A service of another config
+    counts as none. Raises SourceUnavailable if neither answers, and CredentialsRefused if Kafka refuses
+    this user, also while the service answers.
     """
     note, running = "", None
     mine = identify(loaded)
@@ -92,9 +93,9 @@ def compare(found: ServiceFacts, mine: Identity) -> list[str]:
 
 
 def combine(running: OverlayFacts, stored: OverlayFacts, mine: Identity) -> OverlayFacts:
-    """Return the facts of both: the service's where it has any, with positions from the stored
-    state where it has none. A note names each stream and consumer of the folder that the service
-    does not know.
+    """Return the facts of both: the service's where it has any, with positions from the stored state
+    where it has none. A note names each stream of the config, and each consumer by file or by
+    request, that the service does not know.
     """
     streams, consumers = dict(stored.streams), dict(stored.consumers)
     for name, found in running.streams.items():
@@ -107,7 +108,9 @@ def combine(running: OverlayFacts, stored: OverlayFacts, mine: Identity) -> Over
 
 
 def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFacts:
-    """Return the service's facts about a stream, with positions from the state if it has none."""
+    """Return the service's facts about a stream, with positions from the state if it has none. Then the
+    counts and the rate are None if another worker serves the stream (state ELSEWHERE).
+    """
     if says.partitions or stored is None:
         return says
     found = replace(says, partitions=stored.partitions)
@@ -118,7 +121,7 @@ def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFac
 
 def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFacts:
     """Return the service's facts about a consumer, with its config, and with positions from the state
-    if it has none.
+    if it has none. If it has none and a Spark job delivers the consumer, return the stored facts.
     """
     if stored is None:
         return says
@@ -137,7 +140,9 @@ def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFact
 
 
 def _unknown(running: OverlayFacts, stored: OverlayFacts) -> list[tuple[str, str]]:
-    """Return what is in the config folder but not in the service, as ("stream" or "consumer", name)."""
+    """Return the streams of the config, and the consumers by file or by request, that the service does
+    not have, as ("stream" or "consumer", name). Removed consumers are left out.
+    """
     streams = [("stream", name) for name in stored.streams if name not in running.streams]
     consumers = [
         ("consumer", "/".join(consumer))

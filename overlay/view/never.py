@@ -38,7 +38,10 @@ class Never:
 
 
 def find_never(bound: Node) -> list[Never]:
-    """Return the conditions of a bound filter that are true of no record, each once."""
+    """Return conditions of a bound filter that are certainly true of no record, each once. Looked at
+    are comparisons of a column with a constant, the items of an IN, and pairs of comparisons in an
+    AND; a condition of another form is never returned.
+    """
     found: list[Never] = []
     for node in walk(bound):
         match node:
@@ -53,7 +56,7 @@ def find_never(bound: Node) -> list[Never]:
 
 
 def _judge_comparison(node: Comparison) -> Iterator[Never]:
-    """Yield the comparison if a comparison of a column with a constant is never true."""
+    """Yield the comparison with the reason, if it compares a column with a constant and is true of no record."""
     placed = _place(node)
     if placed is None:
         return
@@ -69,7 +72,9 @@ def _judge_comparison(node: Comparison) -> Iterator[Never]:
 
 
 def _judge_pairs(operands: Sequence[Node]) -> Iterator[Never]:
-    """Yield the conjunction of two comparisons of one column that exclude each other."""
+    """Yield, for each pair of comparisons among the operands of an AND that are of one column and
+    exclude each other, their conjunction.
+    """
     placed = [(node, _place(node)) for node in operands if isinstance(node, Comparison)]
     for (one, first), (other, second) in combinations(placed, 2):
         if first is None or second is None or first[0] != second[0]:
@@ -80,7 +85,9 @@ def _judge_pairs(operands: Sequence[Node]) -> Iterator[Never]:
 
 
 def _place(node: Comparison) -> tuple[Column, Compare, Literal] | None:
-    """Return a comparison as column, operator, constant; None if it is of other things."""
+    """Return a comparison of a column with a constant as column, operator, constant, with the operator
+    mirrored if the constant is on the left; None for any other comparison.
+    """
     match node:
         case Comparison(operator=operator, left=Column() as column, right=Literal() as constant):
             return column, operator, constant

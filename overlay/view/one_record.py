@@ -45,7 +45,7 @@ MEMBERS = ("topic", "partition", "offset", "headers")
 
 
 class NoRecord(OverlayError):
-    """There is no such record. The user names another one."""
+    """A text names no record, or the record that it names is not there. The user names another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,15 @@ class RecordView:
     faults: Mapping[str, str]
 
     def describe(self) -> dict[str, Any]:
-        """Return the record as a JSON object."""
+        """Return the record as a JSON object with topic, partition, offset, subject, reason and faults,
+        without the message.
+        """
         where = {"topic": self.place.topic, "partition": self.place.partition, "offset": self.place.offset}
         return {**where, "subject": self.subject, "reason": self.reason or None, "faults": dict(self.faults)}
 
 
 def parse_place(text: str) -> Place:
-    """Return the place that a text like `orders-0@146` names. Raises NoRecord."""
+    """Return the place that a text like `orders-0@146` names. Raises NoRecord for a text of another form."""
     found = _PLACE.fullmatch(text)
     if found is None:
         raise NoRecord(f"{text!r} names no record. Write TOPIC-PARTITION@OFFSET, such as orders-0@146")
@@ -89,8 +91,8 @@ def parse_place(text: str) -> Place:
 
 
 async def fetch_record(kafka: Properties, compiled: Filter, stream: StreamConfig, place: Place) -> RecordView:
-    """Read a record from Kafka. Raises NoRecord, CorruptBatch, CredentialsRefused and
-    SourceUnavailable.
+    """Read a record from Kafka, and return it as the stream's filter sees it. Raises NoRecord if there
+    is no committed record at that place, CorruptBatch, CredentialsRefused and SourceUnavailable.
     """
     source = place.topic, place.partition
     async with connect(kafka) as (admin, client):
@@ -137,8 +139,9 @@ def _read_bytes(members: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _read_value(members: Mapping[str, Any], raw: str) -> bytes | None:
-    """Return the value of a record, None for null. `raw`: the member `value` as it is spelled: a
-    JSON document, or a text that is none.
+    """Return the bytes of the record's value, None for null. A string stands for its UTF-8 bytes, and
+    `value_base64` for bytes in base64. For any other JSON value they are the bytes of `raw`, the
+    member `value` as the line spells it.
     """
     if members.get("value") is None or isinstance(members["value"], str):
         return _read_bytes(members, "value")
@@ -148,7 +151,9 @@ def _read_value(members: Mapping[str, Any], raw: str) -> bytes | None:
 def _view(
     compiled: Filter, stream: StreamConfig, place: Place, data: Bytes, offset: int, aborted: Aborted
 ) -> RecordView | None:
-    """Return the record at `offset` of fetched bytes; None if there is none. Raises CorruptBatch."""
+    """Return the record at `offset` of fetched bytes; None if there is none. `place`: where the record
+    is, for the result and for errors. Raises CorruptBatch.
+    """
     bound = bind_names(compiled, stream.properties)
     sources = find_sources(bound.values(), stream.properties)
     fields = tuple(dict.fromkeys(field for source in sources.values() for field in source.fields))
@@ -173,7 +178,7 @@ def _view(
 
 
 def _find_subject(piece: Addressed) -> tuple[str | None, str]:
-    """Return the subject of a slice's only record, and why it has none."""
+    """Return the subject of a slice's only record with "", or None with the reason why it has none."""
     if reasons := piece.count_unaddressed():
         return None, next(iter(reasons))
     return piece.dictionary.subjects[int(piece.codes[0])], ""

@@ -17,7 +17,8 @@ from .table import make_console
 class Printer(Protocol):
     """A printer of batches.
 
-    When `print` returns, the records have reached the output, for readers that follow it.
+    What `print` has written has reached the output when it returns, for programs that follow the
+    output.
     """
 
     @property

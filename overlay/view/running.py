@@ -42,8 +42,9 @@ class _Wire:
 
 
 async def ask_service(http: HttpConfig) -> OverlayFacts:
-    """Ask the service that listens at this address over HTTP, and return what it says. Raises
-    NoService if none answers within DEADLINE_S seconds, or if another program does.
+    """Ask the service that listens at this address over HTTP, and return what it says. Raises NoService
+    if none answers within DEADLINE_S seconds, if it refuses the token or has another certificate, or
+    if another program answers.
     """
     host, port = http.address
     if port == 0:
@@ -69,9 +70,8 @@ async def ask_service(http: HttpConfig) -> OverlayFacts:
 
 
 def _reachable(host: str) -> str:
-    """Return the host to connect to for a listen address.
-
-    0.0.0.0 and :: become the loopback address.
+    """Return the host to connect to for a listen address: 127.0.0.1 for "" and 0.0.0.0, and [::1] for
+    ::. Other IPv6 addresses get brackets; names and IPv4 addresses are returned as they are.
     """
     if not host:
         return "127.0.0.1"
@@ -87,10 +87,12 @@ def _reachable(host: str) -> str:
 def _fetch(http: HttpConfig, host: str, port: int) -> _Wire:
     """Return the three pages of a service, read over one connection.
 
-    Raises PermissionError with the service's words if it refuses us, ssl.SSLError, OSError if none
-    answers, HTTPException or ValueError if the answer is not that of a service.
+    Raises PermissionError with the service's words if it refuses the token, or if the certificate file
+    cannot be read; ssl.SSLError; OSError if none answers; HTTPException or ValueError if the answer is
+    not that of a service.
 
-    The standard library's client: a command is done before another one is imported.
+    It uses the client of the standard library, since importing another one takes longer than the
+    requests.
     """
     headers = {"Authorization": f"Bearer {http.token}"} if http.token else {}
     with closing(_connect(http, host.strip("[]"), port)) as connection:
@@ -108,8 +110,10 @@ def _fetch(http: HttpConfig, host: str, port: int) -> _Wire:
 
 
 def _connect(http: HttpConfig, host: str, port: int) -> HTTPConnection:
-    """Return a connection that is not open yet. With TLS it accepts exactly the certificate of the folder,
-    whatever names are in it. Raises PermissionError if the file cannot be read."""
+    """Return a connection that is not open yet: plain HTTP without http.tls_certificate, else TLS that
+    trusts only the first certificate in that file, whatever host names it has. Raises
+    PermissionError if the file cannot be read.
+    """
     if not http.tls_certificate:
         return HTTPConnection(host, port, timeout=DEADLINE_S)
     try:

@@ -31,7 +31,8 @@ REMOVED_REASON = "its file is gone and its state is kept until `overlay consumer
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Everything that Kafka stores: states of all shards, topics of all streams, partition bounds.
+    """What was read from Kafka at one time: the states of all shards, the topics of all streams, and
+    partition bounds.
 
     `bounds`: log start and committed end of each existing partition.
     """
@@ -54,10 +55,12 @@ class Memory:
         return self.states[shard_of(consumer, len(self.states))] if self.states else ShardState()
 
     def find_in_jobs(self, consumer: ConsumerId) -> tuple[str, JobPosition] | None:
-        """Return the Spark job that delivers a consumer, and how far it has come; None if there is none.
+        """Return the name of the Spark job that delivers a consumer, and the consumer's position; None
+        if no job does.
 
-        The entry in the service's state names the job. Without an entry, it is a job whose last plan
-        has the consumer.
+        If the service's state has an entry for the consumer, that names the job; the position is from
+        the job's last plan, or from the entry if the plan does not have the consumer under the same
+        claim. Without an entry, the job is one whose last plan has the consumer.
         """
         known = self.state_for(consumer).consumers.get(consumer)
         if known is not None and not known.job:
@@ -152,7 +155,9 @@ def _stream(loaded: Loaded, stream: StreamConfig, memory: Memory, reason: str) -
 
 
 def _foremost(state: ShardState, stream: str, source: TopicPartition) -> int | None:
-    """Return the highest position that a shard's consumers of a stream have in a partition; None if they have none."""
+    """Return the highest position in a partition of a stream's shared cursor and of the stream's
+    consumers in one shard, without those of Spark jobs; None if there is none.
+    """
     served = [c for (name, _), c in state.consumers.items() if name == stream and not c.job]
     own = [c.own[source].position for c in served if source in c.own]
     cursor = state.cursors.get((stream, source))
@@ -218,8 +223,8 @@ class _Placed:
 
 
 def _placed(consumer: ConsumerId, memory: Memory, *, with_lag: bool) -> _Placed | None:
-    """Return a consumer's sequence, positions and lag; None if the state does not know it. The lag
-    is None without `with_lag`, or if no end is known.
+    """Return a consumer's sequence, positions and lag; None if neither the state nor the plan of a
+    Spark job knows it. The lag is None without `with_lag`, or if no end is known.
     """
     state = memory.state_for(consumer)
     known = state.consumers.get(consumer)

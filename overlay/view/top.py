@@ -107,7 +107,9 @@ _WORST = ("not served", "silent", "stalled", "stopped", "starting", "catching up
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a user has chosen: the order, and the first consumer that is shown."""
+    """What a user has chosen: the order of the consumers, and which of them in this order is shown
+    first (`first`, from 0).
+    """
 
     order: Order = Order.RATE
     first: int = 0
@@ -124,8 +126,8 @@ def split_keys(text: str) -> list[str]:
 
 
 def press(choice: Choice, key: str, page: int) -> Choice | None:
-    """Return what is chosen after a key was pressed, None for the end. `key`: as the terminal sends it, "" if it is gone.
-    `page`: consumers on a screen.
+    """Return what is chosen after a key was pressed; None if the key ends the program. `key`: as the
+    terminal sends it, "" if the terminal is gone. `page`: how many consumers a screen has.
     """
     if key in ("", "q", "\x03", "\x1b"):
         return None
@@ -155,14 +157,16 @@ def draw(found: Mapping[str, Any], choice: Choice, width: int, height: int, pref
 
 
 def count_rows(found: Mapping[str, Any], height: int) -> int:
-    """Return how many consumers fit on a screen of this height."""
+    """Return how many consumers fit on a screen of `height` lines, below what else it shows; at least 1."""
     findings, workers = len(found["findings"]), len(found["workers"])
     above = 3 + min(findings, MOST_FINDINGS + 1) + min(workers, MOST_WORKERS + 1)
     return max(1, height - above - 2)
 
 
 def rank(consumers: Sequence[Row], order: Order) -> list[Row]:
-    """Return consumers with those first that want to be looked at by this order; equal ones by name."""
+    """Return the consumers in an order, equal ones by name: for a number the largest first, for STATE
+    the worst state first, for NAME by stream and name.
+    """
     by_name = sorted(consumers, key=lambda row: (row["stream"], row["name"]))
     if order is Order.NAME:
         return by_name
@@ -219,7 +223,9 @@ _WORKER_CELLS = ((24, False), (8, False), (14, False), (9, True), (10, True), (1
 
 
 def fit(width: int) -> tuple[Column, ...]:
-    """Return the columns that fit: names first, and as many of the others as leave them room."""
+    """Return the columns for a terminal of `width` cells: the names, and from the left as many of the
+    others as leave the names _LEAST cells. The width of the first column is what the others leave.
+    """
     columns: tuple[Column, ...] = COLUMNS
     while len(columns) > 1 and width - sum(column.width + 2 for column in columns[1:]) < _LEAST:
         columns = columns[:-1]

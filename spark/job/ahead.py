@@ -115,12 +115,13 @@ class Passed:
         self._range = at
 
     def number(self, wanted: Ints, rows: Ints, offsets: Ints) -> Ints:
-        """Return, for each of `rows`, how many records with a wanted subject the task has passed up to it, itself and the
-        gaps before it included (int64). UNKNOWN for a row after which the task has a gap of unknown count.
-        Call it before `pass_by` counts the same rows.
+        """Return, for each of `rows`, how many records with a wanted subject the task has passed up to
+        it, itself and the gaps before it included (int64). UNKNOWN for a row after which the task
+        has a gap of unknown count; such a gap before the row counts as 0. Call it before `pass_by`
+        counts the same rows.
 
-        `rows`, `wanted`: ascending row numbers of one slice: those to number, and all with a wanted subject, among which
-        `rows` are. `offsets`: of `rows`.
+        `rows`, `wanted`: ascending row numbers of one slice: those to number, and all with a wanted
+        subject, among which `rows` are. `offsets`: of `rows`.
         """
         passed = self.scanned + self._before + 1 + np.searchsorted(wanted, rows)
         if self._range in self._gaps:

@@ -85,12 +85,16 @@ class BlockFilter:
         self._number = 0
 
     def begin(self, at: int) -> None:
-        """Go on with the task's range of this number."""
+        """Go on with range `at` of the task, and count the gaps of the ranges before it as passed. The
+        numbers rise from call to call.
+        """
         for passed in self._passed:
             passed.begin(at)
 
     def tally(self) -> Iterator[pa.RecordBatch]:
-        """Yield how many records with a wanted subject the task has read for each consumer, if it has any."""
+        """Yield a tally for each consumer: how many records with a wanted subject the task has read for
+        it. None for a consumer without such records.
+        """
         for consumer, passed in zip(self._consumers, self._passed, strict=True):
             if passed.scanned:
                 yield make_tally(self._task, consumer, passed.scanned)
@@ -98,8 +102,10 @@ class BlockFilter:
     def sift(
         self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
     ) -> Iterator[FilteredRows]:
-        """Yield what passes of a fetch, with blocks as the batches of each part, up to the offset `stop`, by default the
-        end of the range. `now` is not used: the batch has a time of its own."""
+        """Yield what passes of a fetch, with blocks as the batches of each part, up to the offset
+        `stop`, by default the end of the range. A part ends at bytes that cannot be read, which it
+        has in `broken`, or with the fetch. `now` is not used: the batch has a time of its own.
+        """
         part = FilteredRows(fetched.position)
         pieces = self._addressing.read(
             *offset_range.source,

@@ -89,7 +89,9 @@ def make_tally(task: int, consumer: int, count: int) -> pa.RecordBatch:
 
 
 def unpack(data: bytes) -> tuple[RecordSlice, Ints, Ints]:
-    """Return the records of a block, their ranks, and what is passed with each. They own their memory."""
+    """Return the records of a block, their ranks, and what is passed with each (`pack`). They do not
+    refer to `data`.
+    """
     rows, bounds_size, text_size, size, partition = _HEAD.unpack_from(data)
     types: tuple[type[np.generic], ...] = (*(np.int64,) * 8, np.int32, np.uint8, np.uint8)
     counts = (*(rows,) * 7, bounds_size, rows, text_size, size)

@@ -258,7 +258,10 @@ class JobFolder:
         return found
 
     def _choose_anew(self) -> Chosen:
-        """Return the consumers that the folder has now; one whose file has a mistake stays as it was. Raises ConfigError."""
+        """Return the consumers that the folder has now; one whose file has a mistake stays as it was.
+        If the stream's file has changed or is gone, log that and return the consumers as they were.
+        Raises ConfigError.
+        """
         loaded, before = load(self.chosen.folder), self.chosen
         for problem in loaded.problems:
             log.error("config problem", problem=str(problem))

@@ -59,13 +59,15 @@ class JobEnded(OverlayError):
 
 
 class CheckOwner(Protocol):
-    """Raises NotOwner if a consumer is not the job's any more. `now`: look it up in Kafka, whenever it was done last."""
+    """Raises NotOwner if a consumer is not the job's any more. `now`: ask Kafka in any case, also if it
+    was asked a moment ago.
+    """
 
     def __call__(self, *, now: bool = False) -> None: ...
 
 
 class ExtendLedger(Protocol):
-    """Gives sequences to all records before some offsets, as StreamKeeper.extend does."""
+    """Gives sequences to all records before the offsets `ends`, as StreamKeeper.extend does. `only`: as there."""
 
     def __call__(self, ends: Mapping[TopicPartition, int], only: Only | None = None) -> object: ...
 
@@ -99,7 +101,10 @@ class Job:
     _planner: TaskPlanner = field(default_factory=TaskPlanner)
 
     def deliver(self, frame: DataFrame, batch: int) -> None:
-        """Deliver one batch. Raises ForeignCheckpoint, JobTaken, JobEnded, NotOwner, and what its tasks raise."""
+        """Deliver one batch. `frame`: its one row, the text that `parse_range` reads. Does nothing if
+        the batch has ended before. Raises ForeignCheckpoint, JobTaken, JobEnded, NotOwner, and what
+        its tasks raise.
+        """
         with self._batch:
             if self._is_ending:
                 raise JobEnded(f"job {self.name!r} ends before batch {batch}")
@@ -216,7 +221,9 @@ class Job:
         return charged
 
     def _write_plan(self, plan: BatchPlan) -> None:
-        """Write a plan into the journal. Raises NotOwner, JobTaken."""
+        """Write a plan into the journal; if this driver was fenced and still owns its consumers, open
+        the journal again first. Raises NotOwner, JobTaken.
+        """
         self.check_owner()
         try:
             self.journal.write(plan)
@@ -261,7 +268,7 @@ class Job:
         return counted
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:
-        """Return the blocks of a batch."""
+        """Return the blocks and tallies of a batch, as a frame whose scan tasks run when it is used."""
         shared = self.spark.sparkContext.broadcast((scan, tasks))
         ids = self.spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return ids.mapInArrow(partial(_run_scans, shared=shared), blocks.DDL)
@@ -301,8 +308,9 @@ class Job:
 
 
 def find_only(last: BatchPlan | None, ends: Ends) -> Only | None:
-    """Return the partition that the stream had alone before this batch, and up to where it was read; None if it had
-    several, or still has one."""
+    """Return the partition that the stream had alone before this batch, and up to where it was read.
+    None for a new job, if the stream had several partitions before, and if it still has one.
+    """
     if last is None or len(last.ends) != 1 or len(ends) == 1:
         return None
     ((source, (_, stop)),) = last.ends.items()

@@ -160,15 +160,18 @@ class StreamKeeper:
         return self._ledger
 
     def extend(self, ends: Mapping[TopicPartition, int], only: Only | None = None) -> bool:
-        """Give sequences to all records before these offsets that have none. Return whether the job keeps the ledger.
+        """Give sequences to all records below the offsets `ends` that do not have one yet. Return
+        whether the job keeps the ledger.
 
-        It does not if the stream has one partition, if a service runs, or if the job may not write the ledger or cannot
-        continue it. The reason is logged once, nothing is tried for LOOK_S seconds, and records have the sequences that a
-        reading of the ledger finds, 0 where it finds none. Raises SourceUnavailable if Kafka does not answer, and Fenced
-        if other jobs take the shard for EXTEND_S seconds: a batch that begins later has its sequences.
+        It does not if the stream has one partition, if a service runs, or if the job may not write the
+        ledger or cannot continue it. The reason is logged once, nothing is tried for LOOK_S seconds,
+        and records have the sequences that a reading of the ledger finds, 0 where it finds none. Raises
+        SourceUnavailable if Kafka does not answer, and Fenced if other jobs take the shard for EXTEND_S
+        seconds: a batch that begins later has its sequences.
 
-        `only`: if the stream has just got a second partition, None otherwise. Raises OverlayError if the stream has,
-        and the old sequences cannot be written down: a later ledger could contradict them.
+        `only`: None, unless the stream has just got a second partition; then the partition that it had
+        alone, and the offset up to which a job has read that. With it, OverlayError is raised if the
+        old sequences cannot be written down: a later ledger could contradict them.
         """
         if len(ends) < 2 or (monotonic() < self._retry_at and only is None):
             return False

@@ -25,7 +25,9 @@ Position = dict[str, dict[str, Any]]
 
 
 class RangesSource(DataSource):
-    """The data source. Its one option is SERVER."""
+    """Spark's data source `overlay_ranges`, which has one row for each batch of a job. Its one option
+    is SERVER, the path of the socket of the driver's RangesServer.
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -17,10 +17,10 @@ ConsumerId = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class JobReader:
-    """One consumer of a job.
+    """One consumer of a job, as its tasks see it.
 
-    `filter`, `values`: None to accept every record. `first_writer`: the number of the writer of its output's partition
-    0; those of the others follow.
+    `filter`, `values`: each None if it leaves out no record. `first_writer`: the number of the writer
+    of its output's partition 0; those of the others follow.
     """
 
     id: ConsumerId

@@ -33,7 +33,7 @@ class ScanTask:
     """What one task reads, and for which consumers of the job, by their numbers.
 
     `fails_on_loss`: whether offsets that retention removes before they are read end the job. If not,
-    the task counts them. `only`: the offsets to deliver (int64, ascending by partition), None for all.
+    the task counts them. `only`: the offsets to deliver, by partition (int64, ascending); None for all.
     `gaps`: what the task does not read, by number of range, for num_pending.
     """
 

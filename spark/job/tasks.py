@@ -96,7 +96,10 @@ class BatchTasks:
         return passing.sum_ahead(behind), find_behind(self.left, sources, whole)
 
     def keep(self, left: Ints) -> BatchTasks:
-        """Return the same with what a first attempt at the batch has left ahead, where the index does not tell now."""
+        """Return a copy whose `behind` and `left` are taken from the argument where they are UNKNOWN.
+        `left`: how many records a first attempt at this batch has left ahead, int64 [consumers],
+        UNKNOWN if that is not known.
+        """
         behind: Ints = np.where(self.behind < 0, left, self.behind)
         return replace(self, behind=behind, left=np.where(self.left < 0, left, self.left))
 
@@ -182,8 +185,10 @@ def _count_gaps(
     plans: Sequence[ConsumerPlan],
     log_ends: Mapping[TopicPartition, int],
 ) -> _Counts:
-    """Return how many records each consumer of a group has in each gap, and in sum. `plans`: of the group's consumers.
-    Without gaps `whole` is UNKNOWN: nothing has to be asked of the index."""
+    """Return how many records each consumer of a group has in each gap, and the sums over gaps that
+    _Counts names. `plans`: of the group's consumers. Without gaps `whole` is UNKNOWN: nothing has to
+    be asked of the index.
+    """
     if not gaps:
         none, every = np.zeros(len(plans), np.int64), np.full(len(plans), UNKNOWN, np.int64)
         return _Counts(np.zeros((len(plans), 0), np.int64), every, none, none)

@@ -105,7 +105,9 @@ Block = tuple[int, int, int, int, int, bool, int, bytes]
 
 
 class _OfWriter:
-    """The blocks of one writer, at the front of all that come."""
+    """An iterator over the blocks of one writer. It takes them from the front of an iterator over the
+    blocks of all writers, in which those of a writer are together.
+    """
 
     def __init__(self, first: Block, blocks: Iterator[Block]) -> None:
         self.writer = first[0]
