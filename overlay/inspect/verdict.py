@@ -176,7 +176,7 @@ def _check_replicas(need: Need, topic: TopicAnswer) -> list[str]:
 
 
 def _remark_replicas(topic: TopicAnswer) -> list[str]:
-    """Return a remark if min.insync.replicas is higher than the number of replicas."""
+    """Return one remark if a partition has fewer replicas than the topic's min.insync.replicas, else an empty list."""
     fewest = min((replicas.assigned for replicas in topic.replicas), default=0)
     wanted = (topic.config or {}).get("min.insync.replicas", "1")
     if not fewest or int(wanted) <= fewest:

@@ -17,7 +17,9 @@ _ABOUT_SHARDS = (
 
 
 def judge_workers(picture: Picture, findings: Sequence[Finding], version: str) -> Iterator[Diagnosis]:
-    """Yield what looks wrong with the workers at this moment. `version`: that of this command."""
+    """Yield a diagnosis for each of the findings, a note if workers are of another version than this command, whose
+    version is `version`, and an OK if workers are heard and there is no finding.
+    """
     for finding in findings:
         check = Check.CLOCK if finding.kind is Kind.CLOCK_DIFFERS else Check.WORKERS
         severity = Severity.ERROR if finding.kind in _BROKEN else Severity.WARNING
