@@ -24,7 +24,8 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", r
 
 
 def build_java_options(cache: Path) -> list[str]:
-    """Return the -D options for this machine's CAs and proxies.
+    """Return the -D options for this machine's CAs and proxies. The truststore that they name is written to `cache`
+    if it is not there.
 
     They may contain a proxy's password.
     """
