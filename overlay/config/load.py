@@ -330,9 +330,9 @@ def check_changed(written: ConsumerConfig) -> Iterator[tuple[Path, str]]:
 
 
 def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each breach of a rule that only the overlay has: about its own
-    fields, topics, and what `engine: spark` cannot do. JetStream's rules are those of `check_consumer`,
-    and the filter is checked by `check_filter`.
+    """Yield the path and message of each breach of a rule that only the overlay has: about its own fields, topics,
+    and what `engine: spark` cannot do. JetStream's rules are those of `check_consumer`; the filter's expression and
+    values are checked by `check_filter`.
 
     `prefix`: of the overlay's own topics.
     """

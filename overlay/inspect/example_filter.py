@@ -77,8 +77,9 @@ def _make_condition(column: SampledField, texts: Sequence[str]) -> _Condition | 
 
 
 def _equal_text(column: SampledField, texts: Sequence[str]) -> _Condition | None:
-    """Return the condition that a field equals the commonest of `texts` that reads as nothing but a text. None if the
-    field has one value only, or too many, or if there is no such text or it is too long.
+    """Return the condition that a field equals the commonest of those `texts` that are printable and do not look like
+    a number, a boolean or a time. None if the field has one value only or too many, if there is no such text, or if
+    it is too long.
     """
     if not 1 < column.distinct <= min(MAX_VALUES, max(4, column.rows // 4)):
         return None

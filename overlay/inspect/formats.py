@@ -103,8 +103,8 @@ def recognise(value: bytes | None) -> ValueFormat:
 
 
 def schema_id(value: bytes | None) -> int | None:
-    """Return the schema id in a value that begins as schema registries' serialisers write it; None
-    for any other value.
+    """Return the schema id in a value that begins as schema registries' serialisers write it: a zero byte, four bytes
+    of the id, and at least one byte more. None for any other value.
     """
     return int.from_bytes(value[1:FRAME], "big") if value and value[0] == 0 and len(value) > FRAME else None
 

@@ -149,8 +149,8 @@ def _judge_group(need: Need, answers: ClusterAnswers) -> Finding:
 
 
 def _judge_cluster(need: Need, operations: Operations) -> Finding:
-    """Return the finding for IdempotentWrite, always OK: since Kafka 2.8, Write on any topic is
-    enough for it (KIP-679). A remark says if it is not granted.
+    """Return the finding for IdempotentWrite, always OK: since Kafka 2.8, Write on any topic is enough for it
+    (KIP-679). It has a remark unless Kafka says that IdempotentWrite is granted.
     """
     if operations is not None and set(need.operations) <= operations:
         return Finding(need, NeedState.OK)

@@ -119,11 +119,11 @@ def refuse_oversized(batches: Iterable[tuple[tuple[ConsumerId, ...], OutputBatch
 
 
 class BatchBuilder:
-    """A builder that fills batches slice by slice and returns them at `flush`. Not thread-safe.
+    """A builder that fills batches slice by slice. `take` returns those that are full, `flush` all of them. Not
+    thread-safe.
 
-    Batches start small and grow, so that a thousand consumers with few messages need little memory.
-    (A second thread that compresses while this one fills was tried: with the broker on the same two
-    cores it changed nothing.)
+    Batches start small and grow, so that a thousand consumers with few messages need little memory. (A second thread
+    that compresses while this one fills was tried: with the broker on the same two cores it changed nothing.)
     """
 
     def __init__(self) -> None:

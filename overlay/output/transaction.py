@@ -77,7 +77,7 @@ class _Sender:
         self._produce = Produce(self._producer)
 
     async def start(self, topics: Iterable[str]) -> None:
-        """Connect and look up all topics in one request, within START_DEADLINE_S. If that fails,
+        """Connect, and get the metadata of all `topics` in one request, within START_DEADLINE_S. If that fails,
         close.
 
         A transactional producer fences its predecessor here. Raises SourceUnavailable.

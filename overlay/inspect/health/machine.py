@@ -30,8 +30,8 @@ class JavaFacts:
 
 
 def judge_kernels(kernels: KernelFacts) -> Diagnosis:
-    """Return the diagnosis of the cache of compiled kernels: OK, a note if it is still empty, a warning if nothing
-    can be added to it, an error if every start has to compile all kernels.
+    """Return the diagnosis of the cache of compiled kernels: OK, a note if it has none of this version yet, a warning
+    if no kernel can be added to it, an error if every start has to compile all of them.
     """
     if kernels.failure:
         text = f"compiled kernels cannot be kept, so every start compiles them: {kernels.failure}"
