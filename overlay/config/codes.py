@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """An error of the JetStream API. The rule fills in the {named} parts of its `description`.
+    """An error of the JetStream API. `description`: its text, in which `violate` (checks.py) fills in the {named}
+    parts.
 
-    `err_code`: the server's number. `code`: its status, such as 400. `adr34`: the number in ADR-34,
-    None if it is the same.
+    `err_code`: the server's number. `code`: its status, such as 400. `adr34`: the number in ADR-34, None if it is the
+    same.
     """
 
     err_code: int

@@ -248,7 +248,9 @@ class ConsumerConfig(Model):
 
     @property
     def needs_machine(self) -> bool:
-        """Whether the service needs a state machine for the consumer. The others get what matches as it is read."""
+        """Whether the service needs a state machine for the consumer. A consumer without one gets what matches as it
+        is read. False for consumers of Spark jobs.
+        """
         if self.engine is Engine.SPARK:
             return False
         is_paced = self.rate_limit_bps or self.replay_policy is ReplayPolicy.ORIGINAL or self.pause_until is not None

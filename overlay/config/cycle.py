@@ -69,8 +69,9 @@ def _find_way(
     list_readers: Callable[[str], Iterable[ConsumerId]],
     consumers: Mapping[ConsumerId, ConsumerConfig],
 ) -> tuple[str, ...]:
-    """Return the shortest way from one of the topics `starts` to one of `goals`, empty if there is none.
-    `list_readers`: returns the consumers that read a topic.
+    """Return the shortest path from one of the topics `starts` to one of `goals`, in the form of `find_cycles`; empty
+    if there is none. A start that is a goal is a path by itself. `list_readers`: returns the consumers that read a
+    topic.
     """
     ways: deque[tuple[str, ...]] = deque((topic,) for topic in starts)
     seen: set[str] = set()

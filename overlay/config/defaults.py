@@ -16,7 +16,8 @@ MAX_ACK_PENDING = 1000
 
 
 def fill_defaults(config: ConsumerConfig) -> ConsumerConfig:
-    """Return the config as a server stores it.
+    """Return the config as a JetStream server stores it: with the server's values for fields that it leaves out, and
+    for negative numbers that mean "none".
 
     The function is pure and idempotent. If the config has no name, the caller has to choose one.
     """

@@ -62,8 +62,8 @@ def show_path(path: Path) -> str:
 
 
 def read_document(file: FilePath) -> Document:
-    """Read one file. Raises ConfigError with the place if it cannot be read, is not a YAML mapping in
-    UTF-8, or has something of YAML that configs may not have, such as a duplicate key or a tag.
+    """Return the content of one file. Raises ConfigError with the place if it cannot be read, is not a YAML mapping
+    in UTF-8, or has something of YAML that configs may not have, such as a duplicate key or a tag.
     """
     name = str(file)
     try:
@@ -80,7 +80,9 @@ def read_document(file: FilePath) -> Document:
 
 
 def parse_document(name: str, text: str) -> Document:
-    """Parse the text of a file like `read_document`; `name` is the file's name in messages."""
+    """Return the content of a file with this text, and raise ConfigError for it, as `read_document` does. `name`: of
+    the file, for messages.
+    """
     try:
         return _parse(name, text)
     except RecursionError:
@@ -173,7 +175,8 @@ class _Builder:
         return FilePosition(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
 
     def build(self, node: Node, path: Path) -> object:
-        """Return the data of a node.
+        """Return the data of a node, with all that is in it, and record the places of its values and keys. `path`: of
+        the node in the file.
 
         Raises ConfigError for content that a config file must not have.
         """
@@ -197,7 +200,9 @@ class _Builder:
         return built
 
     def build_mapping(self, node: MappingNode, path: Path) -> dict[str, object]:
-        """Return a mapping as a dict. Raises ConfigError for a duplicate key."""
+        """Return the data of a mapping node as a dict, and record places as `build` does. Raises ConfigError for a
+        duplicate key, and for other content that a config file must not have.
+        """
         self.values[path] = self.place(node)
         built: dict[str, object] = {}
         for key, value in node.value:
@@ -237,7 +242,8 @@ class _Builder:
     def build_scalar(self, node: ScalarNode) -> object:
         """Return the value of a scalar by its YAML 1.2 tag.
 
-        Raises ConfigError for unsupported tags.
+        Raises ConfigError for other tags, for a whole number of more than _MAX_DIGITS characters, and for a text with
+        half of a surrogate pair.
         """
         kind = str(node.tag).removeprefix(_TAG)
         text = str(node.value)

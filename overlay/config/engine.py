@@ -51,7 +51,9 @@ _TABLE = (
 
 
 def check_engine(config: ConsumerConfig) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each thing in a file with `engine: spark` that a job cannot do."""
+    """Yield the path and message of each thing in a file with `engine: spark` that a job cannot do. Nothing for other
+    engines.
+    """
     if config.engine is Engine.SPARK:
         for field, asks, instead in _TABLE:
             if asks(config):

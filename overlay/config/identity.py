@@ -24,8 +24,8 @@ DIGEST_LENGTH = 12
 class Identity:
     """The identity of a running config.
 
-    `version`: of the overlay. `prefix`: topics.prefix. `bootstrap`: Kafka's addresses. `folder`:
-    the folder of the files. `digest`: equal for configs with equal meaning.
+    `version`: of the overlay. `prefix`: topics.prefix. `bootstrap`: Kafka's addresses. `folder`: the folder of the
+    files. `digest`: of the streams and consumers alone, equal wherever these are equal.
     """
 
     version: str

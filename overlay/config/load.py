@@ -72,7 +72,7 @@ class Loaded:
 
 
 def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> Loaded:
-    """Read a config folder.
+    """Return the configs of a folder.
 
     Raises ConfigError if overlay.yaml is bad; the result has all other problems.
 
@@ -142,9 +142,9 @@ def _scan(folder: FilePath) -> list[os.DirEntry[str]]:
 
 
 def load_service(file: FilePath, environment: Mapping[str, str]) -> ServiceConfig:
-    """Read overlay.yaml.
+    """Return the settings in `file`, an overlay.yaml, whose variables are filled from `environment`.
 
-    Raises ConfigError. If the file has several errors, its message has a line for each.
+    Raises ConfigError. If fields of the file are not valid, its message has a line for each error.
     """
     if not file.exists():
         hint = "no such file. A config folder holds overlay.yaml, streams/*.yaml, consumers/*.yaml; see `overlay init`"
@@ -193,7 +193,9 @@ class _Loading:
     """File by name of the streams that were left out because of problems."""
 
     def load_stream(self, file: FilePath) -> None:
-        """Load one stream's file. If it fails, add its problems and put the name into `refused`."""
+        """Load one stream's file. If it fails, add its problems, and put the stream's name into `refused`, or the
+        file's if the name is not known. A second file of a stream that is loaded adds a problem only.
+        """
         document = self._read(file)
         if document is None:
             self.refused.setdefault(file.stem, str(file))
@@ -246,7 +248,7 @@ class _Loading:
         self.documents[config.id] = document
 
     def drop_cycles(self) -> None:
-        """Remove consumers whose output leads back to their stream, and add a problem for each."""
+        """Remove consumers whose output or dead-letter topic leads back to their stream, and add a problem for each."""
         for who, way in find_cycles(self.streams, self.consumers).items():
             document = self.documents[who]
             hint = f"the output leads back to the stream: {' -> '.join(way)}. Choose another output topic"
@@ -315,10 +317,10 @@ def word_violation(found: Violation) -> str:
 
 
 def check_changed(written: ConsumerConfig) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each value that a server would silently change.
+    """Yield the path and message of each field that is set to a value that a server would silently change. `written`:
+    the config as the file has it, without defaults.
 
-    A server in pedantic mode refuses them too. In a file the written value should be the effective
-    one.
+    A server in pedantic mode refuses such values too. In a file the written value should be the effective one.
     """
     filled = fill_defaults(written)
     for name in JETSTREAM_FIELDS:
@@ -328,9 +330,9 @@ def check_changed(written: ConsumerConfig) -> Iterator[tuple[Path, str]]:
 
 
 def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each breach of a rule that only the overlay has: about its own
-    fields, topics, and what `engine: spark` cannot do. JetStream's rules are those of `check_consumer`,
-    and the filter is checked by `check_filter`.
+    """Yield the path and message of each breach of a rule that only the overlay has: about its own fields, topics,
+    and what `engine: spark` cannot do. JetStream's rules are those of `check_consumer`; the filter's expression and
+    values are checked by `check_filter`.
 
     `prefix`: of the overlay's own topics.
     """

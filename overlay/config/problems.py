@@ -40,7 +40,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validate(model: type[M], document: Document) -> tuple[M | None, tuple[ConfigError, ...]]:
-    """Return the model of a document and no errors, or None and all errors."""
+    """Return the model of a document and (), or None and all errors."""
     try:
         return model.model_validate(document.data), ()
     except ValidationError as error:

@@ -17,7 +17,7 @@ MODELS: dict[str, type[Model]] = {"service": ServiceConfig, "stream": StreamConf
 
 class _Generator(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Add the docstrings of the fields as their descriptions."""
+        """Return pydantic's schema of a model, with the docstrings of the fields added as their descriptions."""
         built = super().model_schema(schema)
         model: type[Model] = schema["cls"]
         texts = describe_fields(model)

@@ -226,7 +226,9 @@ class KafkaProperties(Model):
         return None
 
     def _list_credentials(self, *, is_oauth: bool) -> list[tuple[str, str | None]]:
-        """Return the properties that a mechanism needs, and their values."""
+        """Return the properties that authentication needs, by name, with their values, None for one that is not set.
+        `is_oauth`: whether the mechanism is OAUTHBEARER; any other needs user name and password.
+        """
         if not is_oauth:
             return [("sasl.username", self.sasl_username), ("sasl.password", self.sasl_password)]
         return [

@@ -61,8 +61,8 @@ def _flatten(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def shorten(config: ConsumerConfig) -> dict[str, Any]:
-    """Return the fields that a file needs to give this config, which has its defaults filled in:
-    those that are not set by themselves.
+    """Return, as a file spells them, the fields that a file needs to give this config. `config`: with its defaults
+    filled in. A field is left out if `fill_defaults` gives it the same value without it.
     """
     short = config
     for name, info in ConsumerConfig.model_fields.items():

@@ -28,8 +28,9 @@ _FIXED = (
 
 
 def check_update(old: ConsumerConfig, new: ConsumerConfig, *, has_interest: bool = False) -> Iterator[Violation]:
-    """Yield a Violation for each rule that forbids replacing `old` by `new`. Rules about `new`
-    alone are checked by check_consumer.
+    """Yield a Violation for each rule that forbids replacing `old` by `new`, both with their defaults filled in. If
+    one is a push and the other a pull consumer, later rules are not checked. Rules about `new` alone are checked by
+    check_consumer.
 
     `has_interest`: a client is reading old's deliver_subject, so it must not change (10013).
     """

@@ -167,7 +167,9 @@ def _find_protobuf(root: Message, path: Sequence[str]) -> list[tuple[str, tuple[
 
 
 def _decompose(schema: object) -> bytes:
-    """Return the contents of the file of a schema of Protobuf. Raises SchemaError."""
+    """Return the bytes of the compiled .proto file (a FileDescriptorSet) that a schema of Protobuf has as Base64.
+    Raises SchemaError if `schema` is no mapping with such a member.
+    """
     coded = schema.get(_COMPILED) if isinstance(schema, Mapping) else None
     if not isinstance(coded, str):
         raise SchemaError(
@@ -180,10 +182,10 @@ def _decompose(schema: object) -> bytes:
 
 
 def read_schemas(values: ValuesConfig, folder: FilePath) -> ValuesConfig:
-    """Return the format with the contents of the files that it names in place of their names, all
-    of them parsed once. `folder`: from which on the names count.
+    """Return the format with the contents of the files that it names in place of their names. All its schemas, those
+    in the stream's file too, are parsed once as a check. `folder`: from which on the names count.
 
-    Raises SchemaError with the name of the file.
+    Raises SchemaError, with the name of the file if it is about one.
     """
     if isinstance(values.schema_, str):
         values = values.model_copy(update={"schema_": _read_file(values.format, folder / values.schema_)})
@@ -255,8 +257,9 @@ def _read_protobuf(data: bytes) -> Schema:
 
 
 def check_field(finders: Iterable[Find], field: RecordField, kind: str = "") -> Iterator[tuple[Path, str]]:
-    """Yield what is wrong with a field of the values, if there is something: at () if no type has
-    it, at ("type",) if it is never of the property type `kind`.
+    """Yield a path and a message if something is wrong with a field of the values, else nothing: path () if no type
+    has it, ("type",) if it can never be read as the property type `kind`. With `kind` "" only the first is checked.
+    `finders`: one for each type of values (`make_finders`), at least one.
     """
     found: dict[str, tuple[str, ...]] = {}
     reasons: list[str] = []

@@ -26,7 +26,7 @@ def escape(letter: str) -> str:
 
 
 def write_yaml(data: Mapping[str, object]) -> str:
-    """Return a file with the entries of `data`: texts, numbers, booleans, None, and lists and
+    """Return the text of a YAML file with the entries of `data`: texts, numbers, booleans, None, and lists and
     mappings of these.
     """
     return "".join(f"{line}\n" for line in _write_mapping(data))

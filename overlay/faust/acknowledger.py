@@ -69,8 +69,8 @@ class Acknowledger(Service):
             self._home.call_soon_threadsafe(self._called.set)
 
     def ack(self, token: bytes) -> None:
-        """Queue an ack of the delivery with this token, which is sent within milliseconds, without a
-        flush of Faust's producer. Raises Closed, also if the application does not run.
+        """Queue an ack of the delivery with this token, which is sent within milliseconds, without a flush of Faust's
+        producer. Does nothing if the consumer takes no acks. Raises Closed, also if the application does not run.
         """
         self._find_sender().ack(token)
 

@@ -89,8 +89,10 @@ class _Batching(Stream[Any]):
     async def _take(
         self, max_: int, within: Seconds, show: Callable[[DeliveredEvent], B], *, acks: bool = True
     ) -> AsyncGenerator[list[B], None]:
-        """Yield lists of what `show` returns for each event. With `acks` the events of a list are acknowledged when the
-        next one is asked for. At the end, events that are not done with are abandoned: they are delivered again.
+        """Yield lists of what `show` returns for each event. With `acks` the events of a list are acknowledged when
+        the next one is asked for; without, that is up to the agent. At the end, events that were taken from the
+        stream and not yielded are abandoned, and with `acks` those of the last list too, unless it was acknowledged:
+        they are delivered again.
         """
         was_acking, self.enable_acks = self.enable_acks, False
         source = EventSource(self._each_event())

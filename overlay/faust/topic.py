@@ -48,9 +48,9 @@ class AgentTopic(Topic):
         """Do nothing: Faust would replace `decode` by a compiled function here."""
 
     async def decode(self, message: Message, *, propagate: bool = False) -> DeliveredEvent:
-        """Return the event of a delivery of this topic's consumer. Raises ValueDecodeError for any
-        other record, also another consumer's delivery, which makes Faust acknowledge it. A flow
-        control request is answered first. `propagate`: not used; Faust passes it.
+        """Return the event of a delivery of this topic's consumer; for a message that has an event already, another
+        event. Raises ValueDecodeError for any other record, also another consumer's delivery, which makes Faust
+        acknowledge it. A flow control request is answered first. `propagate`: not used; Faust passes it.
         """
         if not isinstance(message, TrackedMessage):
             token = self.link.find_token(message)
@@ -70,7 +70,7 @@ class AgentTopic(Topic):
         return {**super()._clone_args(), "link": self.link}
 
     def __aiter__(self) -> ChannelT[Any]:
-        """Register the topic with the application. Raises BadQuestion if one of its agents reads
+        """Register the topic with the application. Raises BadQuestion if another agent topic of the application reads
         another consumer from the same Kafka topic.
         """
         mine = self.link.target.head

@@ -34,7 +34,7 @@ MAX_PAUSE_S = 366 * 86_400
 
 
 class Kind(StrEnum):
-    """What an administrator can have done."""
+    """The actions that an administrator can ask for."""
 
     PAUSE = "pause"
     RESUME = "resume"

@@ -83,7 +83,8 @@ def describe_shards(picture: Picture) -> list[dict[str, Any]]:
 
 def describe_consumers(picture: Picture) -> list[dict[str, Any]]:
     """Return a JSON object for each consumer that a worker has told of or that the config folder names, sorted by
-    stream/name. Its state is `silent` if no worker has told of it lately, and `not served` if one should serve it.
+    stream/name. Its state is what its worker told last, or `silent` if no worker has told of it lately. It is `not
+    served` for those of `list_unserved`, and for those that only the config folder names.
     """
     unserved = {name for names in list_unserved(picture).values() for name in names}
     found = {row.id: _describe_consumer(picture, row) for row in picture.consumers}

@@ -134,8 +134,8 @@ class ConsumerStatus(Part):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something of the consumer may change without a delivery: it has a lag, waits for acks, or is
-        not in the state `running`.
+        """Whether the status may change without a delivery: the consumer has a lag, waits for acks, or is not in the
+        state `running`.
         """
         # it has more to read, waits for acks, or does not run
         return bool(self.lag) or bool(self.unacked) or self.state != "running"

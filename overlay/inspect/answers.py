@@ -39,9 +39,9 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAnswers:
-    """All answers about a cluster. `brokers`: their number. `operations`: on the cluster. `topics`:
-    by name. `groups`: operations by group; empty if no group was asked about, as in a cluster that
-    has had none.
+    """All answers about a cluster. `brokers`: their number. `operations`: those of this user on the cluster.
+    `topics`: by name. `groups`: this user's operations by group; empty if no group was asked about, as in a cluster
+    that has had none.
     """
 
     brokers: int

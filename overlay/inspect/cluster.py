@@ -110,8 +110,8 @@ class _Asking:
         return found
 
     def ask_creation(self, plans: Mapping[str, NewTopicPlan]) -> dict[str, TopicAnswer]:
-        """Return for each of these missing topics whether it could be created as its plan says.
-        Kafka only checks the request (validate_only).
+        """Return for each of these missing topics, by name, an answer that says whether it could be created as its
+        plan says: `refusal` is "" if so. Kafka only checks the request (validate_only).
         """
         topics = [
             NewTopic(
@@ -142,7 +142,7 @@ class _Asking:
         return bool(found.valid)
 
     def ask_groups(self, names: Iterable[str]) -> dict[str, Operations]:
-        """Return this user's operations by group, as `_describe_groups` does; empty without groups."""
+        """Return this user's operations on each of the groups, as `_describe_groups` does; {} if `names` is empty."""
         asked = sorted(set(names))
         if not asked:
             return {}
@@ -169,7 +169,9 @@ async def _describe_groups(kafka: Properties, names: Iterable[str]) -> dict[str,
 
 
 def _count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
-    """Return the replicas of each partition, from confluent-kafka's description of a topic."""
+    """Return how many replicas each partition has, how many of them are in sync, and whether it has a leader.
+    `partitions`: from confluent-kafka's description of a topic; the result is in their order.
+    """
 
     def is_led(found: Any) -> bool:
         return found.leader is not None and found.leader.id >= 0
@@ -178,7 +180,7 @@ def _count_replicas(partitions: Iterable[Any]) -> tuple[Replicas, ...]:
 
 
 def _name_operations(operations: Iterable[Any] | None) -> Operations:
-    """Return operations as ACLs spell them: DescribeConfigs for DESCRIBE_CONFIGS."""
+    """Return operations as ACLs spell them: DescribeConfigs for DESCRIBE_CONFIGS. None for None."""
     if operations is None:
         return None
     return frozenset(operation.name.title().replace("_", "") for operation in operations)

@@ -30,10 +30,9 @@ Cell = tuple[str, PropertyType] | None
 
 @dataclass(frozen=True, slots=True)
 class SampledField:
-    """One field over all sampled records. `texts[i]` is its value in record i, None if absent.
-    `type`: the narrowest that all values fit. `rows`: number of records that could have the field:
-    for a field of JSON those with a JSON object, else all. `present`: number of records with a
-    value. `counts`: number of records by value.
+    """One field over all sampled records. `texts[i]` is its value in record i, None if absent, null or empty. `type`:
+    the narrowest that all values fit. `rows`: number of records that could have the field: for a field of JSON those
+    with a JSON object, else all. `present`: number of records with a value. `counts`: number of records by value.
     """
 
     field: Field
@@ -67,10 +66,11 @@ class SampledField:
 
 
 def find_columns(records: Sequence[SampledRecord]) -> tuple[SampledField, ...]:
-    """Return the headers, JSON fields and key of the records as columns, one for each name that
-    occurs, MAX_COLUMNS at most.
+    """Return the headers, JSON fields and key of the records as columns, one for each name that occurs, MAX_COLUMNS
+    at most.
 
-    They come in that order, each kind in the order of first occurrence.
+    They come in that order, each kind in the order of first occurrence. If a record has several headers of one name,
+    the last one counts.
     """
     cells: dict[Field, list[Cell]] = {}
     objects = 0
@@ -92,8 +92,8 @@ def find_columns(records: Sequence[SampledRecord]) -> tuple[SampledField, ...]:
 
 
 def find_arrays(records: Iterable[SampledRecord]) -> dict[str, SampledRecord]:
-    """Return the paths of JSON fields that hold arrays, MAX_COLUMNS at most, each with the first
-    record that has one.
+    """Return the paths of JSON fields that hold arrays, MAX_COLUMNS at most, in the order of first occurrence, each
+    with the first record in which it holds one.
     """
     found: dict[str, SampledRecord] = {}
     for record in records:
@@ -107,7 +107,7 @@ def find_arrays(records: Iterable[SampledRecord]) -> dict[str, SampledRecord]:
 def count_unnamed(records: Iterable[SampledRecord]) -> int:
     """Return the number of records with JSON fields that no path can name.
 
-    Such names are empty or contain a dot.
+    Such names are empty, contain a dot, or have half of a surrogate pair.
     """
     documents = (parse_json(record.value or b"") for record in records)
     return sum(1 for document in documents if isinstance(document, dict) and _has_unnamed(document, 0))
@@ -160,9 +160,9 @@ def _read_record(record: SampledRecord, document: object) -> Iterator[tuple[Fiel
 
 
 def _read_object(document: dict[str, object], path: tuple[str, ...]) -> Iterator[tuple[Field, Cell]]:
-    """Yield the scalar fields of a JSON object, those of nested objects with a path such as `a.b`.
-    `path`: the names that lead to this object. Arrays, and names that no path can contain, are left
-    out.
+    """Yield the scalar fields of a JSON object, those of nested objects with a path such as `a.b`. `path`: the names
+    that lead to this object. Left out are arrays, names that no path can contain, and what has a path of more than
+    MAX_DEPTH names.
     """
     for name, value in document.items():
         if not _is_nameable(name):
@@ -176,7 +176,9 @@ def _read_object(document: dict[str, object], path: tuple[str, ...]) -> Iterator
 
 
 def _list_arrays(document: dict[str, object], path: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths of arrays in a JSON object, as far as a path can name their place."""
+    """Yield the paths of arrays in a JSON object that a path of at most MAX_DEPTH names can lead to. Arrays within
+    arrays are not looked for. `path`: the names that lead to this object.
+    """
     for name, value in document.items():
         here = (*path, name)
         if isinstance(value, list) and _is_nameable(name):
@@ -193,9 +195,8 @@ def _has_unnamed(document: dict[str, object], depth: int) -> bool:
 
 
 def _is_nameable(name: str) -> bool:
-    """Return whether a path can name the field.
-
-    Dots separate the steps of a path, and a file cannot contain half of a surrogate pair.
+    """Return whether a path can name the field: its name is not empty, has no dot, which separates the steps of a
+    path, and no half of a surrogate pair, which a file cannot contain.
     """
     return bool(name) and "." not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
@@ -216,7 +217,9 @@ def _read_bytes(value: bytes | None) -> Cell:
 
 
 def _read_scalar(value: object) -> Cell:
-    """Return a JSON scalar as text with its type; None for null and the empty string."""
+    """Return a JSON scalar as text with its type; None for null and the empty string. A JSON text is a TIMESTAMP or a
+    STRING, also if it spells a number; a whole number beyond 64 bits is a DOUBLE.
+    """
     match value:
         case bool():
             return ("true" if value else "false"), PropertyType.BOOLEAN

@@ -36,7 +36,7 @@ class Names:
 
 
 def name_topics(topics: Iterable[str]) -> dict[str, Names]:
-    """Return distinct file and stream names for each topic.
+    """Return the names for each topic's files and stream, by topic. They are distinct, also without regard to case.
 
     Stream names are in upper case, as is usual in JetStream.
     """
@@ -105,9 +105,9 @@ def draft_stream(proposal: Proposal, names: Names) -> str:
 def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] = ()) -> dict[str, str]:
     """Return the texts of consumer files, by file name without its suffix.
 
-    One consumer takes everything. If the subject has tokens, a second one takes the commonest value
-    of the first token. Output topics get as many partitions as the source. The file name is also
-    the name of the consumer and of its output topic, which is never one of `sources`.
+    One consumer takes everything. If the subject has tokens, a second one takes the commonest value of the first
+    token. Output topics get as many partitions as the source. The file name is also the name of the consumer and of
+    its output topic, which is never one of `sources`, the names of source topics.
     """
     everything = _avoid(f"{names.stem}-all", sources)
     found = {
@@ -145,7 +145,9 @@ def count(number: int, word: str) -> str:
 
 
 def describe_template(template: str) -> str:
-    """Return the fields of a template in words, such as `the header origin, the key`."""
+    """Return the parts of a template in words, such as `the topic's name, the header origin, the key`. The topic's
+    name is always first.
+    """
     words = {FieldKind.HEADER: "the header", FieldKind.VALUE: "the field", FieldKind.KEY: "the key"}
     named = [part for part in parse_template(template) if isinstance(part, Field) and part.kind in words]
     fields = [f"{words[part.kind]} {part.name}".strip() for part in named]
@@ -153,7 +155,9 @@ def describe_template(template: str) -> str:
 
 
 def describe_unaddressed(proposal: Proposal) -> str:
-    """Return how many sampled records would have no subject, with the place of one."""
+    """Return a sentence that says how many sampled records would have no subject, with the place of the first. The
+    proposal must have such a record.
+    """
     reads_broken = proposal.formats[ValueFormat.JSON_BROKEN] and any(
         column.field.kind is FieldKind.VALUE for column in proposal.subject.columns
     )
@@ -199,8 +203,8 @@ def _draft_filter(proposal: Proposal, value: str) -> list[str]:
 
 
 def _narrow(proposal: Proposal) -> tuple[str, str] | None:
-    """Return the commonest value of the first token after the topic, and a subject pattern that
-    selects it. None if the subject has no such token, or if the sample is empty.
+    """Return the commonest value of the first token after the topic, and a subject pattern that selects it. None if
+    the subject has no such token, or if no sampled record gets a subject.
     """
     columns = proposal.subject.columns
     if not columns or not proposal.subjects:

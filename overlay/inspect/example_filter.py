@@ -62,8 +62,8 @@ def make_example(proposal: Proposal, first_value: str) -> ExampleFilter | None:
 
 
 def _make_condition(column: SampledField, texts: Sequence[str]) -> _Condition | None:
-    """Return a condition on a field that some of `texts` meet, which are values of it; None if the
-    field is not worth one.
+    """Return a condition on a field that at least one of `texts` meets; None if the field is not worth one. `texts`:
+    the field's values in the records of the consumer, `column` has those of all sampled records.
     """
     match column.type:
         case PropertyType.STRING:
@@ -77,7 +77,10 @@ def _make_condition(column: SampledField, texts: Sequence[str]) -> _Condition | 
 
 
 def _equal_text(column: SampledField, texts: Sequence[str]) -> _Condition | None:
-    """Return `=` the commonest text, if the field has few values."""
+    """Return the condition that a field equals the commonest of those `texts` that are printable and do not look like
+    a number, a boolean or a time. None if the field has one value only or too many, if there is no such text, or if
+    it is too long.
+    """
     if not 1 < column.distinct <= min(MAX_VALUES, max(4, column.rows // 4)):
         return None
     # what looks like a number may be spelled otherwise in the JSON
@@ -89,7 +92,9 @@ def _equal_text(column: SampledField, texts: Sequence[str]) -> _Condition | None
 
 
 def _equal_boolean(column: SampledField, texts: Sequence[str]) -> _Condition | None:
-    """Return `=` the commonest of true and false, if the field has both."""
+    """Return the condition that a field equals the commoner of true and false in `texts`. None if the field has only
+    one of them, or if `texts` is empty.
+    """
     if column.distinct < 2 or not texts:
         return None
     value = Counter(texts).most_common(1)[0][0]
@@ -97,7 +102,9 @@ def _equal_boolean(column: SampledField, texts: Sequence[str]) -> _Condition | N
 
 
 def _at_least(column: SampledField, texts: Sequence[str], read: Callable[[str], Number]) -> _Condition | None:
-    """Return `>=` the median, if the field has several values."""
+    """Return the condition that a field is at least the median of `texts`, which `read` turns into numbers. None if
+    the field has one value only, or if none of `texts` is a finite number.
+    """
     numbers = sorted(number for number in (_parse(text, read) for text in texts) if not math.isnan(number))
     if column.distinct < 2 or not numbers:
         return None
@@ -106,7 +113,7 @@ def _at_least(column: SampledField, texts: Sequence[str], read: Callable[[str], 
 
 
 def _parse(text: str, read: Callable[[str], Number]) -> Number:
-    """Return a number; NaN for a text that is no finite number."""
+    """Return what `read` makes of a text; NaN if it raises ValueError, or if the number is not finite."""
     try:
         number = read(text)
     except ValueError:

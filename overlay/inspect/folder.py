@@ -11,7 +11,9 @@ from overlay.errors import OverlayError
 
 
 class FolderRefused(OverlayError):
-    """The files cannot be written to this folder. The user has to name another one or repair it."""
+    """The files are not written: the config loader finds a problem in them, or the folder cannot take them. The user
+    has to name another folder or topic, or repair what the message names.
+    """
 
 
 def check_files(files: Mapping[str, str]) -> None:
@@ -27,10 +29,11 @@ def check_files(files: Mapping[str, str]) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> dict[str, str]:
-    """Write the files below `folder`, and return for each whether it was `written` (it is new), `kept` or `replaced`.
+    """Write `files` (relative path to text) below `folder`, and return for each path whether the file was `written`
+    (it is new), `kept` or `replaced`.
 
-    A file with the same content is kept. Raises FolderRefused if a file has other content and
-    `force` is not set, before anything is written, or if the folder cannot be written.
+    A file with the same content is kept. Raises FolderRefused if a file has other content and `force` is not set,
+    before anything is written, or if the folder cannot be written.
     """
     outcome = {name: _look(folder / name, text) for name, text in files.items()}
     taken = [str(folder / name) for name, word in outcome.items() if word == "replaced"]

@@ -45,7 +45,7 @@ class ValueFormat(Enum):
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the value has fields that cannot be looked into without a schema."""
+        """Whether values of this format have fields, and `overlay init` does not look into them."""
         return self in _ENCODED
 
 
@@ -103,8 +103,8 @@ def recognise(value: bytes | None) -> ValueFormat:
 
 
 def schema_id(value: bytes | None) -> int | None:
-    """Return the schema id in a value that begins as schema registries' serialisers write it; None
-    for any other value.
+    """Return the schema id in a value that begins as schema registries' serialisers write it: a zero byte, four bytes
+    of the id, and at least one byte more. None for any other value.
     """
     return int.from_bytes(value[1:FRAME], "big") if value and value[0] == 0 and len(value) > FRAME else None
 
@@ -112,7 +112,7 @@ def schema_id(value: bytes | None) -> int | None:
 def parse_json(value: bytes) -> object | None:
     """Return the document if the bytes are a JSON object or array in UTF-8, else None.
 
-    Bare numbers, strings and words count as text here.
+    None also for JSON that is a bare number, string or word.
     """
     if value.lstrip()[:1] not in (b"{", b"["):
         return None
@@ -165,8 +165,8 @@ def _skip_indexes(rest: bytes) -> Iterator[int]:
 
 
 def _skip_field(value: bytes, at: int, wire: int) -> int:
-    """Return the end of the field that begins at `at`; -1 if it ends beyond the value, or if its
-    wire type is not known.
+    """Return the end of the content of a field, which begins at `at`, behind the tag. `wire`: the wire type in the
+    tag. -1 if the content ends beyond `value`, or if the wire type is not known.
     """
     if wire == 0:
         return _read_varint(value, at)[1]

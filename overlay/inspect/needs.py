@@ -104,11 +104,11 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
 
 
 def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
-    """Return the settings with which the service would create the topic of this need; None if it
-    never creates topics of that kind.
+    """Return the settings with which the service would create the topic of this need; None if it never creates
+    resources of that kind. For an index topic they lack the retention, which follows from the source topics.
 
-    The service's own modules decide. `overlay.output` is imported late, because it loads a Kafka
-    client and compiled kernels.
+    The service's own modules decide. `overlay.output` is imported late, because it loads a Kafka client and compiled
+    kernels.
     """
     replication = service.topics.replication
     if need.kind is ResourceKind.STATE:
@@ -195,7 +195,9 @@ def _need_indexes(loaded: Loaded) -> Iterator[Need]:
 
 
 def _list_jobs(loaded: Loaded) -> dict[str, list[str]]:
-    """Return the consumers with `engine: spark` of each stream that has some: one job delivers them."""
+    """Return the names of the consumers with `engine: spark`, by stream. Streams without such a consumer are left
+    out. One job delivers all of a stream.
+    """
     names: dict[str, list[str]] = {}
     for config in loaded.consumers.values():
         if config.engine is Engine.SPARK:
@@ -208,8 +210,9 @@ def _name_job(stream: str) -> str:
 
 
 def _need_jobs(loaded: Loaded) -> Iterator[Need]:
-    """Yield what only the Spark jobs need, one for each stream with consumers that have `engine: spark`, under the stream's
-    name."""
+    """Yield what the Spark jobs need and the service would not: for each stream that has a job, the job's state
+    topic, the transactional ids of its driver and of its writers, and a lease for each of its consumers.
+    """
     prefix = loaded.service.topics.prefix
     for stream, consumers in _list_jobs(loaded).items():
         users = (_name_job(stream),)

@@ -45,8 +45,9 @@ class Role(StrEnum):
 
 
 def find_role_needs(loaded: Loaded, role: Role) -> tuple[Need, ...]:
-    """Return every resource that a user of this role needs, for all that the folder defines. Kafka
-    is not asked."""
+    """Return each resource that a user of this role needs, with the operations on it, for all that the config folder
+    defines. Kafka is not asked.
+    """
     match role:
         case Role.SERVICE:
             return tuple(_need_as_service(find_needs(loaded)))
@@ -68,12 +69,11 @@ def find_role_needs(loaded: Loaded, role: Role) -> tuple[Need, ...]:
 
 
 def write_commands(findings: Iterable[Finding], kafka: Mapping[str, str], *, is_certain: bool) -> Iterator[str]:
-    """Yield a kafka-acls.sh command, quoted for a shell, for each finding that lacks operations;
-    others get none.
+    """Yield a kafka-acls.sh command, quoted for a shell, for each finding that lacks operations.
 
-    If `is_certain`, a command adds the operations that are missing; otherwise those that Kafka
-    could not be asked for, which may be granted already. `kafka`: the user's Kafka settings; they
-    name the brokers and the principal.
+    If `is_certain`, a command adds the operations that are missing, or all of the need's if the topic is not there or
+    not visible. Otherwise it adds those that Kafka could not be asked for, which may be granted already. `kafka`: the
+    user's Kafka settings; they name the brokers and the principal.
     """
     principal = name_principal(kafka)
     for finding in findings:
@@ -85,8 +85,8 @@ def write_commands(findings: Iterable[Finding], kafka: Mapping[str, str], *, is_
 
 
 def name_principal(kafka: Mapping[str, str]) -> str:
-    """Return the principal that these settings are, as Kafka's default rules name it. With a client
-    certificate it has a placeholder for the certificate's subject.
+    """Return the principal that Kafka's default rules give to a client with these settings: `User:` with the SASL
+    user name, with a placeholder for an OAuth token or a client certificate, or `User:ANONYMOUS`.
     """
     if user := kafka.get("sasl.username"):
         return f"User:{user}"
@@ -96,7 +96,12 @@ def name_principal(kafka: Mapping[str, str]) -> str:
 
 
 def _list_lacking(finding: Finding, *, is_certain: bool) -> tuple[str, ...]:
-    """Return the operations that are missing, or, if not `is_certain`, those that are not known."""
+    """Return the operations that a command of `write_commands` has to add for a finding; () for none.
+
+    If `is_certain`: those that a MISSING finding lacks, or all of its need if it lacks Create or Describe. Otherwise:
+    all of an UNKNOWN finding, and all but Create of a topic that the service will create, unless the finding has no
+    remark, since then this user may do everything.
+    """
     if finding.state is NeedState.MISSING:
         # a topic that is not there, or not visible: what else is missing on it cannot be known yet
         is_hidden = not {"Create", "Describe"}.isdisjoint(finding.missing)
@@ -123,7 +128,7 @@ def _name_resource(need: Need) -> list[str]:
 
 
 def _is_jobs(need: Need) -> bool:
-    """Return whether only Spark jobs need it."""
+    """Return whether only Spark jobs need the resource."""
     return bool(need.users) and all(user.startswith(JOB_USER) for user in need.users)
 
 
@@ -132,7 +137,10 @@ def _pick(loaded: Loaded, *kinds: ResourceKind) -> Iterator[Need]:
 
 
 def _need_as_service(needs: Iterable[Need]) -> Iterator[Need]:
-    """Yield what the service needs. Of Spark jobs it reads the state, to take consumers back."""
+    """Yield those of the needs of a config (`needs`) that are the service's. To take consumers back from Spark jobs,
+    it reads their state topics, describes their leases, and writes with the transactional ids of their drivers, but
+    not of their writers.
+    """
     leases = {need.name for need in needs if need.kind is ResourceKind.GROUP and ".spark." in need.name}
     for need in needs:
         if need.kind is ResourceKind.JOB:
@@ -182,7 +190,7 @@ def _need_index(loaded: Loaded, operations: tuple[str, ...]) -> Iterator[Need]:
 
 
 def _need_as_job(loaded: Loaded) -> Iterator[Need]:
-    """Yield what the Spark jobs of the folder need."""
+    """Yield what the Spark jobs of the folder need, all of them together."""
     service, prefix = loaded.service, loaded.service.topics.prefix
     delivered = {config.id: config for config in loaded.consumers.values() if config.engine is Engine.SPARK}
     streams = {stream for stream, _ in delivered}

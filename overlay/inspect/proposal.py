@@ -115,9 +115,9 @@ def topic_literal(topic: str) -> str:
 
 
 def _rank(columns: Sequence[SampledField], rows: int) -> list[SampledField]:
-    """Return the columns that can become tokens of the subject, best first: headers before fields
-    of the value, strings before numbers and booleans. Of columns that always change together only
-    the first is kept.
+    """Return the columns that can become tokens of the subject, best first: headers before fields of the value,
+    strings before numbers and booleans. Keys cannot. Of columns that always change together only the first is kept.
+    `rows`: the number of sampled records.
     """
     fit = [
         column
@@ -134,8 +134,8 @@ def _rank(columns: Sequence[SampledField], rows: int) -> list[SampledField]:
 
 
 def _makes_kinds(column: SampledField) -> bool:
-    """Return whether a column can tell kinds of messages apart: nearly all records that could have
-    it have it, and it has at least two values, few enough for its type, and none of them long.
+    """Return whether a column can tell kinds of messages apart: nearly all records that could have it have it, it has
+    at least two values, few enough for its type and none of them long, and a template can name it.
     """
     limits = {PropertyType.STRING: MAX_VALUES, PropertyType.LONG: MAX_NUMBERS, PropertyType.BOOLEAN: 2}
     most = min(limits.get(column.type, 0), max(4, column.rows // 4), column.rows - 1)
@@ -154,8 +154,8 @@ def _says_same(one: SampledField, other: SampledField) -> bool:
 
 
 def _choose(sample: TopicSample, ranked: Sequence[SampledField], columns: Sequence[SampledField]) -> RuleProposal:
-    """Return the subject rule to propose: of the best columns, else of a key that recurs, else of
-    the topic's name alone.
+    """Return the subject rule to propose: of the best of the `ranked` columns and others of the same kind, headers or
+    fields, MAX_TOKENS at most; else of a key that recurs; else of the topic's name alone.
     """
     if ranked:
         first = ranked[0].field.kind
@@ -195,9 +195,11 @@ def _list_alternatives(
 
 
 def _name_properties(columns: Sequence[SampledField]) -> tuple[tuple[tuple[str, SampledField], ...], int]:
-    """Return each property's name and column, and the number of columns left out.
+    """Return each property's name and column, and how many columns are left out because they are rare or too many.
+    Keys are no properties.
 
-    A field name that is not a plain word is changed into one.
+    A field name that is not a plain word is changed into one. A field with the name and the values of an earlier
+    column is passed over.
     """
     usable = [column for column in columns if column.field.kind is not FieldKind.KEY and column.present]
     kept = [column for column in usable if column.share >= RARE][:MAX_PROPERTIES]
@@ -264,7 +266,9 @@ def _note(sample: TopicSample, columns: Sequence[SampledField], formats: Counter
 
 
 def _note_json(sample: TopicSample, formats: Counter[ValueFormat]) -> Iterator[str]:
-    """Yield what of the JSON in a sample cannot be named, with a place for each."""
+    """Yield a note, with the place of one record, for broken JSON, for JSON arrays as values, and for fields that
+    hold arrays: no path can name what is in them.
+    """
     for form, (what, why) in _BEYOND.items():
         if formats[form]:
             first = next(record for record in sample.records if recognise(record.value) is form)

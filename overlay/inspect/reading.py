@@ -43,8 +43,8 @@ class Cluster:
 
 
 def look_around(kafka: Properties, deadline_s: float = REACH_S) -> Cluster:
-    """Ask Kafka for the brokers and topics of a cluster, blocking. `deadline_s`: seconds to wait
-    until it can be reached. Raises CredentialsRefused or SourceUnavailable.
+    """Return the number of brokers of a cluster and its visible topics. Blocks. `deadline_s`: seconds to wait until
+    Kafka can be reached. Raises CredentialsRefused or SourceUnavailable.
     """
     check_reachable(kafka, deadline_s)
     try:
@@ -69,14 +69,13 @@ def check_topics(cluster: Cluster, topics: Iterable[str]) -> None:
 def read_sample(
     kafka: Properties, topic: str, partitions: int, size: int, deadline_s: float = DEADLINE_S
 ) -> TopicSample:
-    """Return about `size` records of `topic`: equally many from both ends of each partition, at
-    least one of either. `partitions`: how many the topic has. Blocks; after `deadline_s` seconds no
-    more records are read.
+    """Return about `size` records of `topic`: equally many from both ends of each partition, at least one of either.
+    `partitions`: how many the topic has. Blocks; after `deadline_s` seconds no more records are read.
 
-    Only committed records are read; no group is joined and no offset committed. If the deadline or
-    the memory limit cuts the read short, the sample has a note. Raises CredentialsRefused if the
-    topic may not be read, and SourceUnavailable if Kafka answers with another error, or if no
-    record came though there are offsets.
+    Only committed records are read; no group is joined and no offset committed. If the deadline or the memory limit
+    cuts the read short, the sample has a note. Raises CredentialsRefused if the topic may not be read. Raises
+    SourceUnavailable if Kafka answers with another error, or if the topic has offsets and no record came before the
+    deadline.
     """
     each = max(1, size // (2 * max(1, partitions)))
     reading = _Reading(topic, time.monotonic() + deadline_s)

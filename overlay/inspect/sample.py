@@ -20,8 +20,8 @@ class SampledRecord:
 class TopicSample:
     """Records from the beginning and the end of each partition.
 
-    `partitions`: how many the topic has. `span`: number of offsets in all partitions, gaps
-    included. `records`: by partition and offset, rising.
+    `partitions`: how many the topic has. `span`: number of offsets in all partitions, gaps included. `records`:
+    sorted by partition, then by offset.
     """
 
     topic: str

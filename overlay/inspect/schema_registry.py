@@ -43,13 +43,15 @@ SETTINGS = (USER, TOKEN, CA, CERTIFICATE, KEY)
 
 
 class RegistryError(OverlayError):
-    """A schema registry gives no answer, or none that can be used. The operator acts; schemas that
-    are files already stay in use.
+    """A registry's schemas cannot be fetched: it gives no answer that can be used, its URL or a setting is wrong, or
+    a file cannot be written. The operator acts; schemas that are files already stay in use.
     """
 
 
 class SchemaRegistry:
-    """A schema registry. `settings`: by the names of SETTINGS. Raises RegistryError if they conflict."""
+    """A client of the schema registry at `url`, which connects only when it is asked. `settings`: by the names of
+    SETTINGS. Raises RegistryError if the URL or a setting cannot be used, or if settings conflict.
+    """
 
     def __init__(self, url: str, settings: Mapping[str, str]) -> None:
         self._url = url.rstrip("/")
@@ -71,10 +73,12 @@ class SchemaRegistry:
         self._opener = urllib.request.build_opener(*handlers)
 
     def pull(self, subject: str, folder: Path) -> Iterator[tuple[Path, bool]]:
-        """Write a file for each version of a subject that has none yet. Yield the file of each
-        version, and whether it was written.
+        """Write the Avro schema of each version of a subject, deleted ones too, to a file of `folder` that is named
+        by the schema's id. A file that is there already is kept. Yield each version's file, and whether it was
+        written.
 
-        Raises RegistryError; what was written before stays.
+        Raises RegistryError if the registry does not answer, or if a schema is not Avro or cannot be used; files that
+        were written before stay.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
         # deleted versions as well: a topic keeps values longer than a registry its lists
@@ -100,7 +104,10 @@ class SchemaRegistry:
         return versions
 
     def _complete(self, known: Any) -> object:
-        """Return the schema of a version with the schemas that it refers to in it."""
+        """Return an Avro schema in which each schema that it refers to stands in place of the first mention of its
+        name. `known`: the registry's answer for the version. Asks the registry for the schemas referred to. Raises
+        RegistryError, SchemaError.
+        """
         referred: dict[str, object] = {}
         self._collect(known, referred)
         return _Inlining(referred).put(_parse(known), "")
@@ -118,7 +125,9 @@ class SchemaRegistry:
             self._collect(other, found)
 
     def _ask(self, path: str) -> Any:
-        """Return the data of an answer. Raises RegistryError."""
+        """Send a GET request for `path` to the registry, and return its answer, parsed from JSON. Raises
+        RegistryError if there is no answer, an error as answer, or one that is not JSON or too large.
+        """
         # the URL comes from the operator's command line, and is one of HTTP
         request = urllib.request.Request(self._url + path, headers=self._headers)
         try:
@@ -169,7 +178,9 @@ def _make_context(settings: Mapping[str, str]) -> ssl.SSLContext:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the request, with its credentials, is for the registry's address alone."""
+    """A handler for urllib that follows no redirect, so that one is an HTTPError: the request, with its credentials,
+    is for the registry's address alone.
+    """
 
     # not redirect_request: before that is called, the address is taken apart, which raises ValueError for some
     def http_error_302(
@@ -181,7 +192,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _explain(error: urllib.error.HTTPError) -> str:
-    """Return what a registry's refusal means, and what to do."""
+    """Return what a registry's refusal, an answer with an HTTP error status, means and what to do."""
     match error.code:
         case 401 | 403:
             return f"the registry refuses the credentials ({error.code}). Check -X {USER} or -X {TOKEN}"
@@ -194,8 +205,8 @@ def _explain(error: urllib.error.HTTPError) -> str:
 
 
 def _read_id(known: Any) -> int:
-    """Return the id of a version's schema. Raises SchemaError for one that no value can have in front: the service would
-    refuse a folder with a file of that name.
+    """Return the id of the schema in a registry's answer. Raises SchemaError if it is no whole number of 32 bits,
+    which no value could have in front; the service would refuse a folder with a file of that name.
     """
     id = known["id"]
     if type(id) is not int or not 0 <= id < 1 << 32:
@@ -204,7 +215,9 @@ def _read_id(known: Any) -> int:
 
 
 def _parse(known: Any) -> object:
-    """Return the data of a version's schema. Raises SchemaError if it is not of Avro."""
+    """Return the Avro schema in a registry's answer, parsed from JSON; text that is not JSON is returned as it is, as
+    the name of a type. Raises SchemaError if the schema is not of Avro.
+    """
     kind = known.get("schemaType") or "AVRO"
     if kind != "AVRO":
         hint = ": compile its .proto file with protoc" if kind == "PROTOBUF" else ""
@@ -216,13 +229,17 @@ def _parse(known: Any) -> object:
 
 
 class _Inlining:
-    """Puts schemas in place of the first mention of their names. `referred`: by full name."""
+    """Puts schemas in place of the first mention of their names. `referred`: the schemas by full name. Each is put in
+    once only, so use an instance for one schema.
+    """
 
     def __init__(self, referred: Mapping[str, object]) -> None:
         self._left = dict(referred)
 
     def put(self, schema: object, namespace: str) -> object:
-        """Return a schema with the schemas that it mentions in it."""
+        """Return a copy of `schema` in which each of the referred schemas that it mentions stands in place of the
+        first mention. `namespace`: the one that completes short names where `schema` stands, "" for none.
+        """
         if isinstance(schema, str):
             for name in (f"{namespace}.{schema}", schema) if namespace and "." not in schema else (schema,):
                 if name in self._left:
@@ -248,20 +265,26 @@ class _Inlining:
 
 
 def _set_namespace(schema: object) -> object:
-    """Return a schema that has the same names wherever it is put."""
+    """Return a schema whose full name does not depend on where it is put: a record, enum or fixed with a short name
+    gets `namespace` set, to "" if it has none. Any other schema is returned as it is.
+    """
     if isinstance(schema, dict) and schema.get("type") in _NAMED and "." not in str(schema.get("name")):
         return {**schema, "namespace": schema.get("namespace", "")}
     return schema
 
 
 def _find_namespace(schema: Mapping[str, object], namespace: str) -> str:
-    """Return the namespace of names within a named type."""
+    """Return the namespace that completes short names within a record, enum or fixed: that of its full name, else its
+    own `namespace`, else `namespace`, that of the type around it.
+    """
     name, own = str(schema.get("name")), schema.get("namespace")
     return name.rpartition(".")[0] if "." in name else own if isinstance(own, str) else namespace
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file as a whole: a service may read the folder at any time. Raises RegistryError."""
+    """Write a file, and its folder if that is missing. The file appears complete or not at all, since a service may
+    read the folder at any time. Raises RegistryError if it cannot be written.
+    """
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -149,8 +149,8 @@ def _judge_group(need: Need, answers: ClusterAnswers) -> Finding:
 
 
 def _judge_cluster(need: Need, operations: Operations) -> Finding:
-    """Return the finding for IdempotentWrite, always OK: since Kafka 2.8, Write on any topic is
-    enough for it (KIP-679). A remark says if it is not granted.
+    """Return the finding for IdempotentWrite, always OK: since Kafka 2.8, Write on any topic is enough for it
+    (KIP-679). It has a remark unless Kafka says that IdempotentWrite is granted.
     """
     if operations is not None and set(need.operations) <= operations:
         return Finding(need, NeedState.OK)
@@ -176,7 +176,7 @@ def _check_replicas(need: Need, topic: TopicAnswer) -> list[str]:
 
 
 def _remark_replicas(topic: TopicAnswer) -> list[str]:
-    """Return a remark if min.insync.replicas is higher than the number of replicas."""
+    """Return one remark if a partition has fewer replicas than the topic's min.insync.replicas, else an empty list."""
     fewest = min((replicas.assigned for replicas in topic.replicas), default=0)
     wanted = (topic.config or {}).get("min.insync.replicas", "1")
     if not fewest or int(wanted) <= fewest:

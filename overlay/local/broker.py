@@ -234,8 +234,9 @@ def _adopt(home: Home, state: BrokerState | None, extra: Mapping[str, str] | Non
 
 
 def _choose_ports(before: BrokerState | None, java: Java, extra: Mapping[str, str], node: BrokerNode) -> BrokerState:
-    """Return the state for a start: with the ports of `before` if they are free, else with new
-    ones.
+    """Return the state for a start, without a process. Each port is that of `before` if it is free now, else a new
+    one; a node of a cluster has the controller port that was planned for it. A listener of `extra` with a port of its
+    own keeps that.
     """
     added = settings.split_listeners(extra)
     fresh = ports.find_free(HOST, 2 + len(added))

@@ -30,9 +30,9 @@ def find_home() -> Path:
 
 
 def make_folder(path: Path, advice: str) -> Path:
-    """Create `path` with its parents and check that it is writable.
+    """Create `path` with its parents, check that files can be written there, and return it.
 
-    Raises BrokerError with `advice`.
+    Raises BrokerError with `advice` if they cannot.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

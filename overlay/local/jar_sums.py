@@ -11,8 +11,9 @@ from .jars import CONFS, SUMS_FILE, run_ivy, sum_jar
 
 
 def write_sums() -> int:
-    """Fetch the jars of all confs into a temporary folder and write their checksums. Return how many there are. Raises
-    BrokerError if one cannot be fetched."""
+    """Fetch the jars of all confs of ivy.xml into a temporary folder and write their checksums to jars.sha256. Return
+    how many jars there are. Raises BrokerError if one cannot be fetched.
+    """
     with tempfile.TemporaryDirectory(prefix="jars-") as temporary:
         for conf in CONFS:
             run_ivy(conf, Path(temporary, conf), Path(temporary))

@@ -89,15 +89,16 @@ def _retrieve(conf: str, release: Path) -> None:
 
 
 def run_ivy(conf: str, found: Path, work: Path) -> None:
-    """Have Ivy put the jars of a conf into the folder `found`. `work`: a folder for its own files. Raises
-    BrokerError."""
+    """Have Ivy fetch the jars of a conf of ivy.xml and copy them into the folder `found`. `work`: a folder for other
+    files. Raises BrokerError if a jar cannot be fetched, or without Java or Ivy.
+    """
     command = _build_command(conf, found, work, find_java())
     with show_progress(f"fetching the jars of {conf}") as step:
         _follow(command, conf, step)
 
 
 def read_sums() -> dict[str, str]:
-    """Return the SHA-256 of each jar in hexadecimal, by its file name."""
+    """Return the SHA-256 of each jar in hexadecimal, by its file name, as jars.sha256 has them."""
     lines = SUMS_FILE.read_text(encoding="ascii").splitlines()
     return {name: digest for digest, name in (line.split("  ") for line in lines)}
 
@@ -119,9 +120,9 @@ def sum_jar(jar: Path) -> str:
 
 
 def _build_command(conf: str, found: Path, work: Path, java: Java) -> list[str]:
-    """Return Ivy's command line.
+    """Return Ivy's command line that fetches the jars of `conf` into `found`.
 
-    Java's options are in a private file, because the process list must not show a proxy's password.
+    Java's options are written to a private file in `work`, because the process list must not show a proxy's password.
     """
     ivy_home = find_cache() / "ivy"
     options = [

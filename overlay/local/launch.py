@@ -29,7 +29,9 @@ _UNWARNED = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-acc
 
 
 def format_storage(home: Home, java: Java, jars: list[Path], cluster_id: str) -> None:
-    """Format the data folder of a new cluster's node. Raises BrokerError with Kafka's output."""
+    """Format the data folder of a new cluster's node; a folder that is formatted already is left as it is. `jars`:
+    Kafka's. Raises BrokerError with Kafka's output if it fails, or if it takes more than _FORMAT_S seconds.
+    """
     command = [*_build_java(java, home, _SHORT), "kafka.tools.StorageTool", "format"]
     command += ["-t", cluster_id, "-c", str(home.server_properties), "--ignore-formatted"]
     try:
@@ -44,9 +46,10 @@ def format_storage(home: Home, java: Java, jars: list[Path], cluster_id: str) ->
 
 
 def spawn_broker(home: Home, java: Java, jars: list[Path], heap_mib: int, life_lock: int) -> subprocess.Popen[bytes]:
-    """Start the process, detached from this one, with its output in the log.
+    """Start the broker's process, detached from this one, and return it. Its output goes to the log in `home`; the
+    log of the start before is kept as broker.log.1. `heap_mib`: most MiB of its heap.
 
-    It inherits the descriptor `life_lock`.
+    The process inherits the descriptor `life_lock`.
     """
     home.log.parent.mkdir(parents=True, exist_ok=True)
     if home.log.exists():
@@ -97,7 +100,9 @@ def _read_words(log: Path) -> str:
 
 
 def _drop_frames(lines: list[str]) -> str:
-    """Return the last lines, without the lines of Java's stack frames, which would hide the reason."""
+    """Return the last _TAIL_LINES of these lines as one text, without the lines of Java's stack frames, which would
+    hide the reason.
+    """
     return "\n".join([line for line in lines if not line.startswith(("\tat ", "\t... "))][-_TAIL_LINES:])
 
 

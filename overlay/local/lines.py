@@ -67,8 +67,8 @@ class LineRules:
     partition: int | None = None
 
     def read(self, line: bytes) -> LineRecord:
-        """Return the record of a line without its line feed. Raises ValueError if it is none, and
-        RecursionError if its JSON is nested too deep.
+        """Return the record that a line is. `line`: without its line feed. Raises ValueError if it is no record,
+        which is a JSONDecodeError if it is no JSON, and RecursionError if its JSON is nested too deep.
         """
         if self.format is LineFormat.JSON:
             return self._read_object(line)
@@ -94,7 +94,7 @@ class LineRules:
 
 @dataclass(slots=True)
 class LineReader:
-    """Reads the lines of files as records. `blank`: how many empty lines it has left out."""
+    """Reads the lines of files as records. `blank`: how many lines of blanks alone it has left out, in all files."""
 
     rules: LineRules
     blank: int = field(default=0, init=False)
@@ -134,7 +134,10 @@ def _hint(line: bytes) -> str:
 
 
 def _parse(line: bytes) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the members of a line, and their values as they are spelled. Raises ValueError."""
+    """Return the members of a line by name, and how the line spells the value of each. In a line of `overlay read`,
+    members that say where the record was are left out. Raises ValueError if the line is no JSON object in UTF-8, or
+    has a member twice or one that is not in MEMBERS.
+    """
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -157,8 +160,8 @@ def _parse(line: bytes) -> tuple[dict[str, object], dict[str, str]]:
 
 
 def _read_content(name: str, members: Mapping[str, object], spelled: Mapping[str, str]) -> bytes | None:
-    """Return the key or the value: bytes in base64, a text, or any other JSON as it is spelled. None
-    if it is null or not there.
+    """Return the key or the value (`name` says which): bytes in base64, a text, or any other JSON as it is spelled.
+    None if it is null or not there. Raises ValueError if it is given in two ways, or is no valid base64 or text.
     """
     coded = f"{name}_base64"
     if members.get(coded) is not None:
@@ -172,8 +175,8 @@ def _read_content(name: str, members: Mapping[str, object], spelled: Mapping[str
 
 
 def _read_headers(given: object) -> Headers:
-    """Return the headers of a record: an object of names and texts, or a list of objects with `name`
-    and `value`, in which a name may come twice.
+    """Return the headers of a record. `given`: an object of names and texts, or a list of objects with `name` and
+    `value`, in which a name may come twice; None for no headers. Raises ValueError for anything else.
     """
     if given is None:
         return ()
@@ -209,7 +212,9 @@ def _read_header(name: str, value: object) -> bytes | None:
 
 
 def _read_time(given: object) -> int | None:
-    """Return a time in ms since 1970, of such a number or of RFC 3339. None for None."""
+    """Return a time in ms since 1970; None for None. `given`: that number, or a text of RFC 3339. Raises ValueError
+    for anything else, and for a time below 1 ms.
+    """
     if given is None:
         return None
     if isinstance(given, str):

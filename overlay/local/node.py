@@ -38,7 +38,9 @@ class BrokerNode:
         return 0 if self.is_alone else self.controller_ports[self.id - 1]
 
     def list_voters(self, controller_port: int) -> str:
-        """Return the cluster's controllers in Kafka's format. `controller_port`: of this node."""
+        """Return the cluster's controllers in Kafka's format: `1@127.0.0.1:9093,2@...`. `controller_port`: that of
+        this node, which counts only if the node is alone.
+        """
         found = {self.id: controller_port} if self.is_alone else dict(enumerate(self.controller_ports, 1))
         return ",".join(f"{number}@{HOST}:{port}" for number, port in found.items())
 
@@ -47,7 +49,7 @@ ALONE = BrokerNode()
 
 
 def plan_cluster(count: int, *, heap_mib: int = HEAP_MIB) -> list[BrokerNode]:
-    """Return the nodes of a new cluster.
+    """Return the `count` nodes of a new cluster, with ids from 1 on. `heap_mib`: most MiB of each node's heap.
 
     Start them at the same time, because none becomes ready before most of them run.
     """

@@ -54,8 +54,9 @@ def build_properties(
 ) -> dict[str, str]:
     """Return all server properties. Raises BrokerError as `check_extra`.
 
-    `listeners`: the caller's own (`NAME://host:port`), in addition to the broker's. They are used
-    in place of `listeners` in `extra`, whose ports may be 0.
+    `extra`: the caller's properties, which replace the overlay's defaults. `listeners`: the caller's own
+    (`NAME://host:port`), in addition to the broker's. They are used in place of `listeners` in `extra`, whose ports
+    may be 0.
     """
     check_extra(extra)
     protocols = {MAIN_LISTENER: "PLAINTEXT", CONTROLLER_LISTENER: "PLAINTEXT"}
@@ -82,7 +83,9 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def check_extra(extra: Mapping[str, str]) -> None:
-    """Raise BrokerError for properties that the embedded broker has to set itself."""
+    """Raise BrokerError for properties that the embedded broker has to set itself, and for a listener with the name
+    of one of its own.
+    """
     if refused := sorted(_OURS & set(extra)):
         raise BrokerError(f"broker property {', '.join(refused)}: the embedded broker sets this itself. Leave it out")
     for listener in split_listeners(extra):
@@ -94,7 +97,9 @@ def check_extra(extra: Mapping[str, str]) -> None:
 
 
 def split_listeners(extra: Mapping[str, str]) -> list[str]:
-    """Return the listeners that the caller adds: `NAME://host:port`, port 0 for any free one."""
+    """Return the listeners that the caller adds by the property `listeners` of `extra`: `NAME://host:port`, port 0
+    for any free one. Empty if there is no such property.
+    """
     return [listener.strip() for listener in extra.get("listeners", "").split(",") if listener.strip()]
 
 

@@ -113,7 +113,7 @@ class Home:
 def read_state(home: Home) -> BrokerState | None:
     """Return the remembered state.
 
-    Returns None if there is none. Raises BrokerError if it cannot be parsed.
+    Returns None if there is none. Raises BrokerError if its file cannot be read or parsed.
     """
     try:
         return _parse_state(json.loads(home.state.read_text()))

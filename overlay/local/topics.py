@@ -62,7 +62,7 @@ async def create_topics(
 
 
 async def list_topics(kafka: Properties, *, internal: bool = False) -> list[ListedTopic]:
-    """Return all topics that this user may see, by name; Kafka's own if `internal` is set.
+    """Return the topics that this user may see, sorted by name. Kafka's own are among them only if `internal` is set.
 
     Raises SourceUnavailable and CredentialsRefused.
     """
@@ -81,7 +81,7 @@ async def list_topics(kafka: Properties, *, internal: bool = False) -> list[List
 async def find_topic(kafka: Properties, name: str) -> TopicFacts:
     """Return the description of a topic, with its settings as far as this user may read them.
 
-    Raises TopicRefused if there is none, SourceUnavailable and CredentialsRefused.
+    Raises TopicRefused if there is no such topic or the name is not valid, SourceUnavailable and CredentialsRefused.
     """
     _check_name(name)
     async with Admin(kafka) as admin:

@@ -24,7 +24,8 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", r
 
 
 def build_java_options(cache: Path) -> list[str]:
-    """Return the -D options for this machine's CAs and proxies.
+    """Return the -D options for this machine's CAs and proxies. The truststore that they name is written to `cache`
+    if it is not there.
 
     They may contain a proxy's password.
     """
@@ -32,9 +33,10 @@ def build_java_options(cache: Path) -> list[str]:
 
 
 def find_bundle() -> Path | None:
-    """Return the system's CA bundle (PEM), $SSL_CERT_FILE or OpenSSL's default file.
+    """Return the system's CA bundle (PEM): the file that $SSL_CERT_FILE names, or OpenSSL's default file if the
+    variable is not set.
 
-    Returns None if there is no such file.
+    Returns None if that file does not exist.
     """
     named = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
     return Path(named) if named and Path(named).is_file() else None

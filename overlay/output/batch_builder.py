@@ -119,11 +119,11 @@ def refuse_oversized(batches: Iterable[tuple[tuple[ConsumerId, ...], OutputBatch
 
 
 class BatchBuilder:
-    """A builder that fills batches slice by slice and returns them at `flush`. Not thread-safe.
+    """A builder that fills batches slice by slice. `take` returns those that are full, `flush` all of them. Not
+    thread-safe.
 
-    Batches start small and grow, so that a thousand consumers with few messages need little memory.
-    (A second thread that compresses while this one fills was tried: with the broker on the same two
-    cores it changed nothing.)
+    Batches start small and grow, so that a thousand consumers with few messages need little memory. (A second thread
+    that compresses while this one fills was tried: with the broker on the same two cores it changed nothing.)
     """
 
     def __init__(self) -> None:
@@ -134,11 +134,11 @@ class BatchBuilder:
     def add(
         self, output_topic: OutputTopic, slice_: Slice, rows: Ints, partition: int, numbers: Numbers, now: int
     ) -> None:
-        """Add deliveries of these rows of a slice to the batches of the output partitions that they
+        """Add deliveries of the records `rows` (indices) of a slice to the batches of the output partitions that they
         belong to by the topic's `partition_by`.
 
-        `partition`: that of the source. `numbers`: of the rows, in their order. `now`: ms since
-        1970, the time of the records unless they keep the source's time.
+        `partition`: that of the source. `numbers`: of the rows, in their order. `now`: ms since 1970, the time of the
+        records unless they keep the source's time.
         """
         source, codes, texts = slice_.records, slice_.codes, slice_.texts
         columns = numbers.complete()
@@ -153,11 +153,11 @@ class BatchBuilder:
     def add_to(
         self, output_topic: OutputTopic, target: int, slice_: Slice, rows: Ints, numbers: Numbers, now: int
     ) -> None:
-        """Add deliveries of these rows of a slice to one output partition, `target`, whatever
+        """Add deliveries of the records `rows` (indices) of a slice to one output partition, `target`, whatever
         `partition_by` says.
 
-        `numbers`: of the rows, in their order. `now`: ms since 1970, the time of the records unless
-        they keep the source's time.
+        `numbers`: of the rows, in their order. `now`: ms since 1970, the time of the records unless they keep the
+        source's time.
         """
         self._fill(output_topic, slice_, rows, numbers.complete(), target, now)
 
@@ -244,8 +244,8 @@ def _cut(columns: Columns, part: Any) -> Columns:
 
 
 def measure(slice_: Slice, rows: Ints, envelope: Envelope) -> Ints:
-    """Return an upper bound of the uncompressed bytes that each of `rows` takes as a delivery
-    (int64, one per row).
+    """Return an upper bound of the uncompressed bytes that each of the records `rows` (indices) of a slice takes as a
+    delivery (int64, one per row).
     """
     codes, bounds = slice_.codes[rows], slice_.texts.bounds
     return room_for(slice_.records, rows, bounds[codes + 1] - bounds[codes], envelope)

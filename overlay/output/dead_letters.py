@@ -52,10 +52,10 @@ def encode_dead_letters(
 ) -> list[OutputBatch]:
     """Return the dead letters of `rows`, one for each, as batches for the dead-letter topic.
 
-    `output_topic`: the dead-letter topic, with the consumer's envelope. `letters`: why each row was
-    given up, in the order of `rows`. `partition`: of the source. `now`: ms since 1970. If a dead
-    letter is too large even without its value, its batch has the source offset in
-    `oversized_offset`, as deliveries do; else that is -1.
+    `output_topic`: the dead-letter topic, with the consumer's envelope. `rows`: indices of records of `piece`.
+    `letters`: why each row was given up, in the order of `rows`. `partition`: of the source. `now`: ms since 1970. If
+    a dead letter is too large even without its value, its batch has the source offset in `oversized_offset`, as
+    deliveries do; else that is -1.
     """
     places = place(
         output_topic.partition_by, output_topic.partitions, partition, piece.records, rows, piece.codes, piece.texts

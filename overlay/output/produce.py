@@ -136,13 +136,12 @@ class Produce:
         """Partitions that have refused for good while requests of others are in flight."""
 
     async def send(self, batches: Iterable[OutputBatch], deadline_s: float) -> list[int]:
-        """Send batches and wait until Kafka has taken all of them. Return the offset of each
-        batch's first record, in the order of `batches`. Calls may overlap.
+        """Send batches and wait until Kafka has taken all of them. Return the offset of each batch's first record, in
+        the order of `batches`. Calls may overlap.
 
-        `deadline_s`: seconds. Raises DeliveryFailed or Fenced, also for a batch of another call;
-        after that nothing more can be sent. If only the deadline has passed (DeliveryFailed), its
-        batches may still be sent and taken, until `settle` or `close`. After these it raises
-        KafkaError.
+        `deadline_s`: seconds. Raises DeliveryFailed or Fenced, also for a batch of another call; after that nothing
+        more can be sent. If only the deadline has passed (DeliveryFailed), the batches may still be sent and taken,
+        until `settle` or `close` is called. After `settle` or `close`, `send` raises KafkaError.
         """
         queued = self._line_up(list(batches))
         if not queued:
@@ -165,11 +164,11 @@ class Produce:
         return [batch.taken.result() for batch in queued]
 
     async def settle(self, patience_s: float) -> bool:
-        """Fail the batches that wait, and send nothing more. Wait up to `patience_s` seconds for
-        the answers to requests in flight.
+        """Fail the batches that wait, and send nothing more. Wait up to `patience_s` seconds for the answers to
+        requests in flight.
 
-        Return True if all were answered and no answer was lost before. If False, a broker may still
-        take a batch of ours, at any time until it learns of a new epoch.
+        Return True if all were answered, and no answer was lost before, except one after which all batches were
+        taken. If False, a broker may still take a batch of ours, at any time until it learns of a new epoch.
         """
         self._fail(KafkaError("the producer sends nothing more"))
         if self._tasks:

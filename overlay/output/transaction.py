@@ -77,7 +77,7 @@ class _Sender:
         self._produce = Produce(self._producer)
 
     async def start(self, topics: Iterable[str]) -> None:
-        """Connect and look up all topics in one request, within START_DEADLINE_S. If that fails,
+        """Connect, and get the metadata of all `topics` in one request, within START_DEADLINE_S. If that fails,
         close.
 
         A transactional producer fences its predecessor here. Raises SourceUnavailable.
@@ -292,9 +292,10 @@ class Transactions(_Sender):
         return offsets
 
     async def end_own_lost(self) -> None:
-        """Commit what transactions of this producer have left open because Kafka has lost their markers, in partitions
-        that have had no transaction of it for QUIET_S. A later transaction in a partition ends an earlier one there as
-        well, so each partition is asked once after its last one. Call it between two transactions.
+        """Commit what transactions of this producer have left open because Kafka has lost their markers, in
+        partitions that have had no transaction of it for QUIET_S. A later transaction in a partition ends an earlier
+        one there as well, so each partition is asked once after its last one. Call it between two transactions; it
+        looks once every LOOK_S at most. Raises as the methods that write.
         """
         now = monotonic()
         if now < self._look_at:

@@ -50,7 +50,10 @@ class Wants:
 
 
 def judge_brokers(brokers: Sequence[BrokerFacts], wants: Wants) -> Iterator[Diagnosis]:
-    """Yield what is wrong with the brokers, and one diagnosis that names their release."""
+    """Yield a diagnosis for each thing that is wrong with the brokers, and, if one answered, what is to be said of
+    their releases. Settings are compared between all brokers that tell them, and judged as the first of these has
+    them.
+    """
     answered = [broker for broker in brokers if not broker.failure]
     for broker in brokers:
         if broker.failure:
@@ -110,7 +113,9 @@ def _judge_releases(brokers: Sequence[BrokerFacts]) -> Iterator[Diagnosis]:
 
 
 def _judge_requests(brokers: Sequence[BrokerFacts]) -> Iterator[Diagnosis]:
-    """Yield which requests of the overlay some brokers do not know: those of Kafka before 3.0."""
+    """Yield a warning for each request of the overlay that some brokers do not know, as those of Kafka before 3.0;
+    nothing if all know them.
+    """
     lost = [broker for broker in brokers if not {DESCRIBE_TRANSACTIONS, DESCRIBE_PRODUCERS} <= broker.requests.keys()]
     if lost:
         text = f"{_list(lost)} cannot be asked for open transactions: a transaction that lost its marker stays open"
@@ -122,7 +127,7 @@ def _judge_requests(brokers: Sequence[BrokerFacts]) -> Iterator[Diagnosis]:
 
 
 def _compare(brokers: Sequence[BrokerFacts]) -> Iterator[Diagnosis]:
-    """Yield the settings in which brokers differ."""
+    """Yield a warning for each setting of _COMPARED that is not the same at all these brokers."""
     for name in _COMPARED:
         values = Counter((broker.settings or {}).get(name, "") for broker in brokers)
         if len(values) > 1:
@@ -152,7 +157,9 @@ def _judge_timeouts(settings: Mapping[str, str], wants: Wants) -> Iterator[Diagn
 
 
 def _judge_copies(settings: Mapping[str, str], wants: Wants, brokers: int) -> Iterator[Diagnosis]:
-    """Yield what may be lost with a broker, or stop without it. `brokers`: how many there are."""
+    """Yield a warning for each setting with which the loss of a broker may lose records or stop writes. `settings`:
+    of one broker. `brokers`: how many there are.
+    """
     for topic in ("transaction.state.log", "offsets.topic"):
         copies = _number(settings, f"{topic}.replication.factor")
         if copies == 1 and brokers >= MANY:

@@ -48,7 +48,9 @@ class Diagnosis:
 
 
 def split_advice(sentence: str) -> tuple[str, str]:
-    """Return what happened, and what to do, of a message whose last sentence says that; "" if it has one sentence."""
+    """Split a message whose last sentence says what to do. Return the sentences before it, and that last one. For a
+    message of one sentence, return it and "".
+    """
     text, dot, todo = sentence.rpartition(". ")
     return (text, todo) if dot else (sentence, "")
 

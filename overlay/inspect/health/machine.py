@@ -30,7 +30,9 @@ class JavaFacts:
 
 
 def judge_kernels(kernels: KernelFacts) -> Diagnosis:
-    """Return what is to be said of the cache of compiled kernels."""
+    """Return the diagnosis of the cache of compiled kernels: OK, a note if it has none of this version yet, a warning
+    if no kernel can be added to it, an error if every start has to compile all of them.
+    """
     if kernels.failure:
         text = f"compiled kernels cannot be kept, so every start compiles them: {kernels.failure}"
         return Diagnosis(Severity.ERROR, Check.KERNELS, "", text, "name a folder with NUMBA_CACHE_DIR")
@@ -48,7 +50,9 @@ def judge_kernels(kernels: KernelFacts) -> Diagnosis:
 
 
 def judge_java(java: JavaFacts, jobs: int) -> Diagnosis:
-    """Return what is to be said of Java. `jobs`: how many consumers of the folder have `engine: spark`."""
+    """Return the diagnosis of Java: OK if there is one; else a warning if `jobs` is above 0, and a note if not.
+    `jobs`: how many consumers of the folder have `engine: spark`.
+    """
     if not java.failure:
         return Diagnosis(Severity.OK, Check.JAVA, java.program, f"Java {java.release}")
     who = "the service needs none"

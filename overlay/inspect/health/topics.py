@@ -69,8 +69,8 @@ RULES: Mapping[ResourceKind, tuple[Rule, ...]] = {
 
 
 def judge_needs(findings: Sequence[Finding]) -> Iterator[Diagnosis]:
-    """Yield what `overlay validate --kafka` finds, and a sum. What is said of several resources of one kind is one
-    diagnosis.
+    """Yield a diagnosis for each remark of the findings of `overlay validate --kafka`, and last an OK with the number
+    of needs by state. The same remark on several resources of one kind is one diagnosis.
     """
     named: dict[tuple[Severity, ResourceKind, str], list[str]] = {}
     for finding in findings:
@@ -86,14 +86,18 @@ def judge_needs(findings: Sequence[Finding]) -> Iterator[Diagnosis]:
 
 
 def _rate(finding: Finding) -> Severity:
-    """Return how bad the remarks of a finding are."""
+    """Return how bad the remarks of a finding are: ERROR if something is missing, WARNING if not and the kind is in
+    _WORRYING, NOTE for others and for what cannot be judged yet.
+    """
     if finding.state is NeedState.MISSING:
         return Severity.ERROR
     return Severity.WARNING if finding.need.kind in _WORRYING and finding.state is NeedState.OK else Severity.NOTE
 
 
 def judge_retention(loaded: Loaded, needs: Sequence[Need], answers: ClusterAnswers) -> Iterator[Diagnosis]:
-    """Yield settings of the overlay's own topics that lose something. `answers` must have every topic of the needs."""
+    """Yield a diagnosis for each setting of the overlay's own topics by which something is lost, a note on topics
+    whose settings may not be read, and an OK if nothing is lost. `answers` must have every topic of the needs.
+    """
     found = [
         *_judge_own(needs, answers, loaded.service),
         *_judge_indexes(loaded, answers),
@@ -110,7 +114,9 @@ def judge_retention(loaded: Loaded, needs: Sequence[Need], answers: ClusterAnswe
 
 
 def _judge_own(needs: Sequence[Need], answers: ClusterAnswers, service: ServiceConfig) -> Iterator[Diagnosis]:
-    """Yield the settings of shared topics that are not as the service would set them."""
+    """Yield a diagnosis for each setting in RULES that a topic has otherwise than the service would set it, and not
+    better. Topics whose settings are not known are passed over.
+    """
     for need in needs:
         config, plan = answers.topics[need.name].config if need.kind in RULES else None, None
         if config is None or (plan := plan_topic(need, service)) is None:
@@ -132,7 +138,9 @@ def _keeps(setting: str, has: str, wanted: str) -> bool:
 
 
 def _judge_indexes(loaded: Loaded, answers: ClusterAnswers) -> Iterator[Diagnosis]:
-    """Yield the index topics that keep their records for less time than the sources keep theirs."""
+    """Yield a warning for each index topic that keeps its records for less time than the sources of its stream keep
+    theirs. Streams with a topic whose settings are not known are passed over.
+    """
     for name, stream in loaded.streams.items():
         index = index_topic(loaded.service.topics.prefix, name)
         sources = {topic: answers.topics[topic] for topic in stream.topic_names}
@@ -166,8 +174,9 @@ def _judge_acks(loaded: Loaded, answers: ClusterAnswers) -> Iterator[Diagnosis]:
 
 
 def judge_sizes(loaded: Loaded, answers: ClusterAnswers, usual: int = USUAL_MESSAGE_BYTES) -> Iterator[Diagnosis]:
-    """Yield the outputs that do not take the largest records of their sources. `answers` must have every source and
-    output topic. `usual`: message.max.bytes of the brokers.
+    """Yield a diagnosis for each output topic that does not take the largest records of its consumer's sources; if
+    there is none, one OK. `answers` must have every source and output topic. `usual`: message.max.bytes of the
+    brokers, for topics without a setting that is known.
     """
     seen: set[tuple[str, str]] = set()
     for config in loaded.consumers.values():
@@ -193,7 +202,9 @@ def _word_fate(config: ConsumerConfig) -> str:
 
 
 def _limit(topic: TopicAnswer, settings: Mapping[str, str], usual: int) -> int:
-    """Return the largest batch that a topic takes, or would take if it was created with these settings."""
+    """Return the bytes of the largest batch that a topic takes: its max.message.bytes, or that of `settings` if the
+    topic's are not known or it does not exist yet, or `usual` if neither says.
+    """
     config = topic.config if topic.exists and topic.config is not None else settings
     return int(config.get("max.message.bytes", usual))
 
@@ -216,7 +227,7 @@ def _alter(topic: str, setting: str, value: str) -> str:
 
 
 def _span(retention: str) -> str:
-    """Return a retention in ms as a text such as `168h`."""
+    """Return a retention in ms as a text such as `168h`; `ever` if it is negative, which is without end."""
     return "ever" if int(retention) < 0 else format_duration(int(retention) * _MILLION)
 
 

@@ -17,7 +17,9 @@ _ABOUT_SHARDS = (
 
 
 def judge_workers(picture: Picture, findings: Sequence[Finding], version: str) -> Iterator[Diagnosis]:
-    """Yield what looks wrong with the workers at this moment. `version`: that of this command."""
+    """Yield a diagnosis for each of the findings, a note if workers are of another version than this command, whose
+    version is `version`, and an OK if workers are heard and there is no finding.
+    """
     for finding in findings:
         check = Check.CLOCK if finding.kind is Kind.CLOCK_DIFFERS else Check.WORKERS
         severity = Severity.ERROR if finding.kind in _BROKEN else Severity.WARNING
@@ -36,8 +38,9 @@ def judge_workers(picture: Picture, findings: Sequence[Finding], version: str) -
 
 
 def judge_clock(ahead_ms: int | None) -> Diagnosis:
-    """Return what is to be said of this machine's clock. `ahead_ms`: by how much it is ahead of the brokers' clock; None
-    if no worker published a status by which it could be compared.
+    """Return the diagnosis of this machine's clock: OK, a warning if it is more than CLOCK_MS ahead or behind, a note
+    if that is not known. `ahead_ms`: by how much it is ahead of the brokers' clock; None if no worker published a
+    status by which it could be compared.
     """
     if ahead_ms is None:
         text = "this machine's clock was not compared with Kafka's: no worker published a status meanwhile"
