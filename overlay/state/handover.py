@@ -99,8 +99,8 @@ async def claim_consumers(
     """Make a job the owner of the consumers `names` of a stream. Return by name how it delivers each.
 
     Consumers of other jobs are recalled, and the drivers of these jobs fenced. If no service has run
-    yet, nothing is written. `plan`: the job's last one, None if it has none, read after its driver
-    fenced the former one. `starts`: the log start of each partition of the stream. Shards in which
+    yet, nothing is written. `plan`: the last plan of `job`, None if it has none; read it after the job's
+    driver has fenced its predecessor. `starts`: the log start of each partition of the stream. Shards in which
     nothing changes are not taken over.
 
     Raises OverlayError for a consumer that the job cannot take, for example BatchUnfinished if a batch
@@ -123,7 +123,8 @@ async def find_lost(
     client: AIOKafkaClient, admin: Admin, prefix: str, stream: str, job: str, claims: Mapping[str, str]
 ) -> set[str]:
     """Return which of the consumers in `claims` are not the job's any more: the state says that the
-    service or another job has them, has another claim for them, recalls them, or has dropped them.
+    service or another job has them, has another claim for them, recalls them, or has dropped them. A
+    consumer that is not in the state was dropped, unless its claim is empty.
     `claims`: the claim of each consumer by its name, as `claim_consumers` returned it.
 
     Raises SourceUnavailable, StateUnreadable, SourceChanged.
@@ -183,8 +184,9 @@ async def take_back(
 async def _find_unrecorded(
     kafka: Properties, client: AIOKafkaClient, admin: Admin, prefix: str, consumers: Mapping[ConsumerId, Starts]
 ) -> dict[ConsumerId, TakenBack]:
-    """Return those of the consumers that a job has delivered without a claim, and fence that job. If any
-    job's plan cannot be read, return all of them, each with the reason. Raises SourceUnavailable."""
+    """Return those of the consumers that a job has delivered without a claim, by the plans of all jobs, and
+    fence that job (`_take_unrecorded`). If any job's plan cannot be read, fence none and return all of the
+    consumers, each with the reason. Raises SourceUnavailable."""
     jobs: dict[ConsumerId, list[str]] = {}
     try:
         for job, plan in (await read_plans(client, admin, prefix)).items():
@@ -209,8 +211,8 @@ async def _take_unrecorded(
     starts: Starts,
 ) -> TakenBack:
     """Fence the job that has delivered a consumer without a claim, and return how the consumer goes on.
-    If `jobs` (at least one) are several, it stays with them, which is the `reason`. Raises
-    SourceUnavailable; another error becomes the `reason`."""
+    If `jobs` (at least one) are several, none is fenced, and the `reason` asks the operator to choose
+    one. Raises SourceUnavailable; another error becomes the `reason`."""
     job, *others = jobs
     if others:
         topics = ", ".join(job_topic(prefix, each) for each in jobs)
@@ -247,11 +249,13 @@ def _give_back(consumer: ConsumerId, entry: ConsumerState, plan: BatchPlan | Non
 
 @dataclass(slots=True)
 class _Claiming:
-    """A job's claim of consumers of one shard.
+    """A job's claim of the consumers `mine`, all of one shard.
 
-    `known`: the claims in the job's own plan, by name. `claimed`: the result. `mark`: the recall of
-    consumers of other jobs; `recalled` are their entries, and `positions` where they stand by the
-    plans of these jobs.
+    `known`: the claims in the job's own plan, by name. `starts`: the log start of each partition of the
+    stream. `claimed`: by name, how the job delivers each; filled by `run`. `mark`: the recall that is
+    written for consumers of other jobs. `recalled`: the entries of these consumers with that recall.
+    `positions`: where these consumers stand by the last plans of their jobs, None if a plan has no
+    position.
     """
 
     job: str
@@ -287,9 +291,9 @@ class _Claiming:
         return Delta(consumers=dict(self.recalled))
 
     def change(self, state: ShardState) -> Delta:
-        """Return the delta that makes the job the owner, and note in `claimed` how it delivers each
-        consumer; what the last call has noted counts. Raises OverlayError for a consumer that the
-        job cannot take."""
+        """Return the delta that makes the job the owner of the consumers, and set in `claimed` how it
+        delivers each. A later call overwrites what an earlier one has set. Raises OverlayError for a
+        consumer that the job cannot take."""
         delta = Delta()
         for consumer in self.mine:
             entry, start = self._take(state, consumer)
@@ -341,7 +345,8 @@ class _Claiming:
         return replace(taken, sequence=position.sequence, own=own, snapshot=position.snapshot, floor={})
 
     def _find_start(self, entry: ConsumerState) -> JobPosition | None:
-        """Return where an entry's own positions say that the job begins; None if it has none."""
+        """Return where a job begins by the entry's own positions; None if the entry has none. In each
+        partition of `starts` that is the own position, else the log start, but not below the floor."""
         if not entry.own:
             return None
         own = {**_place_at(self.starts), **entry.own}

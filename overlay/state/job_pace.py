@@ -49,8 +49,8 @@ class PaceState:
 
 
 def renew(pace: Pace, state: PaceState) -> PaceState:
-    """Return what the next batch's plan keeps of a consumer's limits before the batch is read: the pause of
-    `pace`; the rest as in `state`, that of the last plan, or 0 if `pace` has no rate."""
+    """Return what the next batch's plan keeps of a consumer's limits before the batch is read. `paused_until`
+    is that of `pace`. The rest is as in `state`, which is from the last plan; if `pace` has no rate, it is 0."""
     if not pace.bits_per_second:
         return PaceState(pace.paused_until)
     return PaceState(pace.paused_until, state.spent_until, state.density)

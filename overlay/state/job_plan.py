@@ -60,14 +60,16 @@ class ConsumerPlan:
     `fingerprint`: of its config. `before`, `last`: the consumer sequence before the batch, and the
     last one of it. `since`: the batch with which the consumer began. `floors`: by partition, the
     offset at which it began. `claim`: the mark under which the service's state names this job as the
-    one that delivers the consumer; empty if there was no such state. `reads`: what the batch reads
-    for this consumer alone, which is below the batch's start or has a limit or a snapshot; empty if it reads
-    what the batch reads. `letters`: the batch's dead letters for it. `pace`: what is kept of its limits. `lost`: the offsets
-    that retention had removed before this batch could read them for the consumer. `snapshot`: where its last
-    messages end in each partition, while it is given these; the batch then reads nothing else for it.
-    `ahead`: how many records with a wanted subject it has still to read after the batch, up to the plan's
-    `log_ends`; -1 if that is not known. `skipped`: the part of `lost` that lies below the batch's offsets.
-    `rate`: deliveries per second by the last batch that has ended; -1 if that is not known.
+    one that delivers the consumer; empty if there was no such state. `reads`: first and next offset of
+    each partition that the batch reads for this consumer alone, since the consumer is below the
+    batch's start or has a limit or a snapshot; empty if it reads the batch's `ends` with the others.
+    `letters`: the batch's dead letters for it. `pace`: what is kept of its limits. `lost`: how many
+    offsets retention had removed before this batch could read them for the consumer. `snapshot`: where
+    its last messages end in each partition, while it is given these; the batch then reads nothing else
+    for it. `ahead`: how many records with a wanted subject it has still to read after the batch, up to
+    the plan's `log_ends`; -1 if that is not known. `skipped`: the part of `lost` that lies below the
+    batch's offsets. `rate`: deliveries per second by the last batch that has ended; -1 if that is not
+    known.
     """
 
     fingerprint: str
@@ -201,9 +203,10 @@ class BatchPlan:
         again if the number is the same, else the next one.
 
         A consumer that this plan has with the same claim (the mark of its takeover by the job) keeps its plan if the batch
-        is this one, and else goes on where this batch ends for it. Others begin at the floors that `consumers` says.
-        `reads` is empty for those that read `ends` with the others. Those that are below its start, or have a pace in
-        `limit`, read other offsets.
+        is this one, and else goes on where this batch ends for it. Others begin at the floors that `consumers` says. All
+        get the fingerprint in `consumers`. In a plan, `reads` is empty if the consumer reads `ends` with the others. A
+        consumer that is below the start of `ends`, that has a rate or is paused by its pace in `limit`, or that is given its
+        last messages has offsets of its own.
         """
         found = {}
         for name, new in consumers.items():
@@ -285,7 +288,8 @@ def draft_first(batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], l
     """Return, by name, the plans of `consumers` for the first batch of a job, which reads `ends`: from the first offset that
     any of them wants.
 
-    Each begins at its floors. Offsets that it wants and that retention has removed before the batch's start count as lost.
+    Each begins at its floors, or at the start of `ends` where that is higher. Offsets between the two that retention has
+    removed count as lost.
     """
     found = {}
     for name, new in consumers.items():
@@ -319,8 +323,8 @@ def _plan_reads(
 def find_snapshot(
     snapshot: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int]
 ) -> Mapping[TopicPartition, int]:
-    """Return the snapshot of a consumer that is at these offsets: empty once it has come to the snapshot's end in all
-    partitions."""
+    """Return what is left of the `snapshot` of a consumer that is at these offsets: all of it, or an empty mapping once the
+    consumer has come to the snapshot's end in every partition. A partition that is not in `offsets` counts as read."""
     return snapshot if any(offsets.get(source, end) < end for source, end in snapshot.items()) else {}
 
 

@@ -34,8 +34,8 @@ class Sources:
 def list_sources(
     stream: StreamConfig, topics: Mapping[str, TopicFacts], state: ShardState, *, is_extended: bool = False
 ) -> Sources:
-    """Return the partitions that a stream is to be read from. `topics`: what Kafka says of them, by name;
-    a missing topic is left out there.
+    """Return the partitions that a stream is to be read from. `topics`: Kafka's facts of the stream's topics,
+    by name; a topic that does not exist is not in it.
 
     `is_extended`: the stream has a ledger, so partitions that were added are read like any other.
     Without a ledger, those that were added to a single one are in `unread`. Raises SourceChanged if a

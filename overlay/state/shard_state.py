@@ -104,7 +104,7 @@ class Delta:
     below it has lost its end."""
 
     def merge(self, later: Delta) -> Delta:
-        """Return this and a later delta as one; both stay as they are."""
+        """Return one delta that changes a state as this one and then `later` would. Both stay as they are."""
         kept = {consumer: state for consumer, state in self.consumers.items() if consumer not in later.forgotten}
         return Delta(
             {**_without(later.reset, self.cursors), **later.cursors},
@@ -180,8 +180,8 @@ class ShardState:
         """Return the consumer's state with every position its own, so that the stream's position
         can move on without it.
 
-        `starts`: the stream's partitions, and where the consumer begins in those in which it has no
-        position yet. Raises KeyError if the consumer is unknown. Nothing is changed here.
+        `starts`: by partition of the stream, the offset at which the consumer begins if it has no
+        position there yet. Raises KeyError if the consumer is unknown. Nothing is changed here.
         """
         known = self.consumers[consumer]
         now = {source: self.log_position_of(consumer, source) or LogPosition(first) for source, first in starts.items()}
@@ -247,7 +247,8 @@ def _flat(log_position: LogPosition) -> tuple[int, int, int]:
 
 
 def _wire(state: ConsumerState) -> dict[str, Any]:
-    """Return a consumer's state as JSON, without what has its default."""
+    """Return a consumer's state as a JSON object. It always has the sequence; other fields are left out if
+    they have their default."""
     wire: dict[str, Any] = {"seq": state.sequence}
     if state.own:
         wire["own"] = [[*source, *_flat(log_position)] for source, log_position in state.own.items()]
@@ -268,8 +269,8 @@ def _wire(state: ConsumerState) -> dict[str, Any]:
 
 
 class StateRecord(NamedTuple):
-    """What a state record says. `is_checkpoint`: it replaces everything before it but the machines.
-    `after` and `is_whole` are those of `encode`."""
+    """What a state record says. `is_checkpoint`: it replaces everything before it, but the records of
+    machines only if it `is_whole`. `after` and `is_whole` are those of `encode`."""
 
     delta: Delta
     is_checkpoint: bool
@@ -329,10 +330,10 @@ def write_machine(consumer: ConsumerId, value: bytes) -> list[Record]:
 
 
 class StateReplay:
-    """Rebuilds a shard's state from its records. `state` is complete once all records were applied;
-    `count`: how many there were, `links`: those of the state records, void ones included in both.
-    `void`: the offsets of state records that are passed over, with the records of machines behind
-    them."""
+    """Rebuilds a shard's state from its records. `state` is complete once all records were applied.
+    `count`: how many records there were. `links`: the Link of each state record. Both include void
+    records. `void`: the offsets of state records that are not applied, nor are the records of
+    machines between each of them and the next state record."""
 
     def __init__(self, void: Container[int] = ()) -> None:
         self.state = ShardState()

@@ -41,7 +41,8 @@ class Link:
 
 def find_void(links: Sequence[Link], log_start: int) -> frozenset[int]:
     """Return the offsets of the state records that must not be applied (void): a record that they build on is
-    lost, or the later records do not build on them, since they were aborted. Empty if there are none.
+    lost, or the later records do not build on them, since they were aborted. Empty if there are none. Records
+    before the last valid one that holds the whole state are left out: it replaces them.
 
     `links`: of all records of a state partition, in order. `log_start`: the partition's first offset.
     Records below it were deleted once a checkpoint had replaced them, and are not lost.

@@ -51,7 +51,8 @@ def find_host_fault(http: HttpConfig, listens_at: str, header: str) -> str:
 
 
 def split_host(header: str) -> str:
-    """Return the host of a Host header in lower case, without port and brackets: `::1` of `[::1]:8222`."""
+    """Return the host of a Host header in lower case, without port, brackets and the dots at the end of a
+    name: `::1` of `[::1]:8222`. Empty for an empty header."""
     host = header.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]

@@ -189,9 +189,10 @@ async def enlist(
     """Prepare the consumers whose streams are served: create missing topics, and find where new
     consumers and those of Spark jobs start.
 
-    Adds them to the assignment, and to the delta what the state must record. `record`: commits a
-    delta of its own at once, and applies it to `state`. A consumer that cannot be served is stalled
-    with the reason. Raises SourceUnavailable, and what `record` raises.
+    Adds them to the assignment, and to `delta` what the state must record, also of consumers in the
+    state that are not served now (`_pin_absent`). `record`: commits the delta that it is given at
+    once, and applies that to `state`. A consumer that cannot be served is stalled with the reason.
+    Raises SourceUnavailable, and what `record` raises.
     """
     ready = [c for c in mine.values() if c.stream in assignment.sources and c.id not in assignment.stalled]
     refused = await _find_refused(admin, loaded, ready, state, assignment)
@@ -224,8 +225,9 @@ async def enlist(
 async def _find_refused(
     admin: Admin, loaded: Loaded, ready: Sequence[ConsumerConfig], state: ShardState, assignment: Assignment
 ) -> dict[ConsumerId, str]:
-    """Return why consumers cannot be served: a Spark pipeline runs them, or one of their topics
-    refuses. Creates the missing topics, and adds them to the assignment. Raises SourceUnavailable."""
+    """Return, by consumer that cannot be served, the reason: a Spark pipeline runs it, or one of its topics
+    refuses. Creates the topics of the `ready` consumers that are missing (for output, acks, events and dead
+    letters), and sets `assignment.outputs` to the facts of those that exist then. Raises SourceUnavailable."""
     prefix = loaded.service.topics.prefix
     pushing = [config for config in ready if config.is_push]
     assignment.outputs, refused = await ensure_topics(admin, pushing, loaded.service.topics.replication)
@@ -260,11 +262,11 @@ def _log_positions(state: ShardState, stream: str, source: TopicPartition) -> se
 
 
 def _limit_to_logs(known: ConsumerState, config: ConsumerConfig, ends: Mapping[TopicPartition, int]) -> ConsumerState:
-    """Return a consumer's state with its snapshot and its floor limited to the ends of the logs.
+    """Return a consumer's state with the offsets of its snapshot and its floor limited to `ends`, the ends of
+    the logs. If the consumer begins at a start sequence, its floor is kept: that may lie ahead of the log.
 
-    A log may have lost its end since. A search for last messages would wait for the lost records, and new
-    records at their offsets are not part of the snapshot, nor older than the consumer. Only a start
-    sequence may lie ahead of the log.
+    A log may have lost its end since the state was written. A search for last messages would wait for the
+    lost records, and new records at their offsets are not part of the snapshot, nor older than the consumer.
     """
 
     def limit(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -338,11 +340,12 @@ async def _find_start(
     assignment: Assignment,
 ) -> Start:
     """Return where a new consumer begins. `ends`: the ends of the stream's logs when it was created, None if
-    unknown. `bounds`: by stream, the bounds of its logs; filled here. Raises SourceChanged,
+    unknown. `bounds`: by stream, the first offset and the end of each of its logs. Raises SourceChanged,
     SourceUnavailable.
 
-    The logs are asked for once for all new consumers of a stream, of which there may be thousands.
-    But a time that no record has reached yet, and an end that nothing says, are those of now.
+    Kafka is asked for the bounds once for all new consumers of a stream, of which there may be thousands,
+    and `bounds` keeps the answer. It is asked anew for a consumer that begins at a time, or at the end of
+    logs whose ends at its creation are unknown: that answer has to be of now.
     """
     stream, sources = assignment.streams[config.stream], assignment.sources[config.stream]
     created = None
@@ -367,10 +370,10 @@ async def _find_start(
 
 
 def _pin_absent(state: ShardState, assignment: Assignment) -> dict[ConsumerId, ConsumerState]:
-    """Return new states for consumers that the state knows and that are not served now. All positions
-    are copied into the consumer's own state, so that it stays there when the stream's position
-    moves on. States that would not change are left out, and so are consumers of Spark jobs, whose
-    positions are in the plans of the jobs.
+    """Return new states for consumers of served streams that the state knows and that are not served
+    now. All positions are copied into the consumer's own state, so that it stays there when the
+    stream's position moves on. States that would not change are left out, and so are consumers of
+    Spark jobs, whose positions are in the plans of the jobs.
     """
     pinned = {}
     for consumer, known in state.consumers.items():

@@ -72,10 +72,11 @@ class Deal:
 
 
 def deal(shards: Collection[int], members: Mapping[str, Member]) -> Deal:
-    """Deal out shards so that no member has over one more than another, and as few as possible move.
+    """Deal out shards so that no member that is not drained ends up with over one more than another such
+    member, and as few as possible move. That counts the `waiting` ones, which are assigned to none yet.
 
     Drained members get none, unless all are drained: a shard without an owner is worse. A shard that
-    a member holds is assigned to this member or, for now, to none.
+    a member holds is assigned to this member or, for now, to none. `members`: at least one, by name.
     """
     holders = _find_holders(shards, members)
     willing = sorted(name for name, member in members.items() if not member.drained) or sorted(members)

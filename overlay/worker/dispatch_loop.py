@@ -380,7 +380,8 @@ class DispatchLoop:
         self, work: Work, delta: Delta, moved: Iterable[ConsumerId], plain: asyncio.Task[None] | None
     ) -> CommitUnit:
         """Return a step's results as a commit unit, with the new positions of its consumers and
-        `delta`. Announces its answers to the reply sender; they are sent after the commit.
+        `delta`. Announces its answers to the reply sender; they are sent after the commit. Also sets
+        the consumers' last sequences in the cursors, and calls `on_progress`.
 
         `moved`: consumers whose position in an ack topic has changed. `plain`: the task that sends
         the batches outside of transactions, None if there are none.
@@ -410,7 +411,8 @@ class DispatchLoop:
         )
 
     def _count(self, heard: Iterable[tuple[str, DecodedAcks]], work: Work) -> None:
-        """Count acks, refusals and redeliveries in the metrics."""
+        """Count acks, refusals and redeliveries in the metrics, and set the gauge `ack_pending` of each
+        consumer whose machine has changed. `heard`: stream and acks of each fetch of an ack topic."""
         for stream, each in heard:
             if each.unanswered:
                 self.metrics.replies_refused.labels("name").inc(each.unanswered)

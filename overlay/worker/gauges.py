@@ -49,8 +49,8 @@ class Gauges:
                 await asyncio.sleep(0)
 
     def set_suspended(self, found: Iterable[Mapping[str, bool]]) -> None:
-        """Set whether the redelivery of streams is suspended. `found`: of each shard, by stream. The
-        consumers of a stream may be in several shards; one whose deadlines wait suffices."""
+        """Set whether the redelivery of streams is suspended. `found`: of each shard, by stream, whether it
+        is suspended there. The consumers of a stream may be in several shards; one shard suffices."""
         suspended: dict[str, bool] = {}
         for of_shard in found:
             for name, is_suspended in of_shard.items():

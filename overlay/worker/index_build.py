@@ -145,8 +145,7 @@ class Build:
         self._leave.set()
 
     async def _watch(self, admin: Admin, stop: asyncio.Event) -> None:
-        """Update the counts every LOOK_S seconds until `_end` is called. Call it if `stop` is
-        set."""
+        """Update the counts every LOOK_S seconds until `_end` is called. If `stop` is set, call `_end`."""
         while not self._leave.is_set():
             if stop.is_set():
                 self._end()

@@ -140,8 +140,9 @@ class Lags:
         looked up, each with the last stable offset of its partition; first those at which a consumer has
         been the longest.
 
-        An offset of a partition that is read is one only if the last call found it too, since most
-        have moved on by then. Forgets timestamps that are not needed any more.
+        If the consumer's partition is read (`Place.is_live`), an offset is returned only if a consumer
+        was behind there at the last call too: most have moved on by then. Forgets timestamps of offsets
+        at which no consumer is behind any more.
         """
         behind: dict[Spot, int] = {}
         wanted: dict[Spot, int] = {}
@@ -163,8 +164,10 @@ class Lags:
 
 
 def _follow(before: _Known | None, place: Place, now: int) -> _Known:
-    """Return `place` with its times at `now`, ms since 1970. `before`: what was known of the consumer in the
-    same partition, None if nothing was."""
+    """Return what is known of a consumer that is seen at `place` at `now`, ms since 1970. At the end of a
+    partition that is read, `since_ms` and `done_ms` are `now`. Else `since_ms` is that of `before` if the
+    position is the same, and `now` if not; `done_ms` is that of `before`, or None if the position fell.
+    `before`: what was known of the consumer in the same partition, None if nothing was."""
     if place.is_live and 0 <= place.end <= place.position:
         return _Known(place, now, now)
     if before is None:
@@ -181,7 +184,8 @@ def find_places(
     """Return where the consumers of a session are: all, or `only` one.
 
     `newest`: by consumer, the timestamp of the last record that was delivered to it, ms since 1970.
-    A consumer whose matching records wait to be delivered is where the first of these is.
+    A consumer whose matching records wait to be delivered is where the first of these is. A consumer
+    that is stalled, or whose stream is stopped, is where the state says.
     """
     found: dict[ConsumerId, dict[TopicPartition, Place]] = {}
     ends: dict[TopicPartition, int] = {}
@@ -209,8 +213,9 @@ def _hold_back(
     ends: Mapping[TopicPartition, int],
     newest: int | None,
 ) -> None:
-    """Set in `places` where a consumer is that has left its cursors, or for which matching records wait to
-    be delivered: at the first of these. `ends`: last stable offsets. `newest`: the timestamp of the last
+    """Set in `places`, by partition, where a consumer is: at the first matching record that waits to be
+    delivered to it, else where it has left its cursors (parked). A partition in which it is at neither, or
+    already at a lower offset, is left as it is. `ends`: last stable offsets. `newest`: the timestamp of the last
     record delivered to it, ms since 1970, None if unknown."""
     standing = session.cursors.standing(consumer)
     waiting = {source: at.position for source, at in (standing.parked or {}).items()} | dict(standing.holds)

@@ -71,8 +71,8 @@ class Snapshots:
                 )
 
     def decide(self, note: Callable[[], None], now: int) -> None:
-        """If the current search has ended, have its consumer's cursors deliver what was found. If
-        none runs, start the next one in a task; does not wait for it.
+        """If the current search has ended, have its consumer's cursors deliver what was found. If no
+        search runs then, start the next one in a task; does not wait for it.
 
         `note` is called when that task ends. `now`: ms since 1970. Raises SourceChanged or
         SourceUnavailable if the search has failed.

@@ -328,7 +328,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
 
     @property
     def is_moving(self) -> bool:
-        """Whether shards wait for their present owners to let go of them, as far as the last assignment said."""
+        """Whether shards wait for their present owners to let go of them, by the last assignment. False within a
+        rebalance, and once HURRIES heartbeats were sent since the assignment."""
         return self._moving.is_set()
 
     @property
@@ -353,20 +354,21 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         return self._told
 
     def _note_moving(self, is_under_way: bool) -> None:
-        """Note whether shards wait for their present owners to let go of them."""
+        """Set `_moving` if shards wait for their present owners to let go of them. If not, leave it as
+        it is: the beginning of each rebalance clears it."""
         if is_under_way:
             self._moving.set()
 
     def _join_if_changed(self) -> None:
-        """Join the group anew if it was told something else than we want now, or that we hold shards
-        which we have released since."""
+        """Join the group anew if what we told it last does not hold any more: whether we want shards, or
+        that we hold shards which we have released since. Does not wait for it."""
         if self._told.drained != self._wants_none or self._told.holds - self._held:
             self._coordinator.request_rejoin()
 
     async def confirm(self, shard: int) -> int | None:
         """Send the group's coordinator a heartbeat, to learn whether the shard is still assigned to
-        us; within a rebalance, wait for its end first. Return the group's generation if it is. Return
-        None if not, or if there is no answer within CONFIRM_S."""
+        us; within a rebalance, wait for its end first. Return the group's generation if it is
+        assigned to us. Return None if it is not, or if all this takes longer than CONFIRM_S."""
         try:
             async with asyncio.timeout(CONFIRM_S):
                 await self._is_assigned.wait()

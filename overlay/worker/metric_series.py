@@ -92,8 +92,8 @@ class Series:
             _remove(self.metrics.delivery_latency_seconds, name, "")
 
     def close_indexes(self, names: Iterable[str]) -> None:
-        """Remove the gauges of streams whose index is not kept here any more. Counters stay, since
-        they must not fall."""
+        """Remove the gauges of the chunk index and the ledger of these streams, whose index is not kept
+        here any more. Counters stay, since they must not fall."""
         metrics = self.metrics
         for name in names:
             for metric in (
@@ -105,7 +105,8 @@ class Series:
                 _remove(metric, name)
 
     def close_readings(self, names: Iterable[str]) -> None:
-        """Remove the gauges of streams that no shard of this worker reads any more."""
+        """Remove the gauges `stream_stopped` and `redelivery_suspended` of these streams, which no shard
+        of this worker reads any more."""
         for name in names:
             for metric in (self.metrics.stream_stopped, self.metrics.redelivery_suspended):
                 _remove(metric, name)

@@ -283,7 +283,9 @@ class Shard:
 
     def _find_retry(self, assignment: Assignment) -> float:
         """Return the monotonic time in seconds at which the first of the consumers, streams and
-        indexes that are left out is tried again; infinity if none is left out."""
+        indexes that are left out is tried again; infinity if none is. Consumers and indexes that only
+        `assignment` leaves out are tried again after STALL_S, its `waiting` streams after AWAIT_S. Its
+        other stopped streams have no such time."""
         noted = [until for left in (self._stalled, self._stopped, self._unindexed) for _, until in left.values()]
         if assignment.waiting:
             noted.append(monotonic() + AWAIT_S)
@@ -323,7 +325,8 @@ class Shard:
     async def _run(self, session: Session, stop: asyncio.Event) -> None:
         """Run the session, and return after its last commit: when `stop` is set, when a topic has
         changed, or when it is time to try again what was left out. Raises the error that ends the
-        session, and that of a watched topic that cannot be read or written any more."""
+        session: its own, or that of a task beside it, such as the watch if a topic cannot be read or
+        written any more."""
         enough = asyncio.Event()
         retry_at = self._find_retry(session.assignment)
         serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")

@@ -193,8 +193,8 @@ class ShardManager:
         self.series.close_readings(self.loaded.streams.keys() - {name for part in parts for name in part.streams})
 
     async def _forget(self, number: int, gone: Iterable[ConsumerId]) -> list[OverlayError]:
-        """Drop the state of the consumers `gone` of a shard that was stopped. Return the errors of
-        consumers whose state could not be dropped.
+        """Drop the state of the consumers `gone` of a shard that was stopped. Return one error for each
+        consumer for which that was tried and has failed; empty if all of them are dropped.
 
         A new owner of the shard may have dropped it already, and may serve another consumer by the
         same name. So nothing is dropped unless the shard is still ours. The first consumer for which
@@ -292,8 +292,8 @@ class ShardManager:
 
     @property
     def elsewhere(self) -> frozenset[ConsumerId]:
-        """Consumers whose shards other workers own; empty until the group has assigned shards to
-        this worker."""
+        """Consumers whose shards other workers own; empty while the group has assigned no shards to
+        this worker and may still do so (`trouble`), and after `release`."""
         if self.trouble:
             return frozenset()
         return frozenset(c for c in self.loaded.served if shard_of(c, self.count) not in self.owned)

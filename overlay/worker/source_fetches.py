@@ -136,7 +136,7 @@ class SourceFetches:
 
     def _count_left(self, cursor: Cursor) -> int:
         """Return how many offsets up to the last stable offset are still to be fetched for a
-        cursor; 0 if it is halted, below 0 if the last stable offset is unknown."""
+        cursor; 0 if it is halted or has no fetch, below 0 if the last stable offset is unknown."""
         fetch = self._fetches.get(cursor)
         return 0 if fetch is None or cursor.is_halted else fetch.stable_end - fetch.position
 

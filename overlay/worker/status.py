@@ -30,8 +30,9 @@ MOST_LAG_S = 1e12
 
 
 def name_worker(service: ServiceConfig, host: str, port: int) -> str:
-    """Return the name of a worker: `fleet.worker` of its config, or if that is empty `HOST:PORT`, where other characters of
-    the host name than letters, digits and `._-` are `-`. `port`: where HTTP listens, 0 if nowhere."""
+    """Return the name of a worker: `fleet.worker` of its config, or if that is empty `HOST:PORT`. Characters of the host name
+    other than ASCII letters, digits and `._-` become `-`, and it is cut to 90 characters. `port`: where HTTP listens, 0 if
+    nowhere."""
     if service.fleet.worker:
         return service.fleet.worker
     return f"{re.sub(r'[^a-zA-Z0-9._-]', '-', host)[:90]}:{port}"
@@ -50,7 +51,7 @@ class ProcessStart:
 
 @dataclass(slots=True)
 class StatusSource:
-    """Describes a worker during one membership of the group."""
+    """Makes the records of a worker's statuses (`collect`) during one membership of the group of workers."""
 
     find_identity: Callable[[], Identity]
     shard_manager: ShardManager
@@ -65,11 +66,11 @@ class StatusSource:
     """Deleted consumers that the last status tells of."""
 
     async def collect(self, is_last: bool, was_lost: bool) -> Sequence[bytes]:
-        """Return the records of a status. What they tell of consumers counts as told, but deleted consumers are told again
-        until a status was written.
+        """Return the records of a status: the worker, the consumers that have changed or whose turn has come, and those that
+        were deleted since the last call. With `was_lost`, those that the last call said were deleted are named again.
 
-        `is_last`: whether the worker was told to stop; then no consumer is told. `was_lost`: whether the status before could
-        not be written.
+        `is_last`: whether the worker was told to stop; then no consumer is described. `was_lost`: whether the status of the
+        last call could not be written.
         """
         found, consumers = ([], []) if is_last else await self._collect_consumers()
         # one of that name may have been created meanwhile
@@ -81,7 +82,8 @@ class StatusSource:
         return values
 
     async def _collect_consumers(self) -> tuple[list[ConsumerId], list[ConsumerStatus]]:
-        """Return the consumers that were deleted, and the descriptions of those to tell of."""
+        """Return the consumers that were deleted since the last call, and the descriptions of those that have changed or whose
+        turn has come (overlay/fleet/changes.py)."""
         gone = self._assign()
         manager = self.shard_manager
         self._changes.note(manager.rates.list_active(now_ms()))
@@ -143,12 +145,13 @@ class StatusSource:
 
 
 def _sum_up(found: ConsumerStatus) -> int:
-    """Return a hash of a description, which differs from that of the one before if a value of a field or a position does."""
+    """Return a hash of the values of a description's fields and positions, by which a later description is compared with it."""
     return hash((*(value for name, value in found if name != "positions"), *found.positions.values()))
 
 
 def describe_consumer(report: Mapping[str, Any]) -> ConsumerStatus:
-    """Return what a status tells of a consumer. `report`: what /consumers says of it (report.py)."""
+    """Return what a status tells of a consumer. `report`: what /consumers says of it (report.py). An unknown lag in seconds
+    becomes 0, and positions are left out if there are more than MOST_POSITIONS."""
     acks = report.get("acks", {})
     positions = report.get("positions", {})
     return ConsumerStatus(

@@ -339,8 +339,8 @@ class Commits:
         self._release(queued)
 
     def _finish(self, queued: _Queued) -> None:
-        """Do what follows the commit of a unit: call its `on_commit`, drop its batches, and pass
-        its counts to `on_counts`."""
+        """Finish a unit: call its `on_commit`, drop its batches, and pass its counts to `on_counts`. Call it
+        after the unit's commit; for a light unit, once its plain sends are done."""
         if queued.unit.on_commit is not None:
             queued.unit.on_commit(queued.offsets)
         self._release(queued)
@@ -367,10 +367,11 @@ class Commits:
         """Apply a delta to the state and commit the open transaction with it, `batches` and the
         machine records. Return the offsets of `batches`.
 
-        With `is_checkpoint`, and every CHECKPOINT_EVERY records, the whole state is written instead
-        of the delta. Records below such a checkpoint are deleted if the same transaction holds the
-        state of all machines, or if none runs. The records of machines that are not served now are
-        then written again, since they contain unacked messages.
+        The whole state is written instead of the delta with `is_checkpoint`, in the session's first
+        transaction, and in every CHECKPOINT_EVERY-th after that. Records below such a checkpoint are
+        deleted if the same transaction holds the state of all machines, or if none runs. The records
+        of machines that are not served now are then written again, since they contain unacked
+        messages.
         """
         self.state.apply(delta)
         checkpoint = is_checkpoint or self._written % CHECKPOINT_EVERY == 0

@@ -19,9 +19,9 @@ class ReadCounts:
     """Counts of a stream since the worker has started.
 
     `first`: records that were read for the first time, and `again`: once more. A slice is divided
-    between the two by its offsets. `unaddressed`: of those read first, without a subject, by
-    reason.
-    `example`: where the last of these was, such as `orders-0@146: missing`; "" if there was none.
+    between the two by its offsets. `unaddressed`: by reason, how many of the records that were read
+    for the first time have no subject. `example`: place and reason of one such record, from the
+    last slice that had any, such as `orders-0@146: missing`; "" if there was none.
     """
 
     first: int = 0
@@ -34,8 +34,9 @@ class ReadCounts:
 class FirstReads:
     """How far each partition was read by this worker, whichever shard did it, and what was counted.
 
-    A slice that begins below that place and ends above it is divided by its offsets. That happens
-    where shards read the same records side by side.
+    A slice that begins below the foremost offset read so far and ends above it counts as read first
+    and again in proportion to its offsets. That happens where shards read the same records side by
+    side.
     """
 
     streams: dict[str, ReadCounts] = field(default_factory=dict)

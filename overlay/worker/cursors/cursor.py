@@ -107,8 +107,8 @@ def find_tail(cursors: Sequence[Cursor]) -> Cursor | None:
 
 def plan_round(cursors: Sequence[Cursor], fetched_to: Mapping[Cursor, int]) -> list[Turn]:
     """Return which cursors of one partition read in a round, and up to where: up to the position of
-    the next cursor that they can join. A cursor that another one is going to reach sits the round
-    out.
+    the next cursor that they can join, NO_STOP if there is none. A cursor that another one is going
+    to reach sits the round out. A cursor of last messages reads up to the end of its snapshot.
 
     `fetched_to`: the offset at which the fetched data ends (`Fetched.reach`), for the cursors that
     have some. Others have no turn.

@@ -263,7 +263,7 @@ class Cursors:
 
         Consumers with machines stay, and from now on the whole group waits at the batch. The
         group's other consumers get a new group at the same positions, and read on in the other
-        partitions. A group without such consumers does not change.
+        partitions. A group that has no consumer with a machine does not change.
 
         `machines`: the consumers with machines. `now`: ms since 1970.
         """
@@ -702,8 +702,9 @@ class Cursors:
                 self._move(cursor, Move.SKIP, cursor.route.find_log_position(reached))
 
     def _find_ahead(self, partition: StreamPartition, cursor: Cursor) -> int:
-        """Return the position of the next cursor of the partition that this one can join, NO_STOP
-        if there is none."""
+        """Return the lowest position above the cursor's at which another cursor of the partition is;
+        NO_STOP if there is none. Cursors of last messages join no other: they do not count, and for
+        one of them the result is NO_STOP."""
         if cursor.is_alone:
             return NO_STOP
         others = (t.position for t in self._cursors[partition] if not t.is_alone and t.position > cursor.position)

@@ -120,9 +120,10 @@ class Intake:
         return making.made
 
     def rest(self, given_out: Mapping[str, int], now: float) -> float:
-        """Let the ledgers of streams with many new records pause before their next entry. Return
-        the longest pause in seconds, 0 for none. `given_out`: by stream, the sequence that comes
-        next. `now`: monotonic seconds."""
+        """Have the ledgers of streams with many new records pause before their next entry: until then
+        `take_round` makes no tasks for their heads. Return the longest pause in seconds, 0 for none.
+        `given_out`: by stream that was given sequences, the one that comes next. `now`: monotonic
+        seconds."""
         pauses = {stream: self._linger.find_pause(stream, after, now) for stream, after in given_out.items()}
         self._resting.update((stream, now + pause) for stream, pause in pauses.items())
         return max(pauses.values(), default=0.0)
@@ -168,7 +169,7 @@ class _Making:
             self._add_task(partition, cursor, fetched, step.start, step.stop)
 
     def _find_reach(self, cursors: Iterable[Cursor]) -> dict[Cursor, int]:
-        """Return by cursor the offset below which its fetched data tells everything. Cursors
+        """Return, by cursor, the offset at which its fetched data ends (`Fetched.reach`). Cursors
         without data, or halted ones, are left out."""
         reach: dict[Cursor, int] = {}
         for cursor in cursors:

@@ -189,10 +189,11 @@ class _CursorGroup:
 
 
 def _find_ends(at: Mapping[TopicPartition, int], ledger: Ledger, goal: int) -> dict[TopicPartition, int]:
-    """Return for each partition the first offset whose sequence is at least `goal`.
+    """Return, for each partition of the ledger, the first offset whose sequence is at least `goal`, or
+    where the partition ends in the ledger if there is none.
 
-    Return nothing if the positions in `at` are at the end of the ledger in every partition. Between
-    a partition's last run and this offset there may be offsets whose runs the ledger has lost.
+    Empty if the positions in `at` are at the end of the ledger in every partition. Below the offset
+    that is returned there may be offsets whose runs the ledger has lost.
     """
     if all(position >= ledger.end_of(source) for source, position in at.items()):
         return {}

@@ -23,8 +23,8 @@ class Following:
     _partition_fetches: dict[str, PartitionFetch] = field(default_factory=dict)
 
     async def open(self, fetcher: Fetcher) -> None:
-        """Begin to fetch from these index topics, each from the position up to which it was read when
-        the session was opened."""
+        """Begin to fetch the index topics of the streams whose sequences another shard gives out, each
+        from the position up to which it was read when the session was opened."""
         for stream in self.assignment.ledgers.keys() - self.assignment.heads.keys():
             topic, position = self.assignment.ledger_topics[stream], self.assignment.indexes[stream].position
             partition_fetch = self._partition_fetches[stream] = await fetcher.open(topic, 0, position)
@@ -52,10 +52,11 @@ class Following:
 def follow_given_out(
     cursors: Cursors, given_out: Mapping[str, int], changed: asyncio.Event
 ) -> Callable[[Sequence[int]], None] | None:
-    """Return a callback for after the commit; None if `given_out` is empty. It records the sequences
-    below those in `given_out` (by stream, the next one) as committed, and sets `changed`. A stream
-    that gets many records a second writes no ledger entry for up to LINGER_S; `changed` is set after
-    that too.
+    """Return a callback for after the commit; None if `given_out` is empty. The callback records the
+    sequences below those in `given_out` (by stream, the next one) as committed, and sets `changed`.
+
+    This function itself has the ledgers of streams with many new records pause (`Cursors.rest`).
+    `changed` is also set when the longest pause is over.
     """
     if not given_out:
         return None

@@ -156,12 +156,13 @@ async def follow_starts(
     tell: Callable[[Mapping[str, int]], None],
     every_s: float = TRIM_EVERY_S,
 ) -> None:
-    """Every `every_s` seconds, drop entries from the ledgers whose records retention has deleted,
-    and report the lowest sequences. Runs until cancelled.
+    """Every `every_s` seconds, drop entries from the ledgers whose records retention has deleted and
+    no cursor still has to process, and report the lowest sequences. Runs until cancelled.
 
-    `tell` is called with the lowest stream sequence that is left, by stream: at once, and after
-    each look at a stream. Raises SourceUnavailable when retention has deleted a corrupt batch that
-    stopped a partition: the next session reads what follows it.
+    `tell` is called with the lowest stream sequence that is left, by stream (`find_low`): at once
+    with all streams, and after each look at a stream with that one. Raises SourceUnavailable when
+    retention has deleted a corrupt batch that stopped a partition: the next session reads what
+    follows it.
     """
     tell({stream: find_low(assignment, stream, assignment.starts) for stream in assignment.sources})
     while True:

@@ -89,8 +89,7 @@ async def _read_headers(
     client: AIOKafkaClient, admin: Admin, topic: str, index: Index, wanted: set[tuple[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], Header]:
     """Read the index topic and return the current headers of the wanted chunks, by partition and
-    first offset. A header that cannot be read is left out; return nothing if the topic cannot be
-    read."""
+    first offset. A header that cannot be read is left out. Empty if the topic cannot be read."""
     first, _ = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     headers = dict[tuple[TopicPartition, int], Header]()
     try:

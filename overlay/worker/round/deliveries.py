@@ -213,7 +213,8 @@ class Deliveries:
     def add(self, task: Task, piece: Addressed, plan: Plan, passed: Passed, now: int, gathered: Gathering) -> None:
         """Write the deliveries of a slice, and give them their consumer sequences. Readers that are
         not in the plan are passed over. Adds dead letters to `gathered`; `flush` adds the rest.
-        Takes the rows that a reader does not get out of `passed.rows`. `now`: ms since 1970."""
+        Removes from `passed.rows` the rows that their reader does not get after all (those below its
+        first sequence, and dead letters). `now`: ms since 1970."""
         for number in plan.picky:
             if number in passed.rows:
                 passed.rows[number] = self._admit(task, piece, number, passed.rows[number], now, gathered)
@@ -318,8 +319,8 @@ class Deliveries:
 
 
 def _count_pending(numbers: Sequence[int], passed: Passed, counts: Ints, places: Ints) -> Ints | None:
-    """Return num_pending after each delivery, int64; 0 where it is not exactly known, and None if it
-    is known nowhere. `numbers`: of the readers; `counts`: of each one's rows; `places`: of each row
+    """Return num_pending after each delivery (int64, one per row); 0 where it is not exactly known, and
+    None if it is known nowhere. `numbers`: of the readers; `counts`: of each one's rows; `places`: of each row
     among those of its reader."""
     sights = [passed.sights.get(number) for number in numbers] if passed.sights else []
     is_known = [sight is not None and sight.is_exact for sight in sights]

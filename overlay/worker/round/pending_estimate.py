@@ -178,7 +178,8 @@ class PendingEstimate:
 
     def _look_aside(self, stream: str, reader: Reader, behind: Iterable[_Behind]) -> Sight:
         """Return how many matching records a reader has ahead of it in all partitions of `behind`
-        together. `end` of the result means nothing."""
+        together. A partition without chunks ahead counts as 0 and makes the result inexact. `end` of
+        the result means nothing."""
         count, is_exact = 0, True
         for source, position, end, chunks in behind:
             if chunks is None:
@@ -212,8 +213,9 @@ class View:
         self._position = self._task.position
 
     def look(self, records: Records) -> Sight | None:
-        """Return what all readers of the task have ahead of them after a slice, whatever they want of it; None if that
-        differs from reader to reader."""
+        """Return what each reader of the task has ahead of it after a slice, if that is the same for all: NOTHING_AHEAD at
+        the end of all partitions, else UNKNOWN. None if it differs from reader to reader, since chunk headers count what is
+        ahead or the task delivers selected offsets only."""
         behind = self._pending_estimate._list_behind(self._task)
         if self._chunks is not None or self._task.only is not None or any(each.chunks is not None for each in behind):
             return None
@@ -223,7 +225,8 @@ class View:
 
     def pass_by(self, records: Records, wanted: Mapping[int, Ints], common: Sight | None) -> Mapping[int, Sight]:
         """Move on to the end of a slice. Return, by reader number, what the reader has ahead of it
-        after the slice, in all partitions; a reader without an entry has no known number.
+        after the slice in all partitions, exactly or as an estimate. Nothing is known of a reader
+        without an entry.
 
         `wanted`: by reader number, the rows of the slice that match its subjects, before its
         filter; at least one of each reader in it. `common`: what `look` has returned for the slice.
@@ -256,9 +259,9 @@ class View:
         return found
 
     def close(self, position: int) -> dict[ConsumerId, int]:
-        """Record that the task has reached the offset `position`. Return, for the consumers whose
-        machines were told another number, how many records lie ahead of them now; machines have to
-        be told."""
+        """Record that the task has reached the offset `position`. Return, by consumer, how many records
+        lie ahead of it now, for the readers whose machines were last told a number other than 0 and
+        other than this one. The caller tells the machines."""
         told = self._pending_estimate._told
         self._pending_estimate._reached[self._task.stream, self._task.cursor_group, self._task.source] = position
         self._position = max(self._position, position)
