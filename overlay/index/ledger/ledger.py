@@ -183,8 +183,8 @@ class Ledger:
 
     def locate(self, sequence: int) -> LedgerRun | None:
         """Return the run with `sequence`, cut so that it begins there. If no offset has that
-        sequence, return the next run above it; None if there is none. Epoch and CRC of the result
-        are unknown.
+        sequence, return the next run above it; None if there is none. Offsets below the log starts
+        passed to `drop` are left out. Epoch and CRC of the result are -1 (unknown).
 
         So first_sequence and first_offset of the result are this sequence, or the next existing
         one, and its offset.

@@ -204,7 +204,7 @@ def _find_runs(
 
 @kernel
 def _join(runs: Ints, residual: Bytes, bridge: int, small: int, most: int) -> tuple[int, Ints, Ints]:
-    """Join the runs that are to be read to spans. `runs`, `residual`: as `_find_runs` returns them.
+    """Make spans of the runs that are to be read. `runs`, `residual`: as `_find_runs` returns them.
     Gaps (runs not to be read) of up to `bridge` bytes between two spans are read too; a run of up
     to `small` bytes may get a neighbour's residual; no span gets more than `most` bytes by joining.
 
