@@ -219,7 +219,7 @@ class PartitionFetch:
         """Return what is ready, None if nothing is, and empty `ready`, so that the fetcher fetches
         the next data. Does not wait.
 
-        A caller that finds Lost, Changed or Denied, and fails before it calls `seek`, finds it again.
+        Lost, Changed or Denied becomes ready again by the next fetch, until the caller calls `seek`.
         """
         taken, self.ready = self.ready, None
         if taken is not None:
@@ -516,8 +516,8 @@ class Fetcher:
         return False
 
     async def _look_at(self, node: int, tp: TopicPartition, offset: int) -> tuple[int, int]:
-        """Read base offset and leader epoch of the batch that holds `offset`, or of the next batch
-        if none does.
+        """Fetch the batch that holds `offset`, or the next batch if none does, and return its base
+        offset and leader epoch.
 
         Both are -1 if the log does not have the offset; (0, -1) if there is no batch yet. Raises
         KafkaError.
