@@ -199,8 +199,8 @@ class _Rules:
 
     def is_null(self, operand: Node, negated: bool) -> Probe:
         """Return the probe of IS NULL, or of IS NOT NULL if `negated`. A field of the message
-        section `header` and the subject are never NULL. Unsure if `operand` is no column, or one
-        that headers know nothing of.
+        section `header` and the subject are never NULL. Unsure if `operand` is no column, or if
+        headers do not tell whether it is NULL.
         """
         if not isinstance(operand, Column):
             return Unsure()
@@ -327,7 +327,8 @@ class _Rules:
 
     def have_value(self, column: Column, value: Constant) -> Probe:
         """Return the probe of `column = value` by zones, timestamps and Bloom filters, without
-        subjects; Unsure if headers have none of these for the column.
+        subjects. It is Unsure if headers have none of these for the column, and Nothing if no value
+        of the column's type equals `value`.
 
         `value` must not be NULL, and must be of the column's family (number, text, boolean).
         """
