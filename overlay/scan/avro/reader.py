@@ -19,7 +19,9 @@ class AvroFormat:
     """
 
     def __init__(self, schemas: Mapping[int, Type], *, is_framed: bool) -> None:
-        """`schemas`: by id; if the values are not framed, there is one."""
+        """`schemas`: by id. `is_framed`: whether each value has its schema's id in front; if not,
+        there is one schema.
+        """
         self._schemas, self._is_framed = schemas, is_framed
 
     def prepare(self, paths: Paths) -> AvroExtractor:

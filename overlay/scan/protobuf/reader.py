@@ -24,7 +24,9 @@ class ProtobufFormat:
     """
 
     def __init__(self, types: Mapping[int, Types], *, is_framed: bool) -> None:
-        """`types`: by the id of their schema; if the values are not framed, there is one type."""
+        """`types`: by the id of their schema. `is_framed`: whether each value has the id of its
+        schema and the indexes of its type in front; if not, there is one type.
+        """
         self._types, self._is_framed = types, is_framed
 
     def prepare(self, paths: Paths) -> ProtobufExtractor:
