@@ -82,9 +82,9 @@ _STALE_LEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A partition's part of a fetch response: whole record batches, beginning with the one that
-    holds `position`. `aborted`: pairs of producer id and first offset. `log_start`: the first
-    offset of the log.
+    """A partition's part of a fetch response. `data`: record batches, beginning with the one that
+    holds `position`; the last one may be cut off, and is then not in `batches`. `aborted`: pairs of
+    producer id and first offset. `log_start`: the first offset of the log.
     """
 
     position: int
@@ -248,7 +248,7 @@ class PartitionFetch:
 
 def _find_epoch(data: Any) -> int:
     """Return the leader epoch in the header of the first batch of `data`; NO_EPOCH if there is no
-    whole header.
+    whole header, or one of another format than v2.
     """
     if data is None or len(data) < HEADER_SIZE or data[_MAGIC_AT] != _MAGIC:
         return NO_EPOCH
