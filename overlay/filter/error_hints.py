@@ -62,7 +62,9 @@ _NUMBER_HINT = "numbers are written 5, 5.0 or 5.0E2; a name that begins with a d
 
 
 def explain_symbol(piece: str, at: Span) -> Slip:
-    """Return the error for a symbol that only other languages have."""
+    """Return the error for a symbol that only other languages have, or for a number that begins with
+    a point. `piece`: it, at `at` in the text.
+    """
     if piece[0] == ".":
         return Slip(at, f"{piece} is no number", f"write 0{piece}")
     return Slip(at, f"{piece} is no operator", _SYMBOL_HINTS[piece])

@@ -49,8 +49,9 @@ def has_property(message: Message, name: str) -> bool:
 
 def to_value(value: object) -> Value:
     """Return a Python value as a value of the filter language: a str as UTF-8, a UUID as its 16
-    bytes, a datetime as ms since 1970 (rounded down, UTC if it has no zone). bool, int, float and
-    bytes stay as they are. None (NULL) for NaN, the infinities and values of all other types.
+    bytes, a datetime as ms since 1970 (rounded down, UTC if it has no zone), a bytearray or
+    memoryview as bytes. bool, int, float and bytes stay as they are. None (NULL) for NaN, the
+    infinities and values of all other types.
     """
     match value:
         case bool() | bytes():

@@ -79,7 +79,7 @@ def _find_line(text: str, at: int) -> tuple[int, int, int]:
 
 def _draw(line: str, at: int, size: int) -> str:
     """Return two lines, indented: the line, cut around `at` to _ROOM characters, and carets below
-    at:at+size. "" for an empty line.
+    at:at+size. "" for a line without anything but white space.
     """
     if not line.strip():
         return ""

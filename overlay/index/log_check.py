@@ -50,9 +50,10 @@ class Glimpse:
 
 
 async def glimpse(client: AIOKafkaClient, source: TopicPartition, offset: int) -> Glimpse:
-    """Fetch one batch, the one that holds `offset`, and return where it ends and the partition's
-    bounds. The broker answers at once, even if there is no such batch yet: then `log_position` is
-    `offset` itself, without epoch and CRC. The client has to know the topic.
+    """Fetch one batch, the one that holds `offset` (the next one if compaction has removed that),
+    and return where it ends and the partition's bounds. The broker answers at once, even if there is
+    no such batch yet: then `log_position` is `offset` itself, without epoch and CRC. The client has
+    to know the topic.
 
     Raises KafkaError, in particular OffsetOutOfRangeError if the log neither holds the offset nor
     ends there.
@@ -172,10 +173,11 @@ async def void(
     first chunk whose last batch is not the one in the log, and all chunks after it. `bounds`: log
     start and high watermark. Raises SourceUnavailable.
 
-    A log that was cut continues in another leader epoch. So among the chunks of one epoch, those
-    that hold come first; if the last of them holds, all do. A log that was cut while it was indexed
-    may have chunks that do not hold below others that do. Therefore the last chunk of every epoch
-    is compared, and the first epoch that does not hold as a whole is searched by bisection.
+    A chunk holds if its last batch is still the one in the log. A log that was cut continues in
+    another leader epoch. So among the chunks of one epoch, those that hold come first; if the last
+    of them holds, all do. A log that was cut while it was indexed may have chunks that do not hold
+    below others that do. Therefore the last chunk of every epoch is compared, and the first epoch
+    that does not hold as a whole is searched by bisection.
     """
     gate = asyncio.Semaphore(AT_ONCE)
 

@@ -305,8 +305,8 @@ class Admin:
     async def _find_leaders(
         self, sources: Iterable[tuple[str, int]], codes: dict[tuple[str, int], int]
     ) -> dict[tuple[str, int], int]:
-        """Return the id of the broker that leads each partition. `codes` receives the error code of
-        each partition that has no leader.
+        """Return the id of the broker that leads each partition, by partition. A partition without a
+        leader is left out, and `codes` receives its error code.
         """
         wanted = _by_topic(sources)
         leaders: dict[tuple[str, int], int] = {}
@@ -504,7 +504,7 @@ def _by_topic(sources: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 
 
 def _list(names: Iterable[str], most: int = 3) -> str:
-    """Return the first `most` names as text, followed by the number of the others."""
+    """Return the first `most` names as text, followed by the number of the others if there are any."""
     every = list(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 

@@ -124,9 +124,9 @@ class Contact:
 
     librdkafka reads certificates and takes passwords when a client is made, and keeps them.
 
-    Make one for each client, before it, of the settings that the client is made of (`kafka`); without
+    Make a Contact for each client, before the client and from the same settings (`kafka`); without
     them only a lost client is detected. The module that makes the client adds `settings` to the
-    client's settings and polls it every few seconds.
+    client's settings and polls the client every few seconds.
     """
 
     def __init__(self, kafka: Properties = MappingProxyType({})) -> None:

@@ -82,9 +82,9 @@ _STALE_LEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A partition's part of a fetch response: whole record batches, beginning with the one that
-    holds `position`. `aborted`: pairs of producer id and first offset. `log_start`: the first
-    offset of the log.
+    """A partition's part of a fetch response. `data`: record batches, beginning with the one that
+    holds `position`; the last one may be cut off, and is then not in `batches`. `aborted`: pairs of
+    producer id and first offset. `log_start`: the first offset of the log.
     """
 
     position: int
@@ -219,7 +219,7 @@ class PartitionFetch:
         """Return what is ready, None if nothing is, and empty `ready`, so that the fetcher fetches
         the next data. Does not wait.
 
-        A caller that finds Lost, Changed or Denied, and fails before it calls `seek`, finds it again.
+        Lost, Changed or Denied becomes ready again by the next fetch, until the caller calls `seek`.
         """
         taken, self.ready = self.ready, None
         if taken is not None:
@@ -248,7 +248,7 @@ class PartitionFetch:
 
 def _find_epoch(data: Any) -> int:
     """Return the leader epoch in the header of the first batch of `data`; NO_EPOCH if there is no
-    whole header.
+    whole header, or one of another format than v2.
     """
     if data is None or len(data) < HEADER_SIZE or data[_MAGIC_AT] != _MAGIC:
         return NO_EPOCH
@@ -516,8 +516,8 @@ class Fetcher:
         return False
 
     async def _look_at(self, node: int, tp: TopicPartition, offset: int) -> tuple[int, int]:
-        """Read base offset and leader epoch of the batch that holds `offset`, or of the next batch
-        if none does.
+        """Fetch the batch that holds `offset`, or the next batch if none does, and return its base
+        offset and leader epoch.
 
         Both are -1 if the log does not have the offset; (0, -1) if there is no batch yet. Raises
         KafkaError.

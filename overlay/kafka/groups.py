@@ -97,8 +97,8 @@ class Groups:
     async def _describe_others(
         self, address: Address, dead: Mapping[str, Group], found: GroupAnswers[Group], operations: bool
     ) -> None:
-        """Ask again about groups that DescribeGroups reported as dead: they use the newer consumer
-        protocol, or do not exist (most of these). Put the answers into `found`.
+        """Ask again about groups that DescribeGroups reported as dead: most of them do not exist, the
+        others use the newer consumer protocol. Put the answers into `found`.
 
         `dead`: by name, the description to use if the group does not exist. Only this answer
         decides that, so none of these groups may have an answer before.

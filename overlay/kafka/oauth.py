@@ -76,8 +76,9 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no typ
             return self._token
 
     def forget(self) -> None:
-        """Replace the token before its time, since a broker has refused it: the key that signed it may have been
-        withdrawn. Not before it is REFUSED_S old, so that brokers which refuse every token do not flood the endpoint.
+        """Have `token` ask for a new token before the kept one expires, since a broker has refused that: the key that
+        signed it may have been withdrawn. A token is kept for at least REFUSED_S, so that brokers which refuse every token
+        do not flood the endpoint.
         """
         self._until = min(self._until, self._asked_at + REFUSED_S)
 
@@ -142,7 +143,9 @@ def ask_endpoint(kafka: Properties, now: float) -> tuple[str, float]:
 
 
 def _open(kafka: Properties) -> Any:
-    """Send the request for a token, and return the response. `kafka`: with secrets. Raises OSError."""
+    """Send the request for a token, and return the response, which the caller has to close. `kafka`: settings in which
+    references to secrets are resolved. Raises OSError.
+    """
     client, secret = (kafka[f"sasl.oauthbearer.client.{name}"] for name in ("id", "secret"))
     form = {"grant_type": "client_credentials"}
     if scope := kafka.get("sasl.oauthbearer.scope"):

@@ -29,8 +29,8 @@ from .values import Values, narrow
 class Selection:
     """Rows of a slice per group of consumers, and how many rows each consumer wants. Valid until the next slice is decoded.
 
-    `wanted`: the rows that any consumer wants, ascending. `codes`: of all rows of the slice. The groups of code c are
-    ids[starts[c]:starts[c+1]]. The rows of group g are bounds[g + 1] - bounds[g].
+    `wanted`: the rows that any consumer wants, ascending. `codes`: the subject codes of all rows of the slice. The groups that
+    want code c are ids[starts[c]:starts[c+1]]. Group g wants bounds[g + 1] - bounds[g] rows.
     """
 
     wanted: Ints
@@ -81,9 +81,9 @@ class Dealt(NamedTuple):
     """Deliveries of a slice by pile: those of pile i are at bounds[i] to bounds[i+1] of the columns `rows`, `members` and
     `places`, in the order of the log.
 
-    `rows`: of the slice. `members`: who gets it, as a place among the members of all piles. `places`: how many of the
-    member's rows come before it. `counts`, `first`, `last`: by member, how many rows it gets, and the first and the last of
-    them; without rows, these two mean nothing.
+    `rows`: the slice's row of each delivery. `members`: the consumer that gets it, as an index in `members` of Piles.
+    `places`: how many rows the same member gets before it. `counts`, `first`, `last`: by member, how many rows it gets, and
+    the first and the last of them. For a member without rows `first` and `last` mean nothing.
     """
 
     bounds: Ints
@@ -229,7 +229,12 @@ def _deal(
     wanted: Ints, codes: Codes, starts: Ints, ids: Ints, group_starts: Ints, by_group: Ints, piles: Ints,
     free: Ints, dealt: Ints, rows: Ints, members: Ints, places: Ints, first: Ints, last: Ints,
 ) -> None:  # fmt: skip
-    """`free`: by pile, where its next delivery goes. `dealt`: by member, how many rows it has got so far."""
+    """Write the deliveries of a slice to `rows`, `members` and `places`, each at the next place of its pile, and each member's
+    first and last row to `first` and `last` (see Dealt).
+
+    The members of group g are by_group[group_starts[g]:group_starts[g+1]]. `piles`: the pile of each member. `free`: by pile,
+    where its next delivery goes. `dealt`: by member, how many rows it has got so far. The last two are changed.
+    """
     for row in wanted:
         for i in range(starts[codes[row]], starts[codes[row] + 1]):
             for at in range(group_starts[ids[i]], group_starts[ids[i] + 1]):

@@ -55,9 +55,9 @@ class Tally:
 
 @dataclass(slots=True)
 class Sifted:
-    """The result of Masks.sift, by consumer number. `rows`: the rows that pass, ascending; without
-    the consumers for which no row passes. `tallies`: the counts of consumers that have a filter;
-    without those none of whose rows has a wanted filter value.
+    """The result of Masks.sift, by consumer number. `rows`: the rows that pass, ascending; a
+    consumer for which no row passes is left out. `tallies`: the counts of each consumer that has a
+    filter; a consumer is left out if none of its rows has a filter value that it wants.
     """
 
     rows: dict[int, Ints] = field(default_factory=dict)

@@ -73,7 +73,7 @@ class Reading:
         return values if self._rows is None else values[self._rows]
 
     def read_subjects(self, type: str) -> Column:
-        """Return the subject of each record in the stream, read as `type`; null for a record without one."""
+        """Return each record's subject, read as `type`; null for a record without a subject in the stream."""
         texts, codes = self._piece.dictionary.texts, self._piece.codes
         codes = codes if self._rows is None else codes[self._rows]
         at, size = texts.bounds[:-1], np.diff(texts.bounds)

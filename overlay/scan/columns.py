@@ -100,7 +100,8 @@ def gather(buf: Bytes, at: Ints, size: Ints, type: str, origin: Origin = Origin.
 
 
 def read_times(times: Ints, type: str) -> Column:
-    """Return Kafka's timestamps (ms since 1970) as a column of `type`. A record without one (-1)
+    """Return Kafka's timestamps (ms since 1970) as a column of `type`, one of TYPES; for a type
+    other than timestamp and long, their digits are read as text. A record without a timestamp (-1)
     has null.
     """
     missing = times == NO_TIMESTAMP

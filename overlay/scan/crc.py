@@ -16,7 +16,7 @@ def crc32c(data: bytes | Bytes) -> int:
 
 
 def matches(buf: Bytes, batches: Batches) -> Flags:
-    """Return which batches have a CRC that matches their bytes."""
+    """Return for each batch whether its CRC matches its bytes."""
     check = google_crc32c.value
     ranges = zip(batches["at"].tolist(), batches["end"].tolist(), batches["crc"].tolist(), strict=True)
     return np.fromiter((check(buf[at + CRC_FROM : end]) == crc for at, end, crc in ranges), np.bool_, batches.size)

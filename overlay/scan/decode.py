@@ -218,8 +218,8 @@ class Decoder:
 
     def _cut(self, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of the records low:high that make one slice each: one range, or several
-        if their values are not JSON and their texts may need more than TEXT_BYTES. A range has at
-        least one record.
+        if their values are not JSON and their texts may need more than TEXT_BYTES. Each of several
+        has at least one record. Without records the one range is empty.
         """
         first, filled = low, 0
         if self._extractor and high > low:

@@ -199,8 +199,9 @@ def split(buf: Bytes, find: FindBatches = _split) -> Split:
 
 
 def _bound(buf: Bytes, batches: Batches) -> bool:
-    """Limit damaged batches to the end that their record counts allow, if that is lower. Return
-    whether there were any.
+    """Lower the `last_offset` of damaged batches (whose CRC does not match) to what their record
+    count allows, at least to one offset. Only batches of which record count and range of offsets
+    differ are looked at. Return whether one of these is damaged.
 
     A damaged `last offset delta` may cover two billion records that all exist. Counts are lower
     than the range of offsets only if compaction removed records. Then the broker sends the rest of

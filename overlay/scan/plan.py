@@ -37,7 +37,7 @@ class Plan:
 
 
 def make_plan(fields: Iterable[Field] = ()) -> Plan:
-    """Return a plan for header, key and JSON value fields; equal ones are searched once.
+    """Return a plan for header, key and value fields; equal ones are searched once.
 
     Raises ValueError for fields such as topic and partition, which are not in a record's bytes.
     """

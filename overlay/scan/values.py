@@ -65,7 +65,9 @@ class DeclaredFormat(Protocol):
     """A format that a stream's file declares for its values, with all that is needed to read it."""
 
     def prepare(self, paths: Paths) -> Extractor:
-        """Return what finds these paths in values of the format. Raises SchemaError if it cannot."""
+        """Return an extractor of the fields at these paths in values of the format. Raises
+        SchemaError if a schema is too large for that.
+        """
 
 
 @kernel

@@ -70,8 +70,8 @@ def find_quote(buf: Bytes, pos: Int, end: Int) -> Int:
 
 @kernel(forceinline=True)
 def skip_digits(buf: Bytes, pos: Int, end: Int) -> Int:
-    """Return a position such that all bytes from `pos` to it are digits: the end of the digits at
-    `pos`, or, if `end` is less than eight bytes away, perhaps one before it. Never before `pos`.
+    """Return a position from `pos` on such that all bytes before it are digits. It is the end of the
+    digits at `pos`, or, if less than eight bytes are left before `end`, perhaps an earlier position.
     """
     while pos + WORD <= end:
         # 0 to 9 for a digit; then 0x76 more is still below 0x80

@@ -66,7 +66,8 @@ def compare_fitted(vector: Vector, fitted: Fitted) -> Value:
 
 def hold(answer: bool, *vectors: Vector) -> Value:
     """Return `answer` for all rows, except that rows in which a vector is NULL are unknown, and
-    rows in doubt stay in doubt. The result is the bool itself if there are no such rows.
+    rows in doubt (see Vector) stay in doubt. The result is the bool itself if there are no such
+    rows.
     """
     doubt: pa.BooleanArray | None = None
     known: pa.BooleanArray | None = None

@@ -121,8 +121,9 @@ class Evaluation:
         return found
 
     def settle(self, node: Node, value: Value) -> Value:
-        """Return the value of the predicate `node` without rows in doubt: for each of those, the
-        row evaluator computes the exact answer. A value that has none is returned as it is.
+        """Return `value`, the value of the predicate `node`, without rows in doubt (see Vector): for
+        each such row, the row evaluator computes the exact answer. A value without rows in doubt is
+        returned as it is.
         """
         if not isinstance(value, Vector) or value.doubt is None:
             return value

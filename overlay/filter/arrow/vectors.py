@@ -38,7 +38,8 @@ NUMBERS = (Kind.LONG, Kind.DOUBLE)
 
 
 class Vector(NamedTuple):
-    """A value for each row, and which rows are in doubt; null is NULL or unknown.
+    """A value for each row of a batch; null is NULL or unknown. A row is in doubt if Arrow may not
+    have computed its value exactly; the row evaluator then decides (Evaluation.settle).
 
     It is a tuple because one is made for every node and batch, and creating a frozen dataclass
     takes as long as a small kernel.
@@ -83,8 +84,8 @@ def keep_finite(array: pa.Array) -> pa.Array:
 
 
 def either(left: pa.BooleanArray | None, right: pa.BooleanArray | None) -> pa.BooleanArray | None:
-    """Return the mask of the rows that are in doubt in at least one of two masks; None is a mask
-    without such rows.
+    """Return the rows that are in doubt (see Vector) in at least one of two masks, as a mask. None
+    as a mask means that no row is in doubt.
     """
     if left is None or right is None:
         return right if left is None else left
@@ -93,7 +94,7 @@ def either(left: pa.BooleanArray | None, right: pa.BooleanArray | None) -> pa.Bo
 
 def make_unknown(*values: Value) -> Vector | None:
     """Return unknown for all rows: None, or a vector of nulls if one of the values has rows in
-    doubt.
+    doubt (see Vector).
 
     Such rows stay in doubt, because their exact values may be of another kind.
     """

@@ -55,8 +55,8 @@ class Standing:
 
 
 def allocate(standing: Standing, taken: Mapping[TopicPartition, tuple[int, LogPosition]]) -> LedgerEntry | None:
-    """Return a ledger entry that gives the next sequences to new offsets; None if there are no new
-    ones. Writes nothing.
+    """Return a ledger entry that gives the next sequences to new offsets, one run a partition, in
+    the order of topic and partition; None if there are no new offsets. Writes nothing.
 
     `taken`: for each partition that was read, the first offset of the reading, and the log position
     where it ended. Offsets that have a sequence already are left out.

@@ -115,8 +115,8 @@ class LedgerRun:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The runs of one ledger record, at least one. Each begins with the sequence after the last one
-    of the run before. Raises ValueError for other runs.
+    """The runs of one ledger record, at least one. Each run has as its first_sequence the
+    next_sequence of the run before. Raises ValueError for other runs.
     """
 
     runs: tuple[LedgerRun, ...]
@@ -160,7 +160,7 @@ class LedgerEntries:
         """Return the first sequence after a gap in the sequences of these entries, None if there is no gap.
 
         `next_sequence`: the one that the first entry should begin with; 1 if that is unknown, since retention may have
-        removed the entries before it. A value with a flaw may be what fills a gap, so None is returned if there is one.
+        removed the entries before it. If any value has a flaw, None is returned: that value may be what fills a gap.
         """
         if self.flaws.any() or not self.first_sequence.size:
             return None
@@ -321,8 +321,8 @@ def _copy(buf: Bytes, runs_at: Ints, counts: Ints, out: Bytes) -> None:
 @kernel
 def _mark_false_figures(first_sequence: Ints, topics: Ints, counts: Ints, figures: Ints, flaws: Bytes) -> bool:
     """Set Flaw.FIGURES for values that cannot be true: no runs, a topic number that the value does
-    not have, or a number that is negative or too large. Return True if there is one. Values with a
-    flaw are passed over.
+    not have, a first sequence below 1, or a number that is negative or too large. Return True if a
+    flaw was set. Values that have a flaw already are passed over.
 
     `topics`, `counts`: numbers of topics and runs by value. `figures`: topic, partition, first
     offset and count by run, [4, runs].

@@ -183,8 +183,8 @@ class Ledger:
 
     def locate(self, sequence: int) -> LedgerRun | None:
         """Return the run with `sequence`, cut so that it begins there. If no offset has that
-        sequence, return the next run above it; None if there is none. Epoch and CRC of the result
-        are unknown.
+        sequence, return the next run above it; None if there is none. Offsets below the log starts
+        passed to `drop` are left out. Epoch and CRC of the result are -1 (unknown).
 
         So first_sequence and first_offset of the result are this sequence, or the next existing
         one, and its offset.
@@ -233,7 +233,8 @@ def _admit(
     refusals: Bytes,
 ) -> tuple[int, int, int, bool]:  # fmt: skip
     """Go through ledger entries from number `begin` on, and add or refuse each, up to and including
-    one that moves the end of a partition back. A run of an added entry becomes a row in `rows`
+    one that moves the end of a partition back. Entry i has the runs starts[i] to starts[i + 1] - 1;
+    one with a flaw is passed over. A run with offsets of an added entry becomes a row in `rows`
     (code of the partition, first sequence, first offset, count); `ends`, `epochs` and `crcs`, by
     code, and `refusals`, by entry, are updated. `before`, `touched`: working memory.
 

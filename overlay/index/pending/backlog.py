@@ -148,8 +148,9 @@ class Backlog:
         """Set the consumer's next offset to `position`, and subtract the records that it has
         passed.
 
-        `offsets`: of the passed records that match its subjects, ascending, whether or not its
-        filter accepted them. If the consumer was moved without reading, make a new Backlog instead.
+        `offsets`: those of the passed records that match the consumer's subjects, ascending,
+        whether or not its filter accepted them. If the consumer was moved without reading, make a
+        new Backlog instead.
         """
         low, high = np.searchsorted(offsets, (self._position, min(position, self._end))).tolist()
         passed = high - low

@@ -36,7 +36,7 @@ class SubjectTally:
     `counts`: records by subject, only subjects that have some. `to_read`: the ranges of offsets
     (first, next) whose records the caller has to read and count, rising, with gaps between them.
     `answered`, `unanswered`: how many chunks of the range headers have answered for, and how many
-    have to be read. `uncovered`: offsets without a header, which have to be read too.
+    have to be read. `uncovered`: how many offsets have no header, and have to be read too.
     """
 
     counts: Mapping[str, int]

@@ -53,7 +53,7 @@ class Pending:
 
 def simplify(stream: StreamConfig, patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
     """Return the patterns, or EVERYTHING (one pattern `>`) if they match all subjects of the
-    stream: that number is in every chunk header.
+    stream. Every chunk header has the number of records for `>`, also without counts by subject.
     """
     return EVERYTHING if derive_subjects(stream, patterns) == Everything() else tuple(patterns)
 

@@ -21,8 +21,11 @@ def is_fixed(node: Node) -> bool:
 
 def isolate(operator: Compare, left: Node, right: Node, now: int) -> tuple[Compare, Column, Node] | None:
     """Rearrange `left operator right` to an equivalent comparison with a column alone on the left,
-    and return (operator, column, right side). Return None if there is none. `right` must not name a
-    column. `now`: UTC() in ms since 1970.
+    and return (operator, column, right side). `right` must not name a column. `now`: UTC() in ms
+    since 1970.
+
+    Only signs, and sums and differences of whole numbers, are moved to the right. Return None if
+    that does not leave a column alone.
     """
     while not isinstance(left, Column):
         match left:

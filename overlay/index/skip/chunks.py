@@ -185,8 +185,9 @@ class Chunks:
         return has[self._column("schema")] & self.current if has.any() else np.zeros(len(self), np.bool_)
 
     def might_contain(self, terms: Sequence[Term], among: Flags | None = None) -> Flags:
-        """Return for each chunk whether it may contain all of the terms; False is certain. A chunk
-        whose filter does not cover a term is True. Chunks outside `among` are False without a test.
+        """Return for each chunk whether it may contain all of the terms; False is certain. A term
+        that a chunk's filter does not cover counts as contained. Chunks outside `among` are False
+        without a test.
         """
         answer = np.ones(len(self), np.bool_) if among is None else among.copy()
         for property in dict.fromkeys(term.property for term in terms):

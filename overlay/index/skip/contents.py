@@ -26,9 +26,9 @@ from .terms import UNFILTERED, hash_subjects, hash_texts
 
 
 class Vocabulary:
-    """The Bloom filter terms of each code of a dictionary. A code stands for a subject, so the
-    vocabulary is valid for one generation of the dictionary. `whole`: the texts are filter values,
-    which give one term each; subjects give several.
+    """The Bloom filter terms of each code of a dictionary. It is valid until the dictionary begins
+    to give out its codes anew (its `generation` changes). `whole`: the texts of the dictionary are
+    filter values, which give one term each; if False, they are subjects, which give several.
     """
 
     def __init__(self, dictionary: Dictionary, *, whole: bool = False) -> None:

@@ -256,8 +256,8 @@ def parse(buf: Bytes, at: Ints, size: Ints) -> Block:
 
 
 def check(buf: Bytes, at: Ints, size: Ints, crcs: UInt32s, flaws: Bytes) -> None:
-    """Set Flaw.CRC for values whose CRC-32C is not that in `crcs`. Values with a flaw are passed
-    over.
+    """Set Flaw.CRC for the values buf[at[i] : at[i] + size[i]] whose CRC-32C, of the bytes after
+    the CRC field, is not crcs[i]. Values with a flaw are passed over.
     """
     wanted, ends = crcs.tolist(), (at + size).tolist()
     for i, first in enumerate(at.tolist()):

@@ -186,7 +186,9 @@ class _Rules:
         return implied(all_of(self.is_there(column) for column, name in names.items() if name not in said))
 
     def is_there(self, column: Column) -> Probe:
-        """Return the probe of the condition that the column is not NULL."""
+        """Return the probe of the condition that the column is not NULL; Everything for a column
+        that is the subject, Unsure if headers know nothing of the column.
+        """
         known = self.catalog[column]
         if known.is_subject:
             return Everything()
@@ -196,7 +198,10 @@ class _Rules:
         return alike(found)
 
     def is_null(self, operand: Node, negated: bool) -> Probe:
-        """Return the probe of IS NULL, or of IS NOT NULL if `negated`."""
+        """Return the probe of IS NULL, or of IS NOT NULL if `negated`. A field of the message
+        section `header` and the subject are never NULL. Unsure if `operand` is no column, or if
+        headers do not tell whether it is NULL.
+        """
         if not isinstance(operand, Column):
             return Unsure()
         known = self.catalog[operand]
@@ -275,7 +280,8 @@ class _Rules:
 
     def have_subject(self, column: Column, values: Iterable[Constant]) -> Probe:
         """Return the probe of the condition that the column equals one of the values, by the
-        subjects of such records; Unsure if subjects do not tell the column's value.
+        subjects of such records. It is Unsure if subjects do not tell the column's value, and
+        Nothing if the column is the subject and none of the values can be one.
         """
         known = self.catalog[column]
         if not known.is_subject and known.cover is None:
@@ -321,7 +327,8 @@ class _Rules:
 
     def have_value(self, column: Column, value: Constant) -> Probe:
         """Return the probe of `column = value` by zones, timestamps and Bloom filters, without
-        subjects; Unsure if headers have none of these for the column.
+        subjects. It is Unsure if headers have none of these for the column, and Nothing if no value
+        of the column's type equals `value`.
 
         `value` must not be NULL, and must be of the column's family (number, text, boolean).
         """

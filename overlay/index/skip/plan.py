@@ -204,7 +204,7 @@ def _find_runs(
 
 @kernel
 def _join(runs: Ints, residual: Bytes, bridge: int, small: int, most: int) -> tuple[int, Ints, Ints]:
-    """Join the runs that are to be read to spans. `runs`, `residual`: as `_find_runs` returns them.
+    """Make spans of the runs that are to be read. `runs`, `residual`: as `_find_runs` returns them.
     Gaps (runs not to be read) of up to `bridge` bytes between two spans are read too; a run of up
     to `small` bytes may get a neighbour's residual; no span gets more than `most` bytes by joining.
 
@@ -247,9 +247,10 @@ def _join(runs: Ints, residual: Bytes, bridge: int, small: int, most: int) -> tu
 def _append(
     spans: Ints, weights: Ints, count: int, first: int, after: int, bytes: int, residual: Int, small: int, most: int
 ) -> int:
-    """Add a run to the last span, or else as a new span, and return how many spans there are. It
-    joins the last span if they touch, have at most `most` bytes together, and only parts of up to
-    `small` bytes get more to be tested for.
+    """Add a run to the last span, or else as a new span, and return how many spans there are.
+    `weights`: the bytes of each span. The run joins the last span if they touch, have at most
+    `most` bytes together, and each of the two has at most `small` bytes or gets nothing more to be
+    tested for by that. The joined span has the residuals of both.
     """
     if count and spans[1, count - 1] == first and weights[count - 1] + bytes <= most:
         last = spans[2, count - 1]

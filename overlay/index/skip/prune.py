@@ -191,7 +191,7 @@ def evaluate(conditions: Conditions, chunks: Chunks) -> Answers:
 @dataclass(slots=True)
 class _Asking:
     """The asking of probes about the chunks of one partition. It counts the answers to each probe
-    that has no parts (a leaf) in `tallies`.
+    that is not made of others (a leaf) in `tallies`.
     """
 
     chunks: Chunks
@@ -260,7 +260,7 @@ class _Asking:
         return levels
 
     def ask_leaf(self, probe: Probe, among: Flags) -> Levels:
-        """Return each chunk's answer to a probe that has no parts; meaningless outside `among`."""
+        """Return each chunk's answer to a probe that is not made of others; meaningless outside `among`."""
         chunks = self.chunks
         match probe:
             case Nothing():

@@ -49,7 +49,8 @@ class Sealer:
 
     def add(self, piece: Addressed | Malformed, batches: Batches, now: int) -> list[Header]:
         """Add the next slice of decoded records to the growing chunk, and return the headers of the
-        chunks that it fills. Before a batch that cannot be read (Malformed) the growing chunk ends.
+        chunks that it fills. A batch that cannot be read (Malformed) ends the growing chunk before
+        it; then the result is that chunk's header, if records of it are in no returned header yet.
 
         `batches`: those of the fetch that the slice is from, as scan.header.split finds them.
         `now`: ms since 1970, for `age`. Slices must be passed in order, without gaps, as soon as
@@ -95,8 +96,8 @@ class Sealer:
 
     def age(self, now: int) -> list[Header]:
         """Return the header of the growing chunk, in a list, if its oldest record that no returned
-        header covers came chunk_age ago or earlier; an empty list otherwise, and while a batch is
-        partly consumed. The chunk goes on growing. `now`: ms since 1970.
+        header covers came chunk_age ago or earlier; otherwise an empty list, also while only a part
+        of the last batch was added. The chunk goes on growing. `now`: ms since 1970.
         """
         since = self._draft.since
         if since is None or now - since < self._contents.index.chunk_age // _NS_PER_MS:
@@ -105,9 +106,8 @@ class Sealer:
 
     def flush(self) -> list[Header]:
         """Return the header of the growing chunk if it has records that no returned header covers,
-        else nothing. The chunk goes on growing; its next header replaces this one.
-
-        Returns nothing while a batch is partly consumed.
+        in a list; otherwise an empty list, also while only a part of the last batch was added. The
+        chunk goes on growing; its next header replaces this one.
         """
         if not self._draft.records or not self._draft.is_whole or self._draft.since is None:
             return []

@@ -135,9 +135,10 @@ def _take(
     buf: Bytes, at: Ints, size: Ints, codes: Codes, about: Ints, seeds: Words, places: UInt16s, lines: Words,
     words: Words, row: int, table: Int32s, hashes: Hashes, count: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Read values, property by property, as a kernel of TermSet.fill: `row` counts on from property
-    to property. Without a table (size 0) no terms are added. Return the row to continue at, and the
-    number of terms.
+    """Read the values of all properties, one property after the other, as a kernel of TermSet.fill.
+    `row`, where to begin: the property's number times the number of records, plus the record's
+    number. Without a table (size 0) no terms are added. Return the row to continue at, and the
+    number of terms in the table.
     """
     keys, rows = np.empty((_BLOCK, 5), np.uint64), np.empty(_BLOCK, np.int64)
     records = codes.size
@@ -212,8 +213,8 @@ def _list_values(
 ) -> int:  # fmt: skip
     """List those of the records first:last that have a subject and a value: their numbers in
     `rows`; in `keys` the four words of the value (zeros if it is long) and its place in the hash
-    table. For a value shorter than `least` bytes HAS_NULL is set in `words`. Return how many are
-    listed.
+    table. For a missing value, or one shorter than `least` bytes, HAS_NULL is set in `words`. Return
+    how many are listed.
     """
     count = 0
     for i in range(first, last):

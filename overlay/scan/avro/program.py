@@ -166,7 +166,9 @@ class _Compiler:
         return self.begin()
 
     def begin(self) -> int:
-        """Return the number of the next row, as a place to jump to."""
+        """Return the number of the next row, as a place to jump to. Rows before it are not extended
+        by later ones any more.
+        """
         self._label = len(self.rows)
         return self._label
 
@@ -299,7 +301,9 @@ class _Compiler:
         self.rows[repeat][A] = self.begin()
 
     def _is_empty(self, type: Type) -> bool:
-        """Return whether values of a type have no bytes. If they have, each has one or more."""
+        """Return whether all values of a type have no bytes. If False, each value has at least one
+        byte.
+        """
         # without recursion: records that name each other may form a chain of any length
         left = [type] if type.kind is Kind.RECORD and type not in self._empty else []
         while left:

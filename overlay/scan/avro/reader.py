@@ -19,11 +19,15 @@ class AvroFormat:
     """
 
     def __init__(self, schemas: Mapping[int, Type], *, is_framed: bool) -> None:
-        """`schemas`: by id; if the values are not framed, there is one."""
+        """`schemas`: by id. `is_framed`: whether each value has its schema's id in front; if not,
+        there is one schema.
+        """
         self._schemas, self._is_framed = schemas, is_framed
 
     def prepare(self, paths: Paths) -> AvroExtractor:
-        """Return what finds these paths. Raises SchemaError if a schema is too large for that."""
+        """Return an extractor of the fields at these paths. Raises SchemaError if a schema is too
+        large for that.
+        """
         return AvroExtractor(compile_program(self._schemas, paths, is_framed=self._is_framed))
 
 
@@ -41,7 +45,8 @@ class AvroExtractor:
 
     def extract(self, buf: Bytes, at: Ints, size: Ints, value_slot: int, low: int, high: int, end: int) -> None:
         """Search the values of the records low:high, and write for each wanted path a JSON text to
-        `buf`, from `end` on, where it begins to `at`, and its bytes (or why there is none) to
-        `size`. `at` and `size` are [fields, records]; row `value_slot` has the place of the value.
+        `buf`, from `end` on, where it begins to `at`, and how many bytes it has to `size`; for a
+        path without a text the size is MISSING, MALFORMED or UNDECODED. `at` and `size` are
+        [fields, records]; row `value_slot` has the place of the value, and is read.
         """
         extract(buf, at, size, value_slot, self.program, low, high, end)

@@ -244,8 +244,9 @@ def _pass(buf: Bytes, pos: Int, stop: Int, op: Int, count: Int) -> Int:
 
 @kernel
 def _turn(buf: Bytes, pos: Int, stop: Int, rows: Ints, pc: Int, stack: Ints, depth: Int) -> tuple[Int, Int, Int]:
-    """Do a row that enters or leaves blocks of items and routines. Return (the next row, the
-    position, how many are open); LOST as the position if the value cannot be read on.
+    """Carry out the program's row `pc`, which enters or leaves a block of items or a routine. Return
+    (the next row, the position, how many blocks and routines are open); LOST as the position if the
+    value cannot be read on.
 
     stack[:depth]: the items that are left in each open block, and the row after the call of each
     open routine.
@@ -271,8 +272,8 @@ def _turn(buf: Bytes, pos: Int, stop: Int, rows: Ints, pc: Int, stack: Ints, dep
 @kernel
 def _open_block(buf: Bytes, pos: Int, stop: Int, rows: Ints, pc: Int) -> tuple[Int, Int, Int]:
     """Read the head of the next block of the array or map at the REPEAT row `pc`. Return (the next
-    row, the position, the number of items): pc + 1 for the block's items, pc if the block is passed
-    over as a whole, or the row behind the array.
+    row, the position, the number of items). The next row is pc + 1 for the block's items, pc if the
+    block was passed over as a whole, or the row behind the array. The number counts only for pc + 1.
     """
     count, pos = _read(buf, pos, stop)
     if count == 0 or pos > stop:
@@ -291,8 +292,9 @@ def _open_block(buf: Bytes, pos: Int, stop: Int, rows: Ints, pc: Int) -> tuple[I
 def _answer(
     buf: Bytes, pos: Int, stop: Int, rows: Ints, pc: Int, symbols: Bytes, bounds: Ints, end: Int
 ) -> tuple[Int, Int]:
-    """Read the value at `pos` and write its text at `end`. Return (the position after the value,
-    LOST if it cannot be read; the position after the text).
+    """Read the value at `pos` as the program's row `pc` says, and write its text to `buf` from `end`
+    on. Return (the position after the value, LOST if it cannot be read; the position after the
+    text).
 
     The second is MISSING or MALFORMED if there is no text, and LEFT if Python has to write it.
     """

@@ -114,8 +114,8 @@ class Program:
 def compile_program(
     types: Mapping[int, Sequence[tuple[tuple[int, ...], Message]]], paths: Paths, *, is_framed: bool
 ) -> Program:
-    """Return the program that finds the paths in messages of these types, by the id of their schema,
-    with the indexes by which serialisers name them.
+    """Return the program that finds the paths in messages of these types. `types`: by the id of a
+    schema its message types, each with the indexes by which serialisers name it.
 
     Raises SchemaError if a type needs too many rows.
     """
@@ -184,7 +184,9 @@ class _Compiler:
         return number
 
     def _below(self, row: int, message: Message, wanted: Mapping[str, PathNode]) -> tuple[Message | None, PathNode]:
-        """Return the message of a row that leads on, and what is wanted of it; None for another row."""
+        """Return the message type of a row that leads on to a wanted field, and what is wanted of
+        it; (None, an empty node) for another row.
+        """
         number = self.rows[row][NUMBER]
         for name, step in wanted.items():
             each = message.fields[name]

@@ -24,11 +24,15 @@ class ProtobufFormat:
     """
 
     def __init__(self, types: Mapping[int, Types], *, is_framed: bool) -> None:
-        """`types`: by the id of their schema; if the values are not framed, there is one type."""
+        """`types`: by the id of their schema. `is_framed`: whether each value has the id of its
+        schema and the indexes of its type in front; if not, there is one type.
+        """
         self._types, self._is_framed = types, is_framed
 
     def prepare(self, paths: Paths) -> ProtobufExtractor:
-        """Return what finds these paths. Raises SchemaError if a schema is too large for that."""
+        """Return an extractor of the fields at these paths. Raises SchemaError if a schema is too
+        large for that.
+        """
         return ProtobufExtractor(compile_program(self._types, paths, is_framed=self._is_framed))
 
 
@@ -46,7 +50,8 @@ class ProtobufExtractor:
 
     def extract(self, buf: Bytes, at: Ints, size: Ints, value_slot: int, low: int, high: int, end: int) -> None:
         """Search the values of the records low:high, and write for each wanted path a JSON text to
-        `buf`, from `end` on, where it begins to `at`, and its bytes (or why there is none) to
-        `size`. `at` and `size` are [fields, records]; row `value_slot` has the place of the value.
+        `buf`, from `end` on, where it begins to `at`, and how many bytes it has to `size`; for a
+        path without a text the size is MISSING, MALFORMED or UNDECODED. `at` and `size` are
+        [fields, records]; row `value_slot` has the place of the value, and is read.
         """
         extract(buf, at, size, value_slot, self.program, low, high, end)

@@ -187,8 +187,9 @@ def _search(
 ) -> None:  # fmt: skip
     """Write where the bytes of each wanted field of the message pos:stop are, for the root `node`.
 
-    A field without bytes has the size MISSING or DEFAULT. stack[:depth]: for each message that is
-    open, its node, the position to continue at, and its end.
+    A field without bytes has the size MISSING or DEFAULT. In `marks` are noted the messages that
+    were met and those with a fault (see `_extract`). stack[:depth]: for each message that is open,
+    its node, the position to continue at, and its end.
     """
     depth = 0
     _enter(nodes, rows, node, row, size, marks)
@@ -232,7 +233,9 @@ def _enter(nodes: Ints, rows: Ints, node: Int, row: Int, size: Ints, marks: Ints
 
 @kernel
 def _clear_others(nodes: Ints, rows: Ints, node: Int, found: Int, row: Int, size: Ints, marks: Ints) -> None:
-    """Take away the other fields of the oneof of a field that was found, with all that is in them."""
+    """Give the size MISSING to all paths of record `row` that end at or lead through the other fields
+    of the oneof of row `found`, and mark the messages of these fields as not met.
+    """
     for other in range(nodes[node, FIRST], nodes[node, LAST]):
         if other != found and rows[other, GROUP] == rows[found, GROUP]:
             if rows[other, SLOT] >= 0:

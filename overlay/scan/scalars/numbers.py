@@ -108,7 +108,10 @@ def gather_digits(buf: Bytes, first: Int, fraction: Int, last: Int) -> tuple[np.
 
 @kernel
 def read_long(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[Int, Int]:
-    """Read the long that pos:end spells: (value, GOOD), or (0, BAD)."""
+    """Read the long that pos:end spells. Return (value, GOOD), or (0, BAD) if it spells none. A
+    fraction or exponent is allowed if the value is whole, such as 1.2e1. `is_json`: refuse a plus in
+    front and leading zeros.
+    """
     first, fraction, last, exponent = measure(buf, pos, end, is_json)
     if first < 0:
         return np.int64(0), BAD
@@ -128,8 +131,9 @@ def read_long(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[Int, Int]:
 
 @kernel
 def read_double(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[float, Int]:
-    """Read the double that pos:end spells: (value, GOOD), (0, BAD), or (0, HARD) for a legal one
-    that Python has to read.
+    """Read the double that pos:end spells. Return (value, GOOD), (0, BAD) if it spells none, or (0,
+    HARD) for a legal one that Python has to read. `is_json`: refuse a plus in front and leading
+    zeros.
     """
     first, fraction, last, exponent = measure(buf, pos, end, is_json)
     if first < 0:

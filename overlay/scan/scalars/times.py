@@ -26,7 +26,10 @@ _TO_1970 = 719_468  # days from 0000-03-01 to 1970-01-01
 
 @kernel
 def read_timestamp(buf: Bytes, pos: Int, end: Int, is_json: Bool) -> tuple[Int, Int]:
-    """Read the timestamp that pos:end spells: (ms since 1970, GOOD), or (0, BAD)."""
+    """Read the timestamp that pos:end spells: a date and time of RFC 3339, or a whole number of ms.
+    Return (ms since 1970, GOOD), or (0, BAD) if it spells none. `is_json`: a date and time has to be
+    in double quotes, and a number must not.
+    """
     if is_json:
         if end - pos < 2 or buf[np.uintp(pos)] != 0x22 or buf[np.uintp(end - 1)] != 0x22:
             return read_long(buf, pos, end, True)
