@@ -43,8 +43,8 @@ _TIME_DIGITS = 19
 
 
 class Verb(enum.Enum):
-    """What an ack asks for; the values are the first bytes of its body. An empty body and `+OK` are
-    ACK as well.
+    """What an ack asks for; a value is how its body begins. Only NAK, TERM and NEXT may have a text
+    after that. An empty body and `+OK` are ACK as well.
     """
 
     ACK = b"+ACK"
@@ -99,7 +99,7 @@ class Ack:
     `delay`: ns until the redelivery, None unless the ack is a nak with a delay. `text`: the reason
     of a term (cut to MAX_REASON characters), or the body of the pull request of a next, not parsed.
     `is_flawed`: the delay of a nak could not be parsed, or the delay or the pull request is longer
-    than MAX_TEXT; it is left out then.
+    than MAX_TEXT. `delay` is None and `text` empty then.
     """
 
     token: Token
@@ -138,7 +138,7 @@ class Garbage:
 
 def write_head(stream: str, consumer: str, incarnation: str = "") -> str:
     """Return the common beginning of all tokens of this incarnation of a consumer, which is the
-    head of its range acks.
+    head of its range acks. Without an incarnation, that of tokens of version 1.
     """
     return f"$JS.ACK._.{incarnation}.{stream}.{consumer}" if incarnation else f"$JS.ACK.{stream}.{consumer}"
 
@@ -147,7 +147,7 @@ def measure_token(stream: str, consumer: str, incarnation: str, numbers: Iterabl
     """Return the length of a token in bytes, without writing it.
 
     `numbers`: deliveries, stream sequence, consumer sequence and num_pending. The message's time is
-    not passed; it has as many digits as any since 2001.
+    not passed: it counts as 19 digits, which every time since 2001 has.
     """
     head = write_head(stream, consumer, incarnation)
     return len(head) + 5 + sum(len(str(number)) for number in numbers) + _TIME_DIGITS

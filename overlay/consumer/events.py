@@ -36,7 +36,8 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Messages that left the stream: all below `below`, and `sequences` (rising).
+    """Messages that left the stream: all with a stream sequence below `below`, and those with the
+    stream sequences `sequences` (rising).
 
     The caller also reports a message as removed if a redelivery cannot read it any more.
     """
@@ -48,9 +49,9 @@ class Removed:
 @dataclass(frozen=True, slots=True)
 class Undeliverable:
     """Messages to deliver next that the consumer's output can never take: the machine gives them
-    up. `sequences`: stream sequences, rising.
+    up, each with a dead letter. `sequences`: stream sequences, rising.
 
-    The consumer has a dead-letter topic for them.
+    Only for a consumer that has a dead-letter topic.
     """
 
     sequences: Ints
@@ -58,8 +59,8 @@ class Undeliverable:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The stream has no messages below `below` any more. The machine forgets those of them that
-    have used up their deliveries.
+    """The stream has no messages below the stream sequence `below` any more. The machine forgets
+    those of them that have used up their deliveries.
 
     A message that waits for an ack stays until it is acked, or until its redelivery cannot read it
     (Removed).
@@ -114,8 +115,8 @@ class Acked:
 class RangeAcked:
     """Acks of all deliveries with a consumer sequence in one of the ranges, both ends included.
 
-    `incarnation`: the one that made the deliveries by the ack's head, empty if the head names none.
-    None to accept the ranges whichever incarnation made them.
+    `incarnation`: the one that the ack's head names as the maker of the deliveries, empty if it
+    names none. None to accept the ranges whichever incarnation made the deliveries.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -125,9 +126,9 @@ class RangeAcked:
 
 @dataclass(frozen=True, slots=True)
 class Nakked:
-    """A request to deliver a message again, at once (None) or after `delay` ns. `stream_seq`,
-    `consumer_seq` and `deliveries` are those of the delivery that it is about. `incarnation`: as in
-    Acked.
+    """A request to deliver a message again: at once if `delay` is None, otherwise after so many ns.
+    `stream_seq`, `consumer_seq` and `deliveries` are those of the delivery that the nak names.
+    `incarnation`: as in Acked.
     """
 
     stream_seq: int
@@ -155,7 +156,7 @@ class Progressed:
 @dataclass(frozen=True, slots=True)
 class Termed:
     """A request never to deliver a message again. `stream_seq`, `consumer_seq` and `deliveries` are
-    those of the delivery that it is about. `incarnation`: as in Acked.
+    those of the delivery that the term names. `incarnation`: as in Acked.
     """
 
     stream_seq: int

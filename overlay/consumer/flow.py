@@ -46,7 +46,7 @@ class Flow:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether deliveries have to wait for an answer."""
+        """Whether deliveries have to wait for an answer: more than `limit` bytes are in flight."""
         return self.outstanding > self.limit
 
     def awaits_acks(self, room: int) -> bool:

@@ -63,9 +63,9 @@ class Facts(NamedTuple):
     """All that can be asked of a machine, as of the time between two events.
 
     Immutable, so another thread may keep it while the machine moves on. `shut`: the gates that hold
-    back new messages, except for those of the pace, which open with time. `ready_at`: ns since 1970
-    when the pace lets the next message out, NEVER if it holds none back. `offered`: messages
-    offered and not delivered. `beyond`: matching messages above those.
+    back new messages, without PACED, which opens with time. `ready_at`: ns since 1970 when the next
+    message may go out that the pace or the limit of a step holds back; NEVER if neither holds one
+    back. `offered`: messages offered and not delivered. `beyond`: matching messages above those.
 
     `position`: the last stream sequence that was delivered or found not to match. `read_up_to`: the
     last consumer sequence that the reader group has read. `paused_until`: ns since 1970, 0 without

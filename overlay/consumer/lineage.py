@@ -100,10 +100,11 @@ class Lineage:
         return incarnation != self.incarnation and _GUESSABLE.fullmatch(incarnation) is not None
 
     def find_given(self, incarnation: str, consumer_seqs: Ints, delivered: int) -> npt.NDArray[np.bool_]:
-        """Return for each consumer sequence whether `incarnation` gave it out; all False for an
-        unknown one.
+        """Return for each consumer sequence whether `incarnation` gave it out; all False if the
+        incarnation is unknown.
 
-        `delivered`: the last consumer sequence that was given out by any incarnation.
+        `delivered`: the last consumer sequence that was given out by any incarnation. False for
+        every one above it.
         """
         given = np.zeros(consumer_seqs.size, np.bool_)
         for first, last, _ in self._by_hidden.get(hide(incarnation), ()):
@@ -111,10 +112,10 @@ class Lineage:
         return given
 
     def find_end(self, incarnation: str) -> int:
-        """Return the last consumer sequence that an earlier incarnation gave out and committed. 0
-        for the current incarnation, an unknown one, and the empty name.
+        """Return the last consumer sequence that `incarnation` gave out and committed, if it is an
+        earlier one. 0 for the current incarnation, an unknown one, and the empty name.
 
-        The incarnation's deliveries above it were never committed.
+        Deliveries of that incarnation above the result were never committed.
         """
         last = self._by_hidden.get(hide(incarnation), [(0, 0, "")])[-1][1]
         return 0 if last == NEVER or not incarnation else last
@@ -147,10 +148,11 @@ def choose_runs(runs: Sequence[Run], named: Ints, *, is_cumulative: bool = False
 
 def join_runs(heads: Iterable[dict[str, Any]]) -> list[Run]:
     """Return the runs of a consumer, in order, from the heads of its state records (snapshot.py),
-    in the order in which they were written.
+    in the order in which they were written. The names are as `hide` returns them.
 
     A record that gave out something and has neither `incarnations` nor `run` was written by a
-    version without incarnations. Such a record may stand between records of a later version.
+    version without incarnations: its run has the empty name. Such a record may be between records
+    of a later version.
     """
     runs: list[Run] = []
     up_to = 0

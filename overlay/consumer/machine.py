@@ -170,8 +170,8 @@ class Machine:
     def _refuse(self, event: events.Undeliverable, now: int) -> None:
         """Give up messages that the output can never take, with an advisory and a dead letter each.
 
-        It is no term: a message that was never delivered takes no consumer sequence, and under
-        `ack_policy: all` nothing below it is settled.
+        Unlike a term, this settles nothing below them under `ack_policy: all`. A message that was
+        never delivered takes no consumer sequence.
         """
         self.state.offers.remove(0, event.sequences)
         self._effects.extend(refuse(event.sequences, self.state.window.remove(0, event.sequences)))
@@ -182,8 +182,9 @@ class Machine:
     # pulls
 
     def _pull(self, event: events.Pulled, now: int) -> None:
-        """Take in a pull request, or answer it with a status if it is not allowed. A request that
-        came with an ack is refused without an answer if the ack names no delivery of this consumer.
+        """Queue a pull request, or answer it with a status if it is not allowed. An ack that came
+        with it is processed first. If that names no delivery of this consumer, the request is
+        dropped without a status; so is a request without a reply address.
         """
         request, reply, state = event.request, event.reply, self.state
         if event.ack is not None and not self._ack_before_pull(event.ack, now):
@@ -199,8 +200,9 @@ class Machine:
             self._effects += state.waiting.admit(request, reply, event.pin, available, now)
 
     def _ack_before_pull(self, ack: events.Acked, now: int) -> bool:
-        """Process the ack of a `+NXT`, and return whether it names a delivery of this consumer. If
-        not, a Refuse is queued, also under an ack policy that hears no acks.
+        """Process the ack of a `+NXT`, and return whether it names a delivery that its incarnation
+        has made (`find_own`). If not, a Refuse is queued, also under an ack policy without acks by
+        token.
         """
         by, named = ack.incarnation, np.array([ack.consumer_seq])
         is_own = by is None or bool(find_own(self.state, by, ack.sequences, named)[0])
@@ -216,9 +218,10 @@ class Machine:
     # what applications say of deliveries; settling.py has the rules which of it counts
 
     def _ack(self, event: events.Acked, now: int) -> None:
-        """Settle messages that were acked by token, and confirm it to the sender once none of them
-        is pending. If the delivery was never made, or the incarnation of the token did not make it,
-        queue a Refuse. Under an ack policy without acks by token do nothing.
+        """Settle messages that were acked by token, and confirm it to the sender if none of them is
+        pending then. If one was never delivered, or if the ack does not count by its incarnation
+        (`find_meant`), queue a Refuse instead. Other acks are ignored under an ack policy without
+        acks by token.
         """
         state = self.state
         sequences, consumer_seq = event.sequences, event.consumer_seq
@@ -233,11 +236,12 @@ class Machine:
             self._settle(ended, now)
 
     def _ack_ranges(self, event: events.RangeAcked, now: int) -> None:
-        """Settle messages that were acked by consumer sequence.
+        """Settle messages that were acked by consumer sequence, and confirm it to the sender.
 
         If a range reaches beyond the last delivery, or if another incarnation gave out a part of
-        it, that part is refused and the rest counts. The sender is not answered then: the messages
-        of that part may come again.
+        it, that part is refused and the rest counts. The sender gets no answer then: the messages
+        of that part may be delivered again. Under an ack policy without acks by token nothing is
+        settled, and only a part beyond the last delivery is refused.
         """
         state = self.state
         newest = state.window.delivered.consumer
@@ -259,8 +263,9 @@ class Machine:
             self._settle(ended, now)
 
     def _nak(self, event: events.Nakked, now: int) -> None:
-        """Queue a message for redelivery, at once or after the delay of the nak, with an advisory
-        if it was pending. A nak that does not count (`_is_taken`) is refused or ignored.
+        """Queue a message for redelivery, at once or after the delay of the nak, with an advisory,
+        if it is pending (`Window.nak`). The sender gets a confirmation in any case. A nak that does
+        not count (`_is_taken`) is refused or ignored, without a confirmation.
         """
         if not self._is_taken(event, Verb.NAK, now):
             return
@@ -271,7 +276,7 @@ class Machine:
     def _progress(self, event: events.Progressed, now: int) -> None:
         """Restart the timers of messages that the application still works on, and confirm it to the
         sender. If a message was never delivered, or another incarnation made the delivery, queue a
-        Refuse instead. Under an ack policy without acks by token do nothing.
+        Refuse instead. Other reports are ignored under an ack policy without acks by token.
         """
         known = self._is_known(int(event.sequences.max()))
         if known and self._is_given(event, event.sequences, Verb.PROGRESS) and self._hears(now):
@@ -280,9 +285,9 @@ class Machine:
 
     def _term(self, event: events.Termed, now: int) -> None:
         """Settle a message for good; under `ack_policy: all` also everything pending before it.
-        Queue an advisory, even if the message was not pending, and a dead letter if it was and the
-        consumer has a topic for them. A term that does not count (`_is_taken`) is refused or
-        ignored.
+        Confirm it to the sender if the message is not pending then. Queue an advisory, even if the
+        message was not pending, and a dead letter if it was and the consumer has a topic for them.
+        A term that does not count (`_is_taken`) is refused or ignored.
         """
         if not self._is_taken(event, Verb.TERM, now):
             return
@@ -298,9 +303,9 @@ class Machine:
     def _answer_flow(self, event: events.FlowAnswered, now: int) -> None:
         """Let deliveries continue that waited for this answer to flow control.
 
-        With `ack_policy: flow_control`, settle everything up to the message that it names. Ignore
-        an answer to any request but the one that waits. If it names a delivery that was never made,
-        queue a Refuse and do nothing else.
+        With `ack_policy: flow_control`, settle everything up to the delivery that it names. Ignore
+        an answer to any request but the one that waits. If an answer names a delivery that was
+        never made, queue a Refuse and do nothing else.
         """
         state = self.state
         if event.up_to > state.window.delivered.consumer:
@@ -311,9 +316,10 @@ class Machine:
                 self._settle(state.window.ack_ranges(((1, event.up_to),)), now)
 
     def _is_taken(self, event: events.Nakked | events.Termed, verb: Verb, now: int) -> bool:
-        """Return whether a nak or a term has an effect. If its delivery was never made or is
-        another incarnation's, queue a Refuse. Under an ack policy without acks by token, return
-        False and queue nothing.
+        """Return whether a nak or a term is to be processed. If its message was never delivered, or
+        if it does not count by its incarnation, queue a Refuse and return False. Under an ack
+        policy without acks by token the result is False; only a message that was never delivered
+        leads to a Refuse then.
         """
         is_given = self._is_known(event.stream_seq) and self._is_given(event, np.array([event.stream_seq]), verb)
         return is_given and self._hears(now)
@@ -328,10 +334,11 @@ class Machine:
         return True
 
     def _is_given(self, event: _ByToken, sequences: Ints, verb: Verb) -> bool:
-        """Return whether an ack counts by the incarnation in its token. If not, queue a Refuse.
+        """Return whether an ack counts by the incarnation in its token (`find_meant`). If not,
+        queue a Refuse. True if `event.incarnation` is None.
 
         The sender of a refused ack gets an answer if all its messages are settled already.
-        `sequences`: stream sequences of the acked messages.
+        `sequences`: stream sequences of the acked messages; only the last is checked.
         """
         if event.incarnation is None:
             return True
@@ -378,7 +385,9 @@ class Machine:
     # messages that are given up
 
     def _exhaust(self, ended: Settled) -> None:
-        """Queue advisories and dead letters for messages that have used up their deliveries."""
+        """Queue advisories for messages that have used up their deliveries, and dead letters if the
+        consumer has a topic for them. The window has marked the messages already.
+        """
         self._effects.extend(exhaust(ended))
         self._queue_dead_letters(ended, "max_deliver")
 
@@ -460,7 +469,8 @@ class Machine:
         """Switch to a new config.
 
         If the filter has changed, offered messages are dropped and a Rewind asks for them again. If
-        deliver_subject has changed, all pending messages go out again.
+        deliver_subject has changed, all pending messages are queued for redelivery. If the rate
+        limit or flow control has changed, both begin anew.
         """
         state, old, new = self.state, self.state.config, event.config
         state.config = state.window.config = state.waiting.config = new
@@ -529,8 +539,8 @@ class Machine:
         return state.waiting.has_taker(state.num_pending, state.window.pending.count, now)
 
     def _send(self, time: int | None, size: int, again: Ints | None, now: int) -> bool:
-        """Queue the delivery of the next messages to the reader whose turn it is: many at once if
-        nothing limits the pace, otherwise one.
+        """Queue the delivery of the next messages to the reader whose turn it is: as many as that
+        reader may take at once if nothing limits the pace, otherwise one.
 
         Return False if they have to wait for time or for a pull request.
 

@@ -77,7 +77,9 @@ class Pending:
 
     @property
     def count(self) -> int:
-        """Number of messages that wait for an ack: JetStream's num_ack_pending."""
+        """Number of messages that can still be acked: WAITING, QUEUED and DELAYED rows. This is
+        JetStream's num_ack_pending.
+        """
         return self.counts[Row.WAITING] + self.counts[Row.QUEUED] + self.counts[Row.DELAYED]
 
     @property

@@ -81,9 +81,10 @@ _TYPES: dict[str, type] = {
 
 
 def parse_pull(body: bytes) -> PullRequest | StatusText:
-    """Parse the body of a pull request. If it is malformed JSON or has more than MAX_BODY bytes,
-    return the status with code 400 that answers it; nothing raises. Text that is neither a number
-    nor JSON, also an empty one, asks for one message. JSON without `batch` has batch 0.
+    """Parse the body of a pull request. Return the status with code 400 that refuses it if it has
+    more than MAX_BODY bytes, begins with `{` and is malformed JSON, has a field of a wrong type, or
+    a heartbeat of more than half of `expires`. Nothing raises. An integer is the batch. JSON
+    without `batch` has batch 0. Any other text, also an empty one, asks for one message.
     """
     if len(body) > MAX_BODY:
         return _refuse(f"the request has more than {MAX_BODY} bytes")

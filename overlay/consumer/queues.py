@@ -22,7 +22,7 @@ class Run:
     """Messages in order, as columns (int64, one entry per message).
 
     `sequences`: stream sequences. `times`: ns since 1970 when stored. `sizes`: bytes of subject,
-    headers and value.
+    key, value and headers.
     """
 
     sequences: Ints

@@ -8,15 +8,16 @@ token ignores them all and sends no answers.
 A known incarnation may have ended with deliveries that it did not commit. An ack of one of these
 still says something about committed deliveries:
 
-- With `all` it stands for the last delivery that the incarnation committed, which it covers. Its sender is answered only if
-  the message that it names is settled already.
-- With `explicit` and `delivery: at_least_once` an ack or a term counts by its stream sequence, if that was delivered since: the
-  application has had this very message. Not so with `exactly_once`: there the transaction of the delivery was aborted, and the
-  sequence may have gone to another message since.
+- With `all` it stands for the last committed delivery that it covers. Its sender is answered only
+  if the message that it names is settled already.
+- With `explicit` and `delivery: at_least_once` an ack or a term counts by its stream sequence, if
+  that was delivered since: the application has had this very message. Not so with `exactly_once`:
+  there the transaction of the delivery was aborted, and the sequence may have gone to another
+  message since.
 
-The name of an incarnation of an earlier version is no secret, so any client can write such an ack. It counts only for a message
-that this incarnation delivered under the very consumer sequence, and that is not settled. Of uncommitted deliveries it says
-nothing.
+The name of an incarnation of an earlier version is no secret, so any client can write such an ack.
+It counts only for a message that this incarnation delivered under the very consumer sequence, and
+that is not settled. It settles nothing by deliveries that were never committed.
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Int
     """Return which deliveries some tokens stand for, all with this verb and incarnation, and
     whether their acks are accepted. Changes nothing.
 
-    An ack of a delivery that its incarnation never committed may count all the same. With
-    `ack_policy: all` it stands for the last message at or below its stream sequence that was
-    delivered before that incarnation ended. With `explicit` and `delivery: at_least_once` it counts
-    as it is, and so does a term. Under a policy without acks by token all are accepted as they are.
+    A token counts as it is if its incarnation has made the delivery (`find_own`). An ACK of a
+    delivery that its incarnation never committed may count all the same, unless any client can make
+    up the incarnation's name. With `ack_policy: all` it stands for the last message at or below its
+    stream sequence that the incarnation or an earlier one committed (`Pending.find_covered`: stream
+    sequence 0 if none is known). With `explicit` and `delivery: at_least_once` it counts as it is,
+    and so does a TERM. Under a policy without acks by token all are accepted as they are.
 
     `sequences`, `consumer_seqs`: of the tokens. The caller has to check whether the stream
     sequences have been delivered at all.
@@ -82,11 +85,11 @@ def find_meant(state: MachineState, verb: Verb, incarnation: str, sequences: Int
 
 
 def find_own(state: MachineState, incarnation: str, sequences: Ints, consumer_seqs: Ints) -> Flags:
-    """Return for each token whether it names a delivery that this incarnation of the consumer has
-    made; by an earlier incarnation, one that it has committed. All tokens name this incarnation.
+    """Return for each token whether this incarnation of the consumer has given out its consumer
+    sequence; if it is an earlier incarnation, also committed it. All tokens name this incarnation.
 
-    If any client can make up the incarnation's name, a token counts only if its message is not
-    settled and was delivered under this consumer sequence.
+    Stream sequences matter only if any client can make up the incarnation's name. Then the token's
+    message must also be known still (not GONE), and delivered under this consumer sequence.
     """
     given = state.lineage.find_given(incarnation, consumer_seqs, state.window.delivered.consumer)
     if state.lineage.is_guessable(incarnation) and given.any():
@@ -95,8 +98,8 @@ def find_own(state: MachineState, incarnation: str, sequences: Ints, consumer_se
 
 
 def _find_deliveries(window: Window, sequences: Ints, consumer_seqs: Ints) -> Flags:
-    """Return for each stream sequence whether its message is not settled and was delivered, for the
-    first time or again, under the consumer sequence beside it.
+    """Return for each stream sequence whether its message has a row that is not GONE, and was
+    delivered, for the first time or again, under the consumer sequence at the same index.
     """
     own = window.pending.view("sequence")
     if not own.size:

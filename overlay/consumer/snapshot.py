@@ -109,8 +109,9 @@ def _encode(state: MachineState, changes: Changes, *, is_checkpoint: bool) -> by
 
 
 def _list_runs(state: MachineState, *, is_checkpoint: bool) -> dict[str, Any]:
-    """Return the fields that name incarnations, for the head of a record: `incarnations` in a
-    checkpoint, `run` in a delta; empty if there is none to name.
+    """Return the fields that name incarnations, for the head of a record: `incarnations`, all runs,
+    in a checkpoint; `run`, the open one, in a delta. Empty if nothing was given out, or all of it
+    without the name of an incarnation.
     """
     delivered = state.window.delivered.consumer
     if is_checkpoint:

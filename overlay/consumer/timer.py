@@ -45,8 +45,8 @@ def find_removal(state: MachineState) -> int:
 
 
 def find_blocked(state: MachineState) -> int:
-    """Return the earliest deadline (ns since 1970) if it has passed but may not fire yet, because
-    the acks sent up to then have not all been read; NEVER otherwise. It goes by the last Ticked.
+    """Return the earliest deadline (ns since 1970) if the last Ticked came after it and could not
+    let it fire, because the acks sent up to the deadline had not all been read. NEVER otherwise.
 
     A deadline later than the last tick does not count, because no tick has looked at it yet.
     """

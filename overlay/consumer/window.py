@@ -291,7 +291,7 @@ class Window:
 
     def nak(self, sequence: int, consumer_seq: int, delay: int | None, now: int) -> bool:
         """Queue a pending message for redelivery; or with a `delay` (ns), make it due when the
-        delay has passed, or later by as much as its backoff is longer than ack_wait.
+        delay has passed, plus its backoff and minus ack_wait if the consumer has a backoff.
 
         Return False, and change nothing, if the message is not pending, or if `consumer_seq` is at
         or below the floor, or above the last delivery.
@@ -324,8 +324,8 @@ class Window:
 
     def read(self, consumer_seq: int, now: int) -> None:
         """Start the ack timers of all deliveries up to `consumer_seq` whose timers do not run: the
-        reader group has read them now. `consumer_seq` must not be above the last delivery: the
-        timers of later ones up to it would never start.
+        reader group has read them now. `consumer_seq` must not be above the last delivery, or the
+        timers of the deliveries from there to it never start.
         """
         if consumer_seq <= self.read_up_to:
             return
@@ -554,7 +554,7 @@ class Window:
 
     def _prune_again(self) -> None:
         """Forget redeliveries of settled messages, and the oldest of the others if there are too
-        many. Range acks no longer find these.
+        many. A message is no longer found by the consumer sequence of a forgotten redelivery.
         """
         consumer_seqs, sequences = self.again
         known = self.pending.view("sequence")[self.pending.find(distinct(sequences))]

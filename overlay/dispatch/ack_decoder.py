@@ -64,8 +64,8 @@ class AckBatch:
     `sequences`, `consumer_seqs` and `deliveries` are the numbers in the token: stream sequence,
     consumer sequence, and how often the message was delivered. `incarnations`: for each ack the
     index in `names` of the incarnation that its token names, that is, of the ownership of the
-    consumer that made the delivery. None if all tokens are of version 1, which names none. The last
-    name is empty, so index -1 stands for a version 1 token among others.
+    consumer that made the delivery. Tokens of version 1 name none: their index is -1, and the last
+    name is empty. `incarnations` is None only if all tokens are of version 1.
     """
 
     verb: Verb
@@ -299,7 +299,7 @@ def _cut_text(buf: Bytes, at: int, size: int) -> str:
 
 
 def _split(values: Ints) -> Sequence[slice]:
-    """Cut an array into runs of equal neighbours, and return each run as a slice of it, in order."""
+    """Return the runs of equal neighbours in an array, in order, each as a slice of indices."""
     if not values.size:
         return []
     cuts = np.flatnonzero(np.diff(values)) + 1
@@ -410,7 +410,7 @@ def _number(buf: Bytes, at: Int, size: Int, known: Ints, newest: Int) -> Int:
 @kernel
 def _read_verb(buf: Bytes, at: Int, size: Int) -> Int:
     """Return _ACK, _NAK, _PROGRESS or _TERM if a body is only that verb, _ODD for any other body.
-    The body is `size` bytes of `buf` from `at` on; an empty or null one is an ack.
+    An empty or null body and `+OK` are _ACK. The body is `size` bytes of `buf` from `at` on.
     """
     if size <= 0:
         return _ACK
@@ -462,15 +462,16 @@ def _read(
     stream: Bytes, names: Bytes, bounds: Ints, is_mine: Flags, kind: Ints, consumer: Ints, numbers: Ints, known: Ints,
     newest: Ints,
 ) -> int:  # fmt: skip
-    """Read each row's token and body. Return how many incarnations the tokens name.
+    """Read each row's token and body. Return how many incarnations have got a number.
 
     `kind`: receives a row's verb, _ELSEWHERE if another worker has the consumer, or _ODD if the row
-    has to be parsed by itself. `consumer` and `numbers` are set for rows with a verb: the number of
-    the consumer's name; stream and consumer sequence, deliveries, and number of the incarnation (-1
-    for version 1). `known` receives for each incarnation the start and size of its text, and the
-    number of the consumer's incarnation before it or _NEW. `newest`, _NEW at first, receives the
-    number of each consumer's last one. `head`, `head_2`: how tokens of version 1 and 2 begin;
-    `stream`: what follows the incarnation in version 2.
+    has to be parsed by itself. For rows with a verb, `consumer` receives the number of the
+    consumer's name (else -1, or that number if only the body is odd), and the rows of `numbers`
+    receive stream sequence, consumer sequence, deliveries, and number of the incarnation (-1 for
+    version 1). `known` receives for each incarnation the start and size of its text, and the number
+    of the consumer's incarnation before it or _NEW. `newest`, _NEW at first, receives the number of
+    each consumer's last one. `has_reply`: rows that want an answer are _ODD. `head`, `head_2`,
+    `stream`: as in `_pass_head`. `names`, `bounds`: as `text`, `bounds` in `_find_name`.
     """
     found = np.empty(5, np.int64)
     guess, count = -1, 0

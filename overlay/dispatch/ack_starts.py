@@ -73,6 +73,7 @@ def settle(
     The delta has the shared positions, the topic's id, and each consumer whose own positions
     change. A served consumer keeps its positions below the shared ones. A consumer that is not
     served but has a machine gets a position of its own in every partition, at most the shared one.
+    If the topic was created again, own positions in the earlier one are dropped first.
 
     `shared`: as `find_shared` returned it; `identity`: Kafka's id of the topic; `served`: the
     consumers whose machines run in this session.

@@ -1,16 +1,19 @@
-"""The ack topics of a session's streams: what has come, and up to when all that was sent has come.
+"""The ack topics of a session's streams: their new records, and up to which time all acks are read.
 
-A deadline may fire only when every ack sent before it has been read. Kafka does not say when a record was sent, but a high
-watermark that is asked for after the deadline lies behind all of them; once the reading has passed it, nothing is missing. So
-the ends of the ack topics are asked for when a deadline waits for them, and not before. An unfinished transaction
-keeps the readable part of a log below its end: until it ends, redelivery of that stream's messages is suspended.
+A deadline may fire only when every ack sent before it has been read. Kafka does not say when a
+record was sent. But a high watermark that is requested after the deadline is above all those acks.
+Once reading has passed it, no ack is missing. So the ends of an ack topic are requested only when a
+deadline waits for them. An unfinished transaction keeps the readable part of a log below its end:
+until it ends, redelivery of that stream's messages is suspended.
 
-An ack topic may lose its end in an unclean election. What comes in the place of the lost records are acks that have not
-been read, also where the topic has grown past the position since. The leader epoch of the last batch that was read tells
-(kafka/fetcher.py), and the state keeps it. Reading goes on at the cut.
+An ack topic may lose its end in an unclean election. The records that replace the lost ones are
+acks that have not been read, even if the topic has grown past the position since. The leader epoch
+of the last batch that was read shows the loss (kafka/fetcher.py), and the state keeps that epoch.
+Reading goes on at the offset where the log was cut off.
 
-A consumer that was away has not heard what was said meanwhile. A partition is read from where the last of the consumers
-stands, and each of them is told what is news to it (overlay/dispatch/ack_offsets.py). Until all have met, deadlines wait.
+A consumer that was not served has not processed the acks that arrived meanwhile. A partition is
+read from the lowest position of its consumers, and each consumer gets only the records that are new
+for it (ack_offsets.py). Deadlines wait until reading has passed the shared position as well.
 """
 
 from __future__ import annotations

@@ -178,7 +178,9 @@ class Dispatcher:
         now: int,
         beyond: Mapping[ConsumerId, int] = MappingProxyType({}),
     ) -> None:
-        """Hand offers, acks, new counts and the time to the machines. Nothing is delivered yet.
+        """Hand acks, offers and new counts to the machines, and a Ticked to each machine that needs
+        one now. Nothing is delivered yet. Offered records go into the cache; anything else for a
+        consumer without a machine here is ignored.
 
         `said`: ack batches and events by consumer, in order. `acks_up_to`: by stream, ns since
         1970; all acks before this time are in this `said` or were in an earlier one. `now`: ns
@@ -228,8 +230,8 @@ class Dispatcher:
             self._do(offer.consumer, Offered(run, int(run.sequences[-1])), now)
 
     def _tell(self, consumer: ConsumerId, slot: ConsumerSlot, said: AckBatch | Event, now: int) -> None:
-        """Hand an ack batch or an event to a consumer's machine. Acks of a batch that do not name a
-        delivery of this consumer are refused.
+        """Hand an ack batch or an event to a consumer's machine. Acks of a batch that do not count
+        (`ConsumerSlot.sift`) are refused, and the machine does not get them.
         """
         if slot.names_itself:
             self._unnamed += count_unnamed(said)
@@ -258,7 +260,7 @@ class Dispatcher:
         self._active[consumer] = None
 
     def _note(self, consumer: ConsumerId, effects: Iterable[Effect]) -> None:
-        """Queue the machine's effects and mark its state as changed."""
+        """Queue the machine's effects, except ArmTimer, and mark its state as changed."""
         self._touched[consumer] = None
         kept = self._effects.setdefault(consumer, [])
         kept.extend(effect for effect in effects if not isinstance(effect, ArmTimer))

@@ -51,7 +51,9 @@ class EncodedEffects:
     oldest: int | None = None
 
     def note(self, first: int, last: int) -> None:
-        """Widen `oldest` and `newest` by records with these times, which may be 0 or negative."""
+        """Widen `oldest` and `newest` so that they include records from `first` to `last`, ms since
+        1970. Either may be 0 or negative.
+        """
         self.oldest = first if self.oldest is None else min(self.oldest, first)
         self.newest = last if self.newest is None else max(self.newest, last)
 
@@ -97,8 +99,8 @@ class EffectEncoder:
         """Return those stream sequences whose messages the output can never take, in the order of
         `sequences`.
 
-        `record_cache` must have the records of all of them. `now`: ns since 1970. A pull consumer
-        is measured against a reply topic with Kafka's default limit of bytes.
+        `record_cache` must have the records of all of them. `now`: ns since 1970. For a pull
+        consumer the limit is Kafka's default max.message.bytes, less REPLY_ROOM.
         """
         output_topic = slot.output_topic
         if output_topic is None:

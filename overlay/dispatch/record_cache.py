@@ -26,10 +26,10 @@ NOWHERE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Where the records of some stream sequences are, in the order in which they were asked for:
-    for each the index of its slice in `pieces`, and its row there.
+    """Where the records of some stream sequences are, in the order in which they were asked for.
 
-    `number` is NOWHERE for a record that is not in the cache.
+    `number`: for each the index of its slice in `pieces`, NOWHERE if it is not in the cache. `row`:
+    for each its row in that slice.
     """
 
     pieces: Sequence[RecordSlice]

@@ -77,8 +77,8 @@ class Refetch:
     async def read(self, wanted: Mapping[str, Ints], jobs: Jobs) -> Recalled:
         """Read the records with these stream sequences (ascending, by stream) from Kafka. A sequence
         counts as gone if the lookup in `locates` knows no offset of it, if the log does not have
-        the record, or if that has no subject or cannot be read. `jobs`: runs the decoding. Raises
-        SourceChanged, SourceUnavailable.
+        the record, or if the record has no subject or cannot be read. `jobs`: runs the decoding.
+        Raises SourceChanged, SourceUnavailable.
         """
         recalled = Recalled()
         if not wanted:
@@ -102,8 +102,9 @@ class Refetch:
     async def _read(
         self, fetcher: Fetcher, jobs: Jobs, stream: str, source: TopicPartition, sequences: Ints, offsets: Ints
     ) -> list[RecordSlice]:
-        """Return the records of one partition at these offsets, as far as its log has them.
-        `sequences`: the stream sequences of the offsets.
+        """Return the records of one partition at these offsets (ascending). Records that the log
+        does not have, or that have no subject, are left out. `sequences`: the stream sequences of
+        the offsets.
         """
         first, end = (await self.admin.find_bounds([source]))[source]
         there = (offsets >= first) & (offsets < end)
@@ -120,8 +121,8 @@ class Refetch:
         return [piece for pieces in await run_all(map(read, stretches)) for piece in pieces]
 
     async def _make_addressing(self, stream: str, jobs: Jobs) -> Addressing:
-        """Return the decoder of a stream's records. Its schemas are parsed once, in the thread of `jobs`: many of them
-        would hold the event loop up.
+        """Return the decoder of a stream's records. The schemas of the stream's values are parsed
+        once, in the thread of `jobs`, because many of them would block the event loop.
         """
         config = self.streams[stream]
         if config.values.format is not ValueFormat.JSON and stream not in self._formats:
@@ -131,8 +132,8 @@ class Refetch:
     async def _read_stretch(
         self, fetcher: Fetcher, decoding: _Decoding, sequences: Ints, offsets: Ints
     ) -> list[RecordSlice]:
-        """Return the records at these offsets, which are read as one range from the first to the
-        last. `sequences`: the stream sequences of the offsets.
+        """Return the records at these offsets (ascending) that have a subject. All offsets from the
+        first to the last are fetched. `sequences`: the stream sequences of the offsets.
         """
         pieces: list[RecordSlice] = []
         first, end = int(offsets[0]), int(offsets[-1]) + 1
@@ -174,7 +175,7 @@ def locate_by(ledger: Ledger) -> Locate:
 
     def locate(sequences: Ints) -> list[tuple[TopicPartition, Ints, Ints]]:
         """Return the partitions of ascending stream sequences, each with its sequences and their
-        offsets.
+        offsets. Sequences for which the ledger has no offset are left out.
         """
         found: dict[TopicPartition, tuple[list[Ints], list[Ints]]] = {}
         at = 0

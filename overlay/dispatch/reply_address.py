@@ -24,7 +24,7 @@ _MAX_PARTITION = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed reply address. `partition`: None for partition 0."""
+    """A parsed reply address. `partition`: None if it names none, which means partition 0."""
 
     topic: str
     correlation: bytes = b""

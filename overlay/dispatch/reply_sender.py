@@ -164,8 +164,9 @@ class ReplySender:
                         await client.close()
 
     async def _serve(self, topic: str) -> None:
-        """Send the queue of a topic until it is empty. After an unexpected error the rest is
-        dropped, reported to `on_refused` and logged; nothing is raised.
+        """Send the queue of a topic until it is empty. After an unexpected error the pieces being
+        sent and the rest of the queue are dropped, reported to `on_refused` and logged; nothing is
+        raised.
         """
         pieces: list[Piece] = []
         try:
@@ -189,9 +190,10 @@ class ReplySender:
         """Send pieces to one topic. Return how many records were dropped. Records whose topic or
         partition does not exist are not counted, since `_find_reachable` reports them.
 
-        A batch that is too large is split; only a piece that is too large by itself is dropped.
-        After any other error that remains, all records left are dropped and the topic is avoided
-        for a while.
+        A batch that is too large is split; only a piece that is too large by itself is dropped. If
+        that is for a pull request, its address is reported to `on_unreachable`. After any other
+        error that remains, all records left are dropped and the topic is avoided for a while. If
+        Kafka cannot be reached at all, all are dropped.
         """
         try:
             reachable, client = await self._find_reachable(pieces)

@@ -18,7 +18,9 @@ KNOWN = 10_000
 
 @dataclass(slots=True)
 class ReplyTopics:
-    """A cache of how many partitions topics have that may take answers, refreshed from Kafka."""
+    """The topics that clients name for answers: the number of partitions of each that take records,
+    asked of Kafka and cached for FRESH_S.
+    """
 
     admin: Admin
     _known: dict[str, tuple[int, float]] = field(default_factory=dict)

@@ -122,12 +122,12 @@ def count_unnamed(said: AckBatch | Event) -> Counter[str]:
 
 
 def _top_down(said: AckBatch) -> Iterable[Event]:
-    """Yield events for acks with ack_policy all, as few as needed, from the highest stream sequence
-    down.
+    """Yield Acked events for the acks of a batch with ack_policy all, as few as needed, from the
+    highest stream sequence down.
 
     The ack of the highest stream sequence settles everything below it. But the machine ignores it
     if its consumer sequence is not above the floor. So each further ack is yielded too if its
-    consumer sequence is higher than those of all acks before it.
+    consumer sequence is higher than those of all acks yielded before.
     """
     order = np.lexsort((said.consumer_seqs, -said.sequences))
     latest = np.maximum.accumulate(said.consumer_seqs[order])
