@@ -320,8 +320,9 @@ class Member:
             consumer.commit(offsets=self._place(moved), asynchronous=True)
 
     def _find_moved(self) -> dict[int, int]:
-        """Return the offset to commit by partition: after the messages that were handed out. Only
-        assigned partitions for which another offset was committed last.
+        """Return the offset to commit by partition: the one after the messages that were handed out. If
+        the consumer takes no acks, the last of them counts only once the application has asked for
+        more. Only assigned partitions for which another offset was committed last.
         """
         self._passed |= self._message_buffer.find_positions(with_last=self._target.policy.takes_acks)
         return {
