@@ -68,7 +68,7 @@ def _ignore(misfit: Misfit, count: int) -> None:
 
 @dataclass(slots=True)
 class Tail:
-    """Reads the control topic into a registry, and again from its start if records are missing.
+    """A reader of the control topic into a registry, and again from its start if records are missing.
     Call `open`, then `read` repeatedly, then `close`.
     """
 
@@ -180,8 +180,8 @@ class Tail:
 
     async def _read_on(self) -> set[Subject]:
         """Apply what was fetched, or arrives within POLL_S. Return which kinds of records it had.
-        If records are missing, go back to the topic's start and return nothing. Raises
-        CredentialsRefused.
+        If records are missing, go back to the topic's start and return an empty set. Raises
+        CredentialsRefused, SourceUnavailable.
         """
         assert self._fetcher is not None
         assert self._partition_fetch is not None
