@@ -498,8 +498,9 @@ _NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Complet
 
 
 def _is_end(headers: Mapping[str, bytes | None]) -> bool:
-    """Return whether a status record ends a pull: False for a heartbeat, True for a status of
-    _NO_MORE. Raises PullRefused for any other status. `headers`: those of the record, with a code.
+    """Return whether a status record ends a pull: False for a heartbeat, True for a status of _NO_MORE,
+    by which a pull ends without an error. Raises PullRefused for any other status. `headers`: those of
+    the record, with a code.
     """
     code, text = ((headers.get(name) or b"").decode() for name in (CODE, DESCRIPTION))
     if code == "100":

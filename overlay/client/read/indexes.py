@@ -120,8 +120,8 @@ class KeptIndex:
         self, line: Connection, request: CheckedQuestion, conditions: Conditions, bounds: ReadBounds
     ) -> dict[TopicPartition, SubjectTally] | None:
         """Read what is new in the index, and return, by partition, what it knows of the number of records
-        of each subject within the bounds that pass the request. None if there is no index, or if it cannot be read,
-        which is logged. Waits while another reading uses the index.
+        of each subject within the bounds that pass the request. None if there is no index, or if it
+        cannot be read, which is logged. Waits while another reading uses the index.
         """
         try:
             async with self._take_turn():

@@ -53,7 +53,7 @@ class Merge:
 
     @property
     def patience_s(self) -> float | None:
-        """Seconds to wait at most before `choose` is called again; None for no limit."""
+        """Seconds to wait at most before `choose` is called again, while data waits for sequences; else None, no limit."""
         return LOOK_S if self._since else None
 
     async def follow(self, fetcher: Fetcher) -> None:
@@ -149,8 +149,8 @@ class Merge:
         yield from loose
 
     def _find_next(self) -> int:
-        """Return the place (the sequence, see sequences.py) of the next row of the partition that
-        is farthest behind; a number above all places if no partition is read any more.
+        """Return the place (the sequence, LAST without one) of the next row of the partition that is
+        farthest behind; a number above all places if no partition is read any more.
         """
         places = (find_place(self._order.ledger, source, offset) for source, offset in self._at.items())
         return min(places, default=_OVER)

@@ -228,7 +228,7 @@ class Message(Delivered):
     def ack(self) -> None:
         """Queue an ack of the message. Once the service has committed it, the message is never
         delivered again. If the consumer's ack policy is `none` or `flow_control`, nothing is sent.
-        Raises AlreadySettled, Closed.
+        Raises AlreadySettled, and Closed if an ack would be sent.
         """
         if self._is_settled:
             self._check()

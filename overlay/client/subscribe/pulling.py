@@ -237,7 +237,7 @@ class PullConsumer:
 
     def _fetch(self, count: int, timeout: float) -> list[KafkaRecord]:
         """Return up to `count` records: those that a loop has left waiting here, then those that requests bring within
-        `timeout` seconds; with 0, those that are there at once.
+        `timeout` seconds; with 0, those that are there at once. Raises NoAnswer only if no record has come.
         """
         self._check()
         found, self._waiting = self._waiting[:count], self._waiting[count:]
