@@ -101,7 +101,7 @@ class Registry:
 
     @property
     def is_half_full(self) -> bool:
-        """Whether half as many requests wait as may wait, or half as much text."""
+        """Whether at least half as many requests wait as may wait, or at least half as much text."""
         return 2 * self._whole >= self.files.service.requests.pending or 2 * self._pending >= PENDING_BYTES
 
     @property
