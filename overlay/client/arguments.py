@@ -35,7 +35,7 @@ class ArgumentConflict(OverlayError, TypeError):
 def join_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of the arguments with each alias (`subject`, `value`) replaced by the name that it
     stands for (`subjects`, `values`). An alias that is None is dropped; all other arguments stay as
-    they are. Raises ArgumentConflict if neither an alias nor its name is None.
+    they are. Raises ArgumentConflict if an alias and its name are both there and not None.
     """
     found = {name: value for name, value in given.items() if name not in ALIASES}
     for alias, name in ALIASES.items():
@@ -49,7 +49,8 @@ def join_aliases(given: Mapping[str, Any]) -> dict[str, Any]:
 def spell_filters(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of the arguments with FILTER_WORDS replaced by fields of a consumer file: `subjects`
     by `filter_subjects`, a list; the others by one `filter` with them as keys. A word that is None is
-    dropped. Raises ArgumentConflict if such a field is given as well, or an alias and its name.
+    dropped. Raises ArgumentConflict if the field for a word (`filter_subject`, `filter_subjects` or
+    `filter`) is there as well and not empty, or an alias and its name.
     """
     joined = join_aliases(given)
     words = {name: joined.pop(name) for name in FILTER_WORDS if name in joined}

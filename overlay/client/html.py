@@ -14,8 +14,8 @@ _LEFT, _RIGHT = "text-align:left", "text-align:right"
 
 def write_table(names: Sequence[str], rows: Iterable[Sequence[str | None]], numbers: Iterable[str] = ()) -> str:
     """Return an HTML table with a head of `names`, and a row of cells for each of `rows`. Texts are
-    escaped and cut after MOST_CHARACTERS; None is shown as null. `numbers`: names of the columns
-    that are aligned to the right.
+    escaped, and cut to MOST_CHARACTERS characters; None is shown as null. `numbers`: names of the
+    columns that are aligned to the right.
     """
     right = set(numbers)
     styles = [_RIGHT if name in right else _LEFT for name in names]
@@ -29,7 +29,7 @@ def write_table(names: Sequence[str], rows: Iterable[Sequence[str | None]], numb
 
 def write_sheet(pairs: Iterable[tuple[str, str]]) -> str:
     """Return an HTML table of (name, value) pairs, one a row. Pairs with an empty value are left out.
-    Texts are escaped and cut after MOST_CHARACTERS.
+    Texts are escaped, and cut to MOST_CHARACTERS characters.
     """
     body = "".join(
         f"<tr>{_write_cell('th', name, _LEFT)}{_write_cell('td', value, _LEFT)}</tr>" for name, value in pairs if value

@@ -47,13 +47,14 @@ class BrokerTime:
 
     def note(self, timestamp: int, now: float) -> None:
         """Raise the lower bound if needed. `timestamp`: the time that a broker has put on a record
-        that was just read, ms since 1970.
+        that was just read, ms since 1970. `now`: monotonic seconds.
         """
         self._difference = max(self._difference, timestamp - 1_000 * now)
 
     def measure(self, now: float) -> None:
-        """Forget the lower bound. Call it after writing a record to the topic, and `judge` only
-        once that record was read back and its time was noted.
+        """Forget the lower bound, and count the brokers' time as measured at `now` (monotonic seconds).
+        Call it after writing a record to the topic, and `judge` only once that record was read back and
+        its time was noted.
         """
         self._difference, self._measured_at, self._is_told = -math.inf, now, False
 
@@ -69,11 +70,12 @@ class BrokerTime:
 
     def judge(self, expires_at: int, wall: int, now: float) -> Age:
         """Return whether the client of a request has stopped waiting by the brokers' time.
-        `expires_at`: until when it waits, ns since 1970.
+        `expires_at`: until when it waits, ns since 1970. `wall`: the worker's own clock, ns since 1970.
+        `now`: monotonic seconds.
 
-        FRESH if that time is ahead by the worker's own clock. Otherwise PAST if the lower bound of the
-        brokers' time has reached it, and FRESH if that has not, and was measured within MEASURED_S.
-        UNKNOWN if it was not.
+        FRESH if `expires_at` is after `wall`. Otherwise PAST if the lower bound of the brokers' time has
+        reached `expires_at`. If it has not, FRESH if the brokers' time was measured less than MEASURED_S
+        ago, else UNKNOWN.
         """
         if expires_at > wall:
             return Age.FRESH

@@ -25,7 +25,7 @@ _LEFT_OUT = ("stream", "durable_name", "name", "pause_until")
 
 
 class Verb(Enum):
-    """What is to be done about a consumer. The values are part of the JSON."""
+    """What is to be done about a consumer. The values are in the JSON of `overlay apply`."""
 
     ADD = "add"
     CHANGE = "change"
@@ -45,7 +45,9 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A field with its old and new value, as files write them. A dot leads into a mapping; None: not set."""
+    """A field with its old and new value, as files write them, None if it is not set. `field`: its name; a dot leads into
+    a mapping, as in `output.partitions`.
+    """
 
     field: str
     old: object
@@ -123,8 +125,8 @@ def _judge(config: ConsumerConfig, held: Held | None, known: Collection[str]) ->
 
 
 def _judge_rest(rest: Iterable[tuple[ConsumerId, Held]], *, prune: bool) -> Iterator[Step]:
-    """Yield a step for each durable consumer that was made by request and is not in the folder. Ephemeral ones end by
-    themselves: they are those of clients at work.
+    """Yield a step for each durable consumer of `rest` that was made by request: REMOVE if `prune`, else LEAVE. Ephemeral
+    ones end by themselves: they are those of clients at work. `rest`: consumers that are not in the folder.
     """
     for id, held in rest:
         if held.origin is Origin.REQUEST and held.config.durable_name:
@@ -135,8 +137,8 @@ def _judge_rest(rest: Iterable[tuple[ConsumerId, Held]], *, prune: bool) -> Iter
 
 
 def _list_fields(config: ConsumerConfig) -> Iterator[FieldChange]:
-    """Yield the fields that the file of a new consumer sets: those that would be otherwise if it did not name them. The old
-    value is None."""
+    """Yield the fields that the file of a new consumer sets: those that would have another value if the file did not name
+    them. `old` of each is None."""
     given = {
         name: getattr(config, name) for name in ("stream", "durable_name", "name", "deliver_subject", "ack_policy")
     }
@@ -146,8 +148,8 @@ def _list_fields(config: ConsumerConfig) -> Iterator[FieldChange]:
 
 
 def compare(old: ConsumerConfig, new: ConsumerConfig) -> Iterator[FieldChange]:
-    """Yield the fields in which two configs of one consumer differ, in the order of the documentation. Names and
-    pauses are left out.
+    """Yield the fields in which two configs of one consumer differ, in the order of the fields of ConsumerConfig.
+    Names and pauses are left out.
     """
     before, after = _flatten(old), _flatten(new)
     for field in dict.fromkeys([*before, *after]):
@@ -156,7 +158,7 @@ def compare(old: ConsumerConfig, new: ConsumerConfig) -> Iterator[FieldChange]:
 
 
 def _flatten(config: ConsumerConfig) -> dict[str, object]:
-    """Return the fields as files write them, those of mappings by their path with dots."""
+    """Return the fields as files write them, those of mappings by their path with dots, without names and pauses."""
     found: dict[str, object] = {}
     for name, value in config.model_dump(mode="json").items():
         if name in DURATIONS:

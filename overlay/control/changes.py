@@ -119,9 +119,9 @@ def _is_over(
 
 
 def find_temporary(request: Request, prefix: str) -> str:
-    """Return the name of the temporary output topic that a create or update asks for, so that Kafka is asked whether it is
-    there. Empty for another request, without such a topic, if the config is malformed, and for a topic of ordered
-    consumers, which is the overlay's own in any case.
+    """Return the name of the temporary output topic that a create or update asks for, if Kafka has to be asked whether the
+    topic exists. "" for another request, for a config that is malformed or has no such topic, and for a topic of
+    ordered consumers, which is the overlay's own in any case.
     """
     if request.op not in (Op.CREATE, Op.UPDATE):
         return ""
@@ -149,7 +149,7 @@ def makes_output(registry: Registry, config: ConsumerConfig, *, lacks_output: bo
 
 
 def _find_excess(config: object) -> str:
-    """Return what a requested config has too much of, or an empty text."""
+    """Return, as a text for the refusal, what a requested config has too much of; "" for nothing."""
     if not isinstance(config, dict):
         return ""
     if len(config) > MAX_FIELDS:
@@ -163,7 +163,9 @@ def _find_excess(config: object) -> str:
 def _judge_existing(
     registry: Registry, config: ConsumerConfig, action: str, now: int, ends: LogEnds | None, *, is_bound: bool
 ) -> RequestRefusal | Definition:
-    """Return what a valid config leads to, given the consumer that exists under its name."""
+    """Return what a valid config leads to, given the consumer that exists under its name: as `judge_create` does, but
+    without a look at limits and at the output topic.
+    """
     known = registry.definitions.get(config.id)
     if known is not None and known.is_deleted:
         return refuse(10012, "ask again", err="consumer is being deleted")
@@ -202,8 +204,8 @@ def judge_delete(registry: Registry, request: Request) -> RequestRefusal | Defin
 
 
 def judge_pause(registry: Registry, request: Request, now: int) -> RequestRefusal | Pause:
-    """Return until when a consumer is to be paused, or a refusal. A time in the past, or none,
-    resumes it. `now`: ns since 1970."""
+    """Return the pause that a pause or resume request asks for, or a refusal. The pause is Pause(None), which ends one, for
+    a resume and for a time that is missing or past. `now`: ns since 1970."""
     if refusal := find_missing(registry, request):
         return refusal
     if registry.effective().consumers[request.about].engine is Engine.SPARK:
@@ -221,7 +223,9 @@ def judge_pause(registry: Registry, request: Request, now: int) -> RequestRefusa
 
 
 def find_missing(registry: Registry, request: Request) -> RequestRefusal | None:
-    """Return a refusal if the request's stream or consumer does not exist, else None."""
+    """Return a refusal if the stream or the consumer that a request names does not exist, else None. An empty name names
+    none.
+    """
     if request.stream and request.stream not in registry.files.streams:
         return refuse(10059)
     if request.consumer and request.about not in registry.effective().consumers:

@@ -118,7 +118,7 @@ def delete(definition: Definition) -> Record:
 def _create(
     registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
 ) -> Decision:
-    """Decide a create or update. The answer comes later, unless it is a refusal."""
+    """Decide a create or update. The answer comes later, unless it is a refusal. There are no records if nothing changes."""
     info = host.find_info(request.about)
     is_bound = info is not None and info.push_bound
     found = judge_create(registry, request, now, is_bound=is_bound, ends=ends, lacks_output=lacks_output)
@@ -194,7 +194,7 @@ def _stream(registry: Registry, host: Host, request: Request, now: int) -> Decis
 
 
 def _drain(registry: Registry, host: Host, request: Request, now: int) -> Decision:
-    """Decide and answer a request about a worker. The worker acts when it reads the record."""
+    """Decide and answer a request to drain a worker, or to undrain it. The worker acts when it reads the record."""
     worker, boot = request.body.get("worker"), request.body.get("boot")
     if not isinstance(worker, str) or not WORKER_NAME.fullmatch(worker):
         return _refuse(request, refuse(10025, err=f"worker: found {worker!r}, wants a worker's name"))

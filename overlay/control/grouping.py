@@ -27,9 +27,9 @@ def group_requests(
 ) -> Iterator[tuple[int, list[Request]]]:
     """Yield each shard with requests to decide together, in an order in which they may be decided.
 
-    Requests of shards for which `find_shard` returns None are left out. A request for which
-    `is_alone` is true is decided after those before it, and before those after it. So is a request
-    about a consumer that an earlier request of the group is about.
+    Requests for which `find_shard` returns None are left out. A request for which `is_alone` is true
+    is yielded alone, after all before it and before all after it. If the shard's group is full, or has
+    a request about the same consumer already, all groups so far are yielded first.
     """
     groups: dict[int, _Group] = {}
     for request in requests:

@@ -40,8 +40,8 @@ elsewhere than to `deliver_subject`.
 
 
 def find_copied(id: str) -> tuple[str, int] | None:
-    """Return of which request the request `id` is a copy: Kafka's id of the requests topic, and the
-    offset there. None if it is no copy.
+    """Return where the original of a copied open request is: Kafka's id of the requests topic, and the
+    offset there. `id`: of the copy, in the control topic. None if that request is no copy.
     """
     topic_id, _, offset = id.removeprefix(COPY).rpartition("-")
     is_copy = id.startswith(COPY) and offset.isascii() and offset.isdigit() and len(offset) < 19

@@ -199,7 +199,7 @@ def read_pause(value: bytes) -> Pause:
 
 
 def write_drain(worker: str, boot: str) -> Record:
-    """Return the record that a worker is drained. `boot`: of the start of its process that is meant."""
+    """Return the record that a worker is drained. `boot`: the id of the start of its process that is meant."""
     return Record(make_key(Subject.WORKER, worker), write_json({"v": VERSION, "drained": boot}))
 
 
@@ -248,8 +248,8 @@ def write_json(body: Mapping[str, object]) -> bytes:
 
 
 def read_json(value: bytes) -> dict[str, Any]:
-    """Return the JSON object in a value. Raises Unreadable if it is none, is too large, is nested
-    too deeply, or has another version in `v`.
+    """Return the JSON object in a value. Raises Unreadable if the value is not a JSON object, is too
+    large, is nested too deeply, or has another version in `v`; without `v` it has the present one.
     """
     if len(value) > MAX_VALUE:
         raise Unreadable(f"has {len(value)} bytes; the control topic's values have at most {MAX_VALUE}", Misfit.SIZE)

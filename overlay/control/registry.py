@@ -101,7 +101,7 @@ class Registry:
 
     @property
     def is_half_full(self) -> bool:
-        """Whether half as many requests wait as may wait, or half as much text."""
+        """Whether at least half as many requests wait as may wait, or at least half as much text."""
         return 2 * self._whole >= self.files.service.requests.pending or 2 * self._pending >= PENDING_BYTES
 
     @property
@@ -213,8 +213,8 @@ class Registry:
         self.lapsed.add(id)
 
     def keep_policies(self, found: Mapping[ConsumerId, AckPolicy]) -> bool:
-        """Note the ack policies of the state, for consumers of this worker's shards whose configs
-        say another one. Return whether that changes anything.
+        """Replace the noted ack policies by `found`: those in the state of this worker's consumers, where
+        their configs say another one. Return whether that changes anything.
 
         The topic may have lost what it said of a file. Then a file that says another ack policy is
         taken up like a new one, and only the state can tell. A policy that the file says again is
@@ -282,7 +282,8 @@ class Registry:
 
     def find_unwritten(self, now: int) -> Iterator[Definition]:
         """Yield the definitions that the topic still has to get, because a file's consumer is not
-        in it or differs. `now`: ns since 1970, the creation time of new consumers.
+        in it or differs. Lapsed and deleted consumers, and those that `kept_policies` gives another ack
+        policy, are left out. `now`: ns since 1970, the creation time of new consumers.
         """
         for id, config in self.files.consumers.items():
             if id in self.lapsed or self._is_deleted(id):
@@ -319,7 +320,7 @@ class Registry:
     def _follow(self, id: ConsumerId, config: ConsumerConfig) -> tuple[ConsumerConfig, list[ConfigError]]:
         """Return the config with which a file's consumer is served, and errors if its file was
         changed in a way that JetStream's rules forbid. Then the config is the one last taken up,
-        otherwise `config`.
+        otherwise `config`; also `config` if only the state (`kept_policies`) shows the change.
         """
         known, kept = self.definitions.get(id), self.kept_policies.get(id)
         followed = self._followed.get(id)

@@ -58,7 +58,7 @@ class Taken:
 
 
 class Relay:
-    """Reads open requests. It connects with the first `take`, and again after `close`.
+    """A reader of open requests. It connects with the first `take`, and again after `close`.
 
     `rule`: which topics clients may name for answers. `on_ready`: called when there is something to
     take. `on_passed_over`: called with a reason, and the number of records and batches that could
@@ -189,7 +189,9 @@ class Relay:
         return found
 
     async def _turn(self) -> bool:
-        """Begin to read the next fetch. Return False if there is none yet."""
+        """Begin to read the next fetch. Return False if there is none yet, or if the topic has lost the position: then move it.
+        Raises CredentialsRefused, SourceUnavailable.
+        """
         assert self._fetch is not None
         match self._fetch.take():
             case Fetched() as fetched:

@@ -152,8 +152,8 @@ def parse_request(
     `timestamp`: of the record, ms since 1970. `rule`: which reply topics are allowed.
 
     If it names no reply topic, or one that is not allowed, it is answered in the overlay's own
-    reply topic. A copy of an open request counts from the time at which that was sent, for
-    OPEN_WAIT_MS at most.
+    reply topic. The timeout of a copied open request counts from the time at which the original was
+    sent, and is OPEN_WAIT_MS at most.
     """
     reply = read_address(find_header, rule, id.encode()) or str(Address(reply_topic(rule.prefix), id.encode()))
     client = (find_header(CLIENT) or b"")[:MAX_CLIENT].decode(errors="replace")

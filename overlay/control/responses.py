@@ -62,7 +62,8 @@ def _describe_gate(info: ConsumerInfo) -> dict[str, object]:
 
 def _describe_plain(report: Mapping[str, Any]) -> dict[str, object]:
     """Return the numbers of a ConsumerInfo for a consumer without a machine, from its /consumers
-    report: everything that was delivered counts as acked.
+    report: everything that was delivered counts as acked. Stream sequences are 0 unless the report
+    has the position in exactly one partition.
     """
     sequence, positions = report.get("consumer_sequence", 0), report.get("positions", {})
     # in a stream of one partition the stream's sequences are its offsets, counted from 1

@@ -68,7 +68,7 @@ def _ignore(misfit: Misfit, count: int) -> None:
 
 @dataclass(slots=True)
 class Tail:
-    """Reads the control topic into a registry, and again from its start if records are missing.
+    """A reader that fills a registry from the control topic, and again from its start if records are missing.
     Call `open`, then `read` repeatedly, then `close`.
     """
 
@@ -112,8 +112,8 @@ class Tail:
 
     @property
     def held_at(self) -> int:
-        """The offset of the first record of an open transaction, to which the topic was read; -1 if
-        there is none.
+        """The offset of the first record of an open transaction, if the topic was read up to there; else
+        -1.
         """
         fetch = self._partition_fetch
         return -1 if fetch is None or not self.seen == fetch.stable_end < fetch.end else fetch.stable_end
@@ -180,8 +180,8 @@ class Tail:
 
     async def _read_on(self) -> set[Subject]:
         """Apply what was fetched, or arrives within POLL_S. Return which kinds of records it had.
-        If records are missing, go back to the topic's start and return nothing. Raises
-        CredentialsRefused.
+        If records are missing, go back to the topic's start and return an empty set. Raises
+        CredentialsRefused, SourceUnavailable.
         """
         assert self._fetcher is not None
         assert self._partition_fetch is not None

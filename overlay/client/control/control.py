@@ -146,7 +146,7 @@ class Control:
     `timeout`: seconds to wait for an answer before NoAnswer is raised. `name`: the client's name in
     the service's audit records. `is_patient`: whether to wait while no service runs, since one may
     be about to start. Otherwise NoService is raised within about a second, and the request is
-    withdrawn.
+    withdrawn; an ack stays in its topic.
 
     Every request may raise NoAnswer, SourceUnavailable and CredentialsRefused.
     """
@@ -268,7 +268,8 @@ class Control:
 
         `more`: further fields of JetStream's pull request, such as max_bytes. Raises
         UnknownArgument for other names, Refused or PullRefused if the consumer does not take the
-        request, and NoAnswer if the service stops answering before any message has come.
+        request or ends it by an error (messages that came before are then not returned), and NoAnswer
+        if the service stops answering before any message has come.
         """
         check_names("next", more, ("stream", "name", "batch", "expires", *PullFields.__annotations__))
         return [_read_message(record) for record in self.pull_records(stream, name, batch, expires, more)]
@@ -462,7 +463,7 @@ _FILTERS = ("filter_subject", "filter_subjects", "filter")
 
 
 def find_token(text: str) -> Token:
-    """Return the contents of an ack token. Raises BadAckToken if `text` is none, with advice."""
+    """Return the contents of the ack token `text`. Raises BadAckToken, with advice, for any other text."""
     found = parse_token(text)
     if found is None and parse_token(f"$JS{text}"):
         raise BadAckToken(
@@ -497,8 +498,9 @@ _NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Complet
 
 
 def _is_end(headers: Mapping[str, bytes | None]) -> bool:
-    """Return whether a status record ends a pull: False for a heartbeat, True for a status of
-    _NO_MORE. Raises PullRefused for any other status. `headers`: those of the record, with a code.
+    """Return whether a status record ends a pull: False for a heartbeat, True for a status of _NO_MORE,
+    by which a pull ends without an error. Raises PullRefused for any other status. `headers`: those of
+    the record, with a code.
     """
     code, text = ((headers.get(name) or b"").decode() for name in (CODE, DESCRIPTION))
     if code == "100":

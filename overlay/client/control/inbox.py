@@ -134,9 +134,9 @@ class Inbox:
         return WorkerWatch(self._kafka, self._prefix, self._look_s + quiet_s, LOOK_AGAIN_S)
 
     def withdraw(self, topic: str, key: bytes) -> None:
-        """Write a tombstone for a request with this key to the control topic `topic`, so that a
-        service that starts later does not carry it out. Call it right after `ask` has raised
-        NoService: it uses the open connections. Raises SourceUnavailable, CredentialsRefused.
+        """Write a tombstone for a request with this key to `topic`, the topic that the request was sent
+        to, so that a service that starts later does not carry it out. Call it right after `ask` has
+        raised NoService: it uses the open connections. Raises SourceUnavailable, CredentialsRefused.
         """
         self._send(topic, key, None, ())
 

@@ -34,8 +34,9 @@ class WorkerWatch:
     """A watch, while a caller waits for an answer, over whether any worker runs. It looks in a thread
     of its own.
 
-    `delay_s`: seconds without an answer before the first look. After a look that found a worker, the
-    next one begins `pause_s` seconds later; after one that learnt nothing, there is no other.
+    `delay_s`: seconds without an answer before the first look. After a look that learnt how many
+    workers run, even none, the next one begins `pause_s` seconds later; after one that learnt nothing,
+    there is no other.
     """
 
     def __init__(self, kafka: Properties, prefix: str, delay_s: float, pause_s: float) -> None:

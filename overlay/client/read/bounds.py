@@ -69,11 +69,12 @@ class ReadBounds:
 
 async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mapping[TopicPartition, int]) -> ReadBounds:
     """Return the present bounds of the partitions of a request's stream. Ranges end at the last stable
-    offsets. They begin at the logs' starts, or, if the stream has one partition and the request has
-    `from_seq`, there; for several partitions `begin_in_order` applies `from_seq`.
+    offsets. They begin at the logs' starts. If the stream has one partition and the request has
+    `from_seq`, its range begins at the offset of that sequence instead (from_seq - 1), kept within the
+    log. For several partitions `begin_in_order` applies `from_seq`.
 
-    `offsets`: offsets whose batches are looked at beside, by partition, at no extra cost; what is
-    found is in `seen` of the result, unless everything had to be looked up anew.
+    `offsets`: by partition, an offset whose batch is looked at as well, at no extra cost. What is
+    found there is in `seen` of the result, which is empty if everything had to be looked up anew.
 
     Raises CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged.
     """
@@ -96,8 +97,9 @@ async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mappi
 
 
 def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOrder | None) -> ReadBounds:
-    """Return the bounds of a stream of several partitions with `order`. If the request has `from_seq`,
-    each range begins at its partition's first offset with that sequence or a higher one.
+    """Return a copy of the bounds of a stream of several partitions, with `order` in it. If the request
+    has `from_seq`, each range begins at its partition's first offset with that sequence or a higher
+    one; if the ledger has none, where the ledger ends.
 
     Raises NoSequence if the request has `from_seq` and `order` is None.
     """
@@ -138,8 +140,8 @@ async def _look_again(
     line: Connection, known: KnownStream | None, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Glimpse]:
     """Return a Glimpse (bounds and one batch) of each partition in `known` and in `offsets`, by small
-    fetches at the same time. The batch is that at the offset in `offsets`, or at the known end if
-    that is higher.
+    fetches at the same time. The batch is that at the offset in `offsets`, or at the last known
+    offset if that is higher. Of a partition that is only in `offsets`, only the bounds mean something.
 
     Empty if `known` is None, if a fetch fails or takes longer than DEADLINE_S seconds, or if a topic
     has another number of partitions now.

@@ -83,8 +83,8 @@ def choose_schema(columns: Collection[str]) -> pa.Schema:
 def build_batch(
     piece: Addressed, rows: Ints, columns: Collection[str], *, stream: str | None, sequenced: bool
 ) -> pa.RecordBatch:
-    """Return these rows of a slice (row numbers) as a batch of `choose_schema(columns)`, without
-    columns if there are none.
+    """Return these rows of a slice (row numbers) as a batch of `choose_schema(columns)`; if
+    `columns` is empty, as a batch without columns, which has only the number of rows.
 
     The batch keeps no reference to the slice's buffers.
 

@@ -119,9 +119,9 @@ class KeptIndex:
     async def count_by_subject(
         self, line: Connection, request: CheckedQuestion, conditions: Conditions, bounds: ReadBounds
     ) -> dict[TopicPartition, SubjectTally] | None:
-        """Read what is new in the index, and return what it knows of the number of records of each
-        subject within the bounds, by partition. None if there is no index, or if it cannot be read,
-        which is logged. Waits while another reading uses the index.
+        """Read what is new in the index, and return, by partition, what it knows of the number of records
+        of each subject within the bounds that pass the request. None if there is no index, or if it
+        cannot be read, which is logged. Waits while another reading uses the index.
         """
         try:
             async with self._take_turn():
@@ -320,9 +320,10 @@ class KeptIndex:
         offset_range: OffsetRange,
         answers: dict[TopicPartition, Answers],
     ) -> OffsetRange:
-        """Return the range with the route through it; the range itself if the index has no chunks of its
-        partition or the range is empty. `answers`: a cache of what the chunks of each partition
-        answer, to which those of a new partition are added: a partition may have many ranges.
+        """Return the range with the route through it and, for a request with `last`, with `enough`; the range
+        itself if the index has no chunks of its partition or the range is empty. `answers`: a cache of what the
+        chunks of each partition answer, to which those of a new partition are added: a partition may have many
+        ranges.
         """
         source = offset_range.source
         chunks = self._index.of(source)

@@ -53,7 +53,7 @@ class Merge:
 
     @property
     def patience_s(self) -> float | None:
-        """Seconds to wait at most before `choose` is called again; None for no limit."""
+        """Seconds to wait at most before `choose` is called again, while data waits for sequences; else None, no limit."""
         return LOOK_S if self._since else None
 
     async def follow(self, fetcher: Fetcher) -> None:
@@ -66,9 +66,9 @@ class Merge:
         """Return the readings whose data is to be taken now: those of the partition that is
         farthest behind in sequences, unless their data still waits for sequences.
 
-        Marks the partition fetches of that partition as urgent, so that they are fetched even if
-        the fetcher is full. Raises SourceChanged if the ledger's topic is not the one that was
-        read.
+        Marks the partition fetches of that partition as urgent, so that they are fetched even if the fetcher is
+        full, and those of the others as not urgent. Raises SourceChanged if the ledger's topic is not the one
+        that was read.
         """
         self._read_on()
         first = self._find_next()
@@ -87,9 +87,9 @@ class Merge:
                 raise SourceChanged(f"topic {self._order.topic} is not the one that was read any more. Read anew")
 
     def _is_sequenced(self, reading: RangeReading) -> bool:
-        """Return whether a reading's fetched data may be taken: the ledger has its sequences, or
-        the data has waited PATIENCE_S seconds for them. Always True if the ledger is not followed, or
-        if no records are ready.
+        """Return whether a reading's fetched data may be taken: the ledger has its sequences, or PATIENCE_S
+        seconds have passed since the first call that found them missing. Always True if the ledger is not
+        followed, or if no records are ready.
         """
         source, ready = reading.offset_range.source, reading.partition_fetch.ready
         if self._partition_fetch is None or not isinstance(ready, Fetched):
@@ -101,7 +101,7 @@ class Merge:
 
     def add(self, source: TopicPartition, part: FilteredRows) -> None:
         """Keep the rows of `part`, which are of the partition `source`, until `take` returns them. Add the parts of a
-        partition in offset order; its next rows are at the part's `position` or higher.
+        partition in offset order; its next rows are at the offset `part.position` or higher.
         """
         for places, batch in zip(part.places, part.batches, strict=True):
             known = int(np.searchsorted(places, LAST)) if self._partition_fetch else places.size
@@ -112,8 +112,8 @@ class Merge:
         self._at[source] = part.position
 
     def keep(self, readings: Iterable[RangeReading]) -> None:
-        """Wait no longer for rows of partitions that none of `readings`, those that are not over, reads. Rows that are
-        kept of them are still returned.
+        """Wait no longer for rows of partitions that no reading in `readings` covers. `readings`: those that are not over.
+        Rows of such partitions that were added before are still returned.
         """
         self._at = {
             each.offset_range.source: self._at.get(each.offset_range.source, each.offset_range.start)
@@ -149,8 +149,8 @@ class Merge:
         yield from loose
 
     def _find_next(self) -> int:
-        """Return the place (the sequence, see sequences.py) of the next row of the partition that
-        is farthest behind; a number above all places if no partition is read any more.
+        """Return the place (the sequence, LAST without one) of the next row of the partition that is
+        farthest behind; a number above all places if no partition is read any more.
         """
         places = (find_place(self._order.ledger, source, offset) for source, offset in self._at.items())
         return min(places, default=_OVER)

@@ -36,8 +36,8 @@ class RangeReading:
     """The reading of one offset range: its fetch ranges one after the other, each by a partition
     fetch (a reading position of the fetcher) of its own.
 
-    Call in a loop until `is_over`: `go_on`, which opens one partition fetch at least and others
-    ahead; `take`, which returns fetched data; `leave`, which closes a partition fetch at its end.
+    Call in a loop until `is_over`: the function `go_on`, which opens one partition fetch at least and
+    others ahead; `take`, which returns fetched data; `leave`, which closes a partition fetch at its end.
     """
 
     def __init__(self, fetcher: Fetcher, offset_range: OffsetRange) -> None:

@@ -196,9 +196,9 @@ async def count_spans(
 async def _find_bounds(
     line: Connection, indexes: Indexes, index: KeptIndex | None, request: CheckedQuestion
 ) -> ReadBounds:
-    """Return the bounds of the logs of a request's stream. If it has several partitions and the request
-    has columns or `from_seq`, with the order of its ledger. `index`: the index that the reading uses,
-    None for none. Raises what `find_bounds` raises, and NoSequence.
+    """Return the bounds of the logs of a request's stream. If the stream has several partitions and the request
+    has columns or `from_seq`, they have the order of its ledger, if there is one. `index`: the index that the
+    reading uses, None for none. Raises what `find_bounds` raises, and NoSequence.
     """
     kept = index or (indexes.keep(request) if line.is_divided(request.stream) else None)
     bounds = await find_bounds(line, request, kept.offsets if kept else {})
@@ -241,8 +241,8 @@ class Scan:
 
         The order within a partition is that of offsets. Several partitions are merged by sequence if
         the stream has a ledger, otherwise interleaved as they come. Records that are only counted come
-        first, as batches without columns. With `last` or `last_per_subject`, only the last records
-        that are there are returned, oldest first.
+        first, as batches without columns. With `last` or `last_per_subject`, of the records that are
+        there already only the last are returned, oldest first.
         """
         offset_ranges, further = self.read_plan.offset_ranges, self.bounds.further if self.request.follow else ()
         for batch in self._count(self.read_plan.counted):

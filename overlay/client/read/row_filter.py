@@ -40,7 +40,7 @@ PART_SLICES = 8
 
 @dataclass(slots=True)
 class FilteredRows:
-    """The rows that passed the filter, of some neighbouring slices of one fetch, and counts of the other records."""
+    """The rows that passed the filter, of some neighbouring slices of one fetch, and counts of these slices' records."""
 
     position: int
     """The offset at which the range continues."""
@@ -153,14 +153,14 @@ class RowFilter:
 
     def _find_tests(self, offset_range: OffsetRange, piece: Addressed) -> Test:
         """Return the parts of the question that the records of a slice have to be tested for, as the route of the range
-        says: all that any of its chunks asks for, since a slice may cover several. None for an empty slice.
+        says: all that any of the route's spans in the slice asks for. NO_PART, no test, for an empty slice.
         """
         offsets = piece.records.offset
         return offset_range.find_residual(int(offsets[0]), int(offsets[-1]) + 1) if offsets.size else NO_PART
 
     def _add(self, part: FilteredRows, piece: Addressed, tests: Test, now: int) -> int:
-        """Add to `part` a batch of the rows of a slice that pass these tests, and the slice's counts. Return the bytes of
-        the batch, 0 if no row passes.
+        """Add to `part` a batch of the rows of a slice that pass these tests (with `last_per_subject`, only the last of
+        each subject), and the slice's counts. Return the bytes of the batch, 0 if no row passes.
         """
         part.position = piece.records.next_offset
         if not len(piece.records):

@@ -195,9 +195,9 @@ class AckSender:
             self._on_failure(SourceUnavailable(f"{self._topic}: Kafka did not take {left} records of acks"))
 
     def _replace_spent(self) -> None:
-        """If the Kafka client is lost or has former credentials, replace it by a new one, and queue again
-        the records that the old one had not sent. If no new one can be made, as while a file with credentials
-        is being replaced, keep the old one and try again in RETRY_S seconds.
+        """If the Kafka client is lost or has former credentials, replace it by a new one, which then sends
+        the records that the old one had not sent. If no new one can be made, as while a file with
+        credentials is being replaced, keep the old one; calls within RETRY_S seconds then do nothing.
 
         If the old client did send one, its ack arrives twice, which does no harm.
         """

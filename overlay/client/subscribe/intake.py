@@ -34,7 +34,7 @@ class RecordIntake:
     """Two running threads for one consumer: one reads its output topic into `message_buffer`, as a
     member of the reader group; the other sends acks. They start with the construction.
 
-    `ack_topic`, `answers`: where acks go, and who waits for answers to them. `prefetch`: most records
+    `ack_topic`: where acks go. `answers`: the listener for answers to them. `prefetch`: most records
     that wait in `message_buffer`. `is_alone`: no other member can be in the group.
     """
 

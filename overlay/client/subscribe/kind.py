@@ -73,7 +73,7 @@ class RecordClassifier:
 
     def read_beat(self, headers: Headers) -> tuple[int, int] | None:
         """Return the stream sequence and the consumer sequence of the last delivery before a heartbeat
-        of this consumer, as its headers name them; None for the headers of any other record.
+        of this consumer, as its headers name them; None if they do not, as those of any other record.
         """
         if not self.is_status(headers):
             return None

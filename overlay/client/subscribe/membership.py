@@ -182,7 +182,7 @@ class Member:
         }
 
     def _wait_for_room(self, consumer: Consumer) -> bool:
-        """Return whether the buffer has room, after a wait of up to POLL_S seconds if it had none before.
+        """Return whether the buffer has room or is ended, after a wait of up to POLL_S seconds if it had no room before.
 
         Pauses fetching if there is no room for PATIENCE_S seconds, and resumes it when there is.
         While it is paused, each call polls once, so that the member stays in the group.
@@ -320,8 +320,9 @@ class Member:
             consumer.commit(offsets=self._place(moved), asynchronous=True)
 
     def _find_moved(self) -> dict[int, int]:
-        """Return the offset to commit by partition: after the messages that were handed out. Only
-        assigned partitions for which another offset was committed last.
+        """Return the offset to commit by partition: the one after the messages that were handed out. If
+        the consumer takes no acks, the last of them counts only once the application has asked for
+        more. Only assigned partitions for which another offset was committed last.
         """
         self._passed |= self._message_buffer.find_positions(with_last=self._target.policy.takes_acks)
         return {

@@ -228,7 +228,7 @@ class Message(Delivered):
     def ack(self) -> None:
         """Queue an ack of the message. Once the service has committed it, the message is never
         delivered again. If the consumer's ack policy is `none` or `flow_control`, nothing is sent.
-        Raises AlreadySettled, Closed.
+        Raises AlreadySettled, and Closed if an ack would be sent.
         """
         if self._is_settled:
             self._check()
@@ -236,14 +236,14 @@ class Message(Delivered):
         self._is_settled = True
 
     def nak(self, delay: Delay | None = None) -> None:
-        """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled,
+        """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled, Closed,
         NoAckWanted, and ValueError for a negative delay.
         """
         self._settle(Verb.NAK, write_delay(delay))
 
     def term(self, reason: str = "") -> None:
         """Queue a request that the message is never delivered again. `reason`: for the service's
-        advisory. Raises AlreadySettled, NoAckWanted.
+        advisory. Raises AlreadySettled, NoAckWanted, Closed.
         """
         self._settle(Verb.TERM, reason)
 
@@ -258,7 +258,7 @@ class Message(Delivered):
         redelivered.
 
         Raises AckTimeout after `timeout` seconds (the message may then be acked again),
-        AlreadySettled, NoAckWanted, SourceUnavailable, CredentialsRefused.
+        AlreadySettled, NoAckWanted, Closed, SourceUnavailable, CredentialsRefused.
         """
         self._check()
         with self._acks.ask(self._token) as answer:
@@ -279,14 +279,14 @@ class AsyncMessage(Delivered):
         self._is_settled = True
 
     async def nak(self, delay: Delay | None = None) -> None:
-        """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled,
+        """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled, Closed,
         NoAckWanted, and ValueError for a negative delay.
         """
         self._settle(Verb.NAK, write_delay(delay))
 
     async def term(self, reason: str = "") -> None:
         """Queue a request that the message is never delivered again. `reason`: for the service's
-        advisory. Raises AlreadySettled, NoAckWanted.
+        advisory. Raises AlreadySettled, NoAckWanted, Closed.
         """
         self._settle(Verb.TERM, reason)
 

@@ -160,8 +160,8 @@ class Order:
 
 
 def is_silent(heard: float, now: float, heartbeat: float, slack: float) -> bool:
-    """Return whether more than MISSED heartbeats are overdue; False if `heartbeat` is 0. All
-    arguments have the same unit.
+    """Return whether nothing was received for longer than MISSED heartbeats and `slack`; False if
+    `heartbeat` is 0. All arguments have the same unit.
 
     `heard`: when something was last received. `heartbeat`: the time between two. `slack`: how late
     a heartbeat may be.

@@ -137,7 +137,7 @@ class OrderedConsumer:
 
     def _find_next(self) -> Delivered | None:
         """Return the next message, None after `close`. Blocks until there is one; creates another
-        consumer if the order needs it. Raises ConcurrentIteration.
+        consumer if the order needs it. Raises ConcurrentIteration, and what `_renew` raises.
         """
         with self._turn:
             while not self.is_closed:
@@ -238,9 +238,8 @@ class OrderedConsumer:
         return self._order.came(metadata.sequence, metadata.consumer_sequence)
 
     def _renew(self) -> None:
-        """Delete the current consumer and create the next one, with retries for as long as the service
-        or Kafka does not answer, or until the ordered consumer is closed. Raises other errors of
-        `Control.add`.
+        """Delete the current consumer and create the next one. While the service or Kafka does not
+        answer, try again, until the ordered consumer is closed. Raises other errors of `Control.add`.
         """
         state = self._order.state
         log.info(

@@ -170,7 +170,7 @@ class PullConsumer:
         """Send the queued acks and close the connections; blocks until that is done. Messages can no
         longer be settled then. May be called again.
 
-        Without it, the end of the last message does the same.
+        Without it, the same happens once this object and all its messages are garbage-collected.
         """
         self._is_closed = True
         self._control.close()
@@ -222,8 +222,8 @@ class PullConsumer:
 
     def _ask(self, wait_s: float) -> list[KafkaRecord]:
         """Return the records of one request of a loop: those that are there, if the last request may
-        have left some. Otherwise the next one that comes within `wait_s` seconds. A request for
-        several would keep the first until all of them have come.
+        have left some. Otherwise the next one that comes within `wait_s` seconds, [] if none does. A
+        request for several would keep the first until all of them have come.
         """
         self._check()
         if not self._is_drained:
@@ -237,7 +237,7 @@ class PullConsumer:
 
     def _fetch(self, count: int, timeout: float) -> list[KafkaRecord]:
         """Return up to `count` records: those that a loop has left waiting here, then those that requests bring within
-        `timeout` seconds; with 0, those that are there at once.
+        `timeout` seconds; with 0, those that are there at once. Raises NoAnswer only if no record has come.
         """
         self._check()
         found, self._waiting = self._waiting[:count], self._waiting[count:]

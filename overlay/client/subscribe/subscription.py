@@ -137,7 +137,7 @@ class Subscription:
 
     def _find_patience(self) -> float | None:
         """Return how many seconds a loop may wait from now on, as `idle` says; None if there is no limit. The first call
-        after a message begins the count.
+        after a message begins the count, and each call before the subscription has joined its group begins it anew.
         """
         if self._idle is None:
             return None
@@ -170,8 +170,8 @@ class Subscription:
     def _find_next(self, batch: Batch, make: Callable[[KafkaRecord, bytes, Acks], M]) -> M | None:
         """Return the next message of a batch to hand out, None after the last one.
 
-        Flow control requests are answered, messages that fail `where` are acked, and other records
-        are dropped.
+        Flow control requests are answered, messages that fail `where` are acked unless `where` has
+        settled them, and other records are dropped.
         """
         where, acks, kind = self._where, self._intake.acks, self._kind
         while (record := batch.pop()) is not None:
