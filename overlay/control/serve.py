@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
@@ -80,6 +80,8 @@ REST_S = (0.5, 30.0)
 SLICE_S = 0.02
 """Seconds of deciding or answering requests before the event loop does other work."""
 DELETED = "it was deleted meanwhile"
+DEFINED = Subject.CONSUMER, Subject.PAUSE
+"""The kinds of records that a consumer has in the topic."""
 ALL_STREAMS = "", ""
 """What requests about no stream are about; the owner of the first shard answers them."""
 OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
@@ -157,6 +159,8 @@ class RequestServer:
     """Deleted consumers whose state is dropped already."""
     _lapsed: set[ConsumerId] = field(default_factory=set)
     """Deleted consumers that inactive_threshold has ended."""
+    _ended: set[ConsumerId] = field(default_factory=set)
+    """Consumers of files that it has ended, and that are not stopped yet."""
     _reloaded: Loaded | None = None
     """Changed files that are to be taken up."""
     _unwritten: list[Definition] | None = None
@@ -297,9 +301,7 @@ class RequestServer:
         if subjects & {Subject.CONSUMER, Subject.PAUSE}:
             self._unwritten = None
             self._tell_problems()
-            deleted = self.registry.find_deleted()
-            await self.host.take_up(self.registry.effective(), deleted)
-            self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
+            await self._take_up()
         self.host.drain(drained=self.is_drained)
         self._taken_up = self._tail.seen
         await self._keep_registry()
@@ -315,6 +317,17 @@ class RequestServer:
             await slices.rest()
         if self._relay is not None:
             await self._take_open(self._relay)
+
+    async def _take_up(self) -> None:
+        """Have the host serve what the registry says, and drop the state of deleted consumers, once each: a shard
+        whose consumers' state is dropped begins a new session."""
+        deleted = self.registry.find_deleted()
+        # a former owner's knowledge is of no use, nor is that of a consumer that was created again
+        self._forgotten = {id for id in self._forgotten.intersection(deleted) if self.host.find_shard(id) is not None}
+        if self._tail.seen >= self._hold:
+            self._lapsed.intersection_update(deleted)
+        await self.host.take_up(self.registry.effective(), [id for id in deleted if id not in self._forgotten])
+        self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
 
     def _group_requests(self) -> Iterator[tuple[int, list[Request]]]:
         """Yield each shard of ours with requests to decide together, in their order."""
@@ -402,11 +415,9 @@ class RequestServer:
         if self._tail.seen < self._hold:
             return
         await self._write_files()
-        for id in self.host.tend():
-            await self._lapse(id)
+        await self._lapse(self.host.tend())
         if self._tail.seen >= self._hold:
-            for id in self.registry.find_deleted():
-                await self._finish_deletion(id)
+            await self._finish_deletions()
 
     async def _write_files(self) -> None:
         """Write the definitions of files that the topic does not have, for our shards, in one
@@ -415,13 +426,11 @@ class RequestServer:
         """
         if self._unwritten is None:
             self._unwritten = list(self.registry.find_unwritten(now_ns()))
-        by_shard: dict[int, list[Definition]] = {}
-        for definition in self._unwritten:
-            if (shard := self.host.find_shard(definition.id)) is not None:
-                by_shard.setdefault(shard, []).append(definition)
-        for shard, mine in by_shard.items():
+        unwritten = {definition.id: definition for definition in self._unwritten}
+        for shard, ids in self._sort(unwritten).items():
             if not await self._knows_all(shard):
                 continue
+            mine = [unwritten[id] for id in ids]
             written = [await self._complete(definition) for definition in mine]
             records = [write_definition(definition) for definition in written]
             await self._write(mine[0].id, records, decided=True)
@@ -442,58 +451,95 @@ class RequestServer:
         is_new = config.output.temporary and await is_missing(self.admin, topic, counts_made=True)
         return replace(definition, ends=ends, makes_output=makes_output(self.registry, config, lacks_output=is_new))
 
-    async def _lapse(self, id: ConsumerId) -> None:
-        """End a consumer that inactive_threshold has ended: delete it, or if a file defines it,
-        stop it until the next start."""
-        known = self.registry.definitions.get(id)
-        if known is not None and known.origin is Origin.REQUEST:
-            shard = self.host.find_shard(id)
-            if not known.is_deleted and shard is not None and await self._knows_all(shard):
-                self._lapsed.add(id)
-                await self._write(id, [rules.delete(known)], decided=True)
-        elif self.host.find_shard(id) is not None:
-            self.registry.lapse(id)
-            await self.host.take_up(self.registry.effective(), [id])
-            if known is not None:
-                await self._drop_output(known)
-            # the next start creates it anew, and it begins where the logs end then
-            await self._write(id, [Record(make_key(Subject.CONSUMER, *id), None)])
-            log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
+    def _sort(self, ids: Iterable[ConsumerId]) -> dict[int, list[ConsumerId]]:
+        """Return those of these consumers that belong to our shards, by shard."""
+        found: dict[int, list[ConsumerId]] = {}
+        for id in ids:
+            if (shard := self.host.find_shard(id)) is not None:
+                found.setdefault(shard, []).append(id)
+        return found
 
-    async def _finish_deletion(self, id: ConsumerId) -> None:
-        """Finish the deletion of a consumer of our shards: drop its state, write tombstones for its
-        records in the topic, and answer the clients that asked for it.
+    async def _lapse(self, ids: Collection[ConsumerId]) -> None:
+        """End consumers that inactive_threshold has ended: delete them, or if a file defines them,
+        stop them until the next start. Those of one shard are written together: each change makes the
+        shard begin a new session, and after a pause of the service many end at once.
+        """
+        known = self.registry.definitions
+        asked = [id for id in ids if id in known and known[id].origin is Origin.REQUEST]
+        for shard, mine in self._sort(id for id in asked if not known[id].is_deleted).items():
+            if await self._knows_all(shard):
+                self._lapsed.update(mine)
+                await self._write(mine[0], [rules.delete(known[id]) for id in mine], decided=True)
+        self._ended.update(set(ids).difference(asked))
+        await self._end_files()
+
+    async def _end_files(self) -> None:
+        """Stop consumers of files that inactive_threshold has ended: drop their state and their outputs, and take
+        their definitions out of the topic, so that the next start creates them anew, and they begin where the logs
+        end then. What fails is tried again with the next turn."""
+        by_shard = self._sort(sorted(self._ended))
+        self._ended = {id for ids in by_shard.values() for id in ids}
+        if not self._ended:
+            return
+        for id in self._ended:
+            self.registry.lapse(id)
+        await self.host.take_up(self.registry.effective(), list(self._ended))
+        for ids in by_shard.values():
+            for id in ids:
+                if (known := self.registry.definitions.get(id)) is not None:
+                    await self._drop_output(known)
+            await self._write(ids[0], [Record(make_key(Subject.CONSUMER, *id), None) for id in ids])
+            self._ended.difference_update(ids)
+            for stream, name in ids:
+                log.info("consumer ended by inactive_threshold, until the next start", stream=stream, consumer=name)
+
+    async def _finish_deletions(self) -> None:
+        """Finish the deletions of consumers of our shards, those of one shard in one transaction: drop
+        their state, write tombstones for their records in the topic, and answer the clients that asked.
+
+        A consumer that open answers are about is left for a later turn: their clients are about to hear
+        that it was deleted.
+        """
+        busy = {request.about for request in self.registry.requests.values() if request.id in self._answering}
+        for shard, ids in self._sort(id for id in self.registry.find_deleted() if id not in busy).items():
+            if not await self._knows_all(shard):
+                continue
+            if kept := [id for id in ids if id not in self._forgotten]:
+                await self.host.take_up(self.registry.effective(), kept)
+                self._forgotten.update(kept)
+            ended = [self.registry.definitions[id] for id in ids]
+            records = [Record(make_key(subject, *id), None) for id in ids for subject in DEFINED]
+            await self._write(ids[0], records, self._tell_deleted(ended), decided=True)
+            for definition in ended:
+                log.info("consumer deleted", stream=definition.id[0], consumer=definition.id[1])
+                if definition.id in self._lapsed:
+                    self._lapsed.discard(definition.id)
+                    await self._drop_output(definition)
+
+    def _tell_deleted(self, ended: Sequence[Definition]) -> list[Entry]:
+        """Return the advisories of consumers whose deletion ends, and the answers to the clients that asked for it.
 
         Earlier creates without an answer are answered as well. They would otherwise still be in the
         topic, and the next owner of the shard would create the consumer again.
         """
-        shard = self.host.find_shard(id)
-        if shard is None or not await self._knows_all(shard):
-            return
-        if any(request.about == id and request.id in self._answering for request in self.registry.requests.values()):
-            return  # they are about to hear that it was deleted
-        if id not in self._forgotten:
-            await self.host.take_up(self.registry.effective(), [id])
-        self._forgotten.discard(id)
-        records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
-        definition = self.registry.definitions[id]
-        # a machine has sent the advisory of its end itself
-        advisories = [] if definition.config.needs_machine else [Advise(Advisory.DELETED)]
-        entries = encode_notices(advisories, *id, now_ns(), self.prefix)
-        # answer all deletes, and the creates before the last of them; a later create makes the
-        # consumer anew
-        asked = [request for request in self.registry.requests.values() if request.about == id]
-        deletes = [at for at, request in enumerate(asked) if request.op is Op.DELETE]
-        for at, request in enumerate(asked):
-            if request.op is Op.DELETE:
-                entries += self._answer(request, respond(request, {"success": True}))
-            elif request.op in (Op.CREATE, Op.UPDATE) and at < max(deletes, default=0):
-                entries += self._answer(request, respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED)))
-        await self._write(id, records, entries, decided=True)
-        log.info("consumer deleted", stream=id[0], consumer=id[1])
-        if id in self._lapsed:
-            self._lapsed.discard(id)
-            await self._drop_output(definition)
+        entries: list[Entry] = []
+        asked: dict[ConsumerId, list[Request]] = {definition.id: [] for definition in ended}
+        for request in self.registry.requests.values():
+            if request.about in asked:
+                asked[request.about].append(request)
+        for definition in ended:
+            # a machine has sent the advisory of its end itself
+            advisories = [] if definition.config.needs_machine else [Advise(Advisory.DELETED)]
+            entries += encode_notices(advisories, *definition.id, now_ns(), self.prefix)
+            # a create after the last delete makes the consumer anew
+            requests = asked[definition.id]
+            deletes = [at for at, request in enumerate(requests) if request.op is Op.DELETE]
+            for at, request in enumerate(requests):
+                if request.op is Op.DELETE:
+                    entries += self._answer(request, respond(request, {"success": True}))
+                elif request.op in (Op.CREATE, Op.UPDATE) and at < max(deletes, default=0):
+                    entries += self._answer(request, respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED)))
+        return entries
 
     async def _drop_output(self, definition: Definition) -> None:
         """Delete the output topic of a consumer that was removed, if it is temporary, the overlay has

@@ -17,11 +17,12 @@ from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
 from overlay.control import serve
 from overlay.control.decide import Body, Decision, Host
-from overlay.control.records import write_drain
+from overlay.control.records import Definition, Origin, Subject, split_key, write_definition, write_drain
 from overlay.control.registry import Registry
 from overlay.control.relay import Relay, Taken
 from overlay.control.requests import Request, respond
 from overlay.control.serve import RequestServer
+from overlay.control.tail import Tail
 from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
 from overlay.output.entry import Entry
@@ -34,9 +35,13 @@ ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"
 
 @dataclass(slots=True)
 class Owner(Worker):
-    """A worker that owns everything and has nothing to tend. `drains`: what it was told about being drained."""
+    """A worker that owns everything. `drains`: what it was told about being drained. `idle`: consumers that
+    inactive_threshold has ended. `forgotten`: whose state it dropped, by change. `fault`: why it does not."""
 
     drains: list[bool] = field(default_factory=list)
+    idle: set[tuple[str, str]] = field(default_factory=set)
+    forgotten: list[list[tuple[str, str]]] = field(default_factory=list)
+    fault: SourceUnavailable | None = None
 
     owned: frozenset[int] = frozenset({0})
 
@@ -47,13 +52,17 @@ class Owner(Worker):
         return True
 
     def tend(self) -> Collection[tuple[str, str]]:
-        return ()
+        return list(self.idle)
 
     def find_kept_policies(self) -> dict[tuple[str, str], AckPolicy]:
         return {}
 
     async def take_up(self, loaded: Loaded, forget: Collection[tuple[str, str]] = ()) -> None:
-        pass
+        self.idle.intersection_update(loaded.consumers)
+        if self.fault is not None:
+            raise self.fault
+        if forget:
+            self.forgotten.append(list(forget))
 
     def drain(self, *, drained: bool) -> None:
         self.drains.append(drained)
@@ -441,3 +450,81 @@ async def test_many_files_are_written_at_once_and_compared_once_each(
     written = [(entry.record.key or b"").decode() for entry in log.entries if entry.topic == f"{PREFIX}.control"]
     assert [key.split()[-1] for key in written] == names
     assert request_server._unwritten == [] and compared <= 2 * len(names)
+
+
+def read_back(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+    """Have each turn read what was written before it. Only then is more decided."""
+    read = 0
+
+    async def commit(self: Log, entries: Sequence[Entry]) -> int:
+        self.commits += 1
+        self.entries += entries
+        return len(self.entries) - 1
+
+    async def take_new(tail: Tail) -> set[Subject]:
+        nonlocal read
+        new, read = log.entries[read:], len(log.entries)
+        records = [entry.record for entry in new if entry.topic == f"{PREFIX}.control"]
+        take(tail.registry, *records)
+        tail.seen = read
+        return {split_key(record.key)[0] for record in records}
+
+    monkeypatch.setattr(Log, "commit", commit)
+    monkeypatch.setattr(Tail, "read", take_new)
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+async def test_consumers_that_lapse_together_cost_one_change(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch, origin: Origin
+) -> None:
+    """After a pause of the service, for example. The state of each is dropped once."""
+    read_back(monkeypatch, log)
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry.requests.clear()
+    configs = [make_config(f"c{number}") for number in range(20)]
+    take(registry, *(write_definition(Definition(config, 1, origin)) for config in configs))
+    registry.reload(make_files(*configs) if origin is Origin.FILE else make_files())
+    ids = [config.id for config in configs]
+    host.idle = set(ids)
+    for _ in range(6):
+        await request_server._turn()
+    assert [sorted(some) for some in host.forgotten] == [sorted(ids)]
+    assert not registry.definitions and not registry.effective().consumers
+    assert log.commits == (1 if origin is Origin.FILE else 2)
+    assert not request_server._lapsed and not request_server._ended
+
+
+async def test_consumers_of_files_that_lapse_are_ended_also_if_that_fails_at_first(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_back(monkeypatch, log)
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    take(registry, write_definition(Definition(make_config(), 1, Origin.FILE)))
+    host.idle, host.fault = {("S", "c")}, SourceUnavailable("the state cannot be read")
+    with pytest.raises(SourceUnavailable):
+        await request_server._turn()
+    host.fault = None
+    await request_server._turn()
+    await request_server._turn()
+    assert not registry.definitions
+
+
+async def test_the_state_of_a_consumer_that_was_deleted_elsewhere_is_dropped_anew(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a former owner knows of a consumer does not hold for its successor of the same name."""
+    read_back(monkeypatch, log)
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry.reload(make_files())
+    registry.requests.clear()
+    config = make_config("made")
+    request_server._forgotten.add(config.id)
+    request_server._lapsed.add(config.id)
+    take(registry, write_definition(Definition(config, 1)))
+    await request_server._take_up()
+    assert not request_server._forgotten and not request_server._lapsed
+    take(registry, write_definition(Definition(config, 1, is_deleted=True)))
+    for _ in range(3):
+        await request_server._turn()
+    assert host.forgotten == [[config.id]]
+    assert not registry.definitions
