@@ -636,12 +636,11 @@ class RequestServer:
         taken = await relay.take(self.registry.copied)
         try:
             if taken.copies:
-                await self._write(ALL_STREAMS, taken.copies, decided=True)
+                await self._write(ALL_STREAMS, taken.copies, taken.answers, decided=True)
         except BaseException:
             # the requests are read again, from behind the last copy
             await relay.close()
             raise
-        self._outbox.put(taken.answers)
 
     def _tell_ahead(self) -> None:
         ahead = self._tail.brokers.tell_ahead(now_ns(), monotonic())
@@ -843,8 +842,7 @@ class RequestServer:
                 try:
                     last = await self._journals[shard].commit(wanted)
                     self._hold = max(self._hold, last + 1)
-                    self._outbox.put(answers)
-                    return
+                    break
                 except DeliveryFailed as error:
                     await self._journals.pop(shard).close()
                     wanted = self._leave_out(error, wanted, is_whole=is_whole)
@@ -852,6 +850,7 @@ class RequestServer:
                     # the journal is unusable now, and other tasks may wait here to write
                     await self._journals.pop(shard).close()
                     raise
+            self._outbox.put(answers)
 
     def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
         """Log that the topic named in `error` refuses its records, and return the other entries, to

@@ -528,3 +528,13 @@ async def test_the_state_of_a_consumer_that_was_deleted_elsewhere_is_dropped_ane
         await request_server._turn()
     assert host.forgotten == [[config.id]]
     assert not registry.definitions
+
+
+async def test_answers_without_a_record_are_sent(request_server: RequestServer, log: Log) -> None:
+    await request_server._write(("S", "c"), [], [Entry(ONE, Record(None, b"{}"))])
+    assert log.answers == {ONE: {}}
+    # also if what goes with them is refused
+    log.refuses = {f"{PREFIX}.events"}
+    event = Entry(f"{PREFIX}.events", Record(None, b"{}"))
+    await request_server._write(("S", "c"), [], [event, Entry(TWO, Record(None, b"{}"))])
+    assert log.answers == {ONE: {}, TWO: {}}
