@@ -40,7 +40,7 @@ from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
-from overlay.kafka.own_topics import events_topic, list_shared_topics
+from overlay.kafka.own_topics import events_topic
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
@@ -53,6 +53,7 @@ from .brokertime import Age
 from .changes import find_temporary, has_room, makes_output
 from .creation import find_log_ends, is_missing
 from .decide import Body, Decision, decide, describe
+from .event_gate import EventGate
 from .grouping import MOST as MOST_TOGETHER
 from .grouping import group_requests, is_independent
 from .journal import Journal
@@ -139,6 +140,7 @@ class RequestServer:
     _relay: Relay | None = None
     """Reads open requests, if the config asks for it."""
     _outbox: ReplySender = field(init=False)
+    _gate: EventGate = field(init=False)
     _journals: dict[int, Journal] = field(default_factory=dict)
     _decided_with: Journal | None = None
     """The journal of the shard that is decided about: while it is open, no other worker has written."""
@@ -176,6 +178,7 @@ class RequestServer:
     def __post_init__(self) -> None:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
         self._tail = Tail(self.kafka, self.admin, self.registry, self._count_passed_over)
+        self._gate = EventGate(events_topic(self.prefix))
         topics = self.registry.files.service.topics
         if topics.requests:
             self._relay = Relay(self.kafka, self.admin, make_rule(topics), self.wake, self._count_passed_over)
@@ -819,8 +822,8 @@ class RequestServer:
         SourceUnavailable if the journal of that time is closed: another worker may have written
         since, and this has to be decided anew.
 
-        If a topic refuses its part, the rest is written without that topic's part. But if
-        `is_whole`, nothing is written, and DeliveryFailed is raised.
+        If the events topic refuses its part, the rest is written without that. But if `is_whole`, and
+        a single event may be the reason, nothing is written, and DeliveryFailed is raised.
 
         Answers are sent after the commit, outside of it: clients choose their topics, and a topic
         that refuses must not block anything.
@@ -837,11 +840,12 @@ class RequestServer:
                 raise SourceUnavailable(
                     f"shard {shard} may have had another owner since: what it asks for is decided anew"
                 )
-            while wanted:
+            while wanted := self._gate.pass_on(wanted, monotonic()):
                 await self._open_journal(shard)
                 try:
                     last = await self._journals[shard].commit(wanted)
                     self._hold = max(self._hold, last + 1)
+                    self._gate.accept(wanted)
                     break
                 except DeliveryFailed as error:
                     await self._journals.pop(shard).close()
@@ -853,16 +857,19 @@ class RequestServer:
             self._outbox.put(answers)
 
     def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
-        """Log that the topic named in `error` refuses its records, and return the other entries, to
-        be written without them. An audit repeats the request, and may be larger than the events
-        topic accepts.
+        """Return what is to be written after a refusal. If the events topic refuses everything, that is all of it,
+        and the gate leaves the events out. If it may have refused one event, log that, and return the other
+        entries: an audit repeats the request, and may be larger than the topic accepts.
 
         Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
-        refuses or if `is_whole`.
+        refuses, or if one event may be the reason and `is_whole`.
         """
-        if not error.final and error.topic in list_shared_topics(self.prefix):
+        is_of_events = error.topics == {self._gate.topic}
+        if is_of_events and self._gate.refuse(error, wanted, monotonic()):
+            return list(wanted)
+        if not error.final:
             raise SourceUnavailable(str(error)) from error
-        if is_whole or error.topic == self._tail.topic:
+        if is_whole or not is_of_events:
             raise error
         log.warning("something is written without what goes to a topic", topic=error.topic, reason=error.reason)
         return [entry for entry in wanted if entry.topic != error.topic]

@@ -83,6 +83,8 @@ class Log:
     """What is written, in place of a journal. `refuses`: topics that take nothing."""
 
     refuses: set[str] = field(default_factory=set)
+    is_final: bool = True
+    refusals: int = 0
     largest: int = 1_000_000
     """Most bytes of a record."""
     largest_event: int = 1_000_000
@@ -101,10 +103,11 @@ class Log:
 
     async def commit(self, entries: Sequence[Entry]) -> int:
         for topic in self.refuses.intersection(entry.topic for entry in entries):
-            raise DeliveryFailed(topic, 0, "too large", final=True)
+            self.refusals += 1
+            raise DeliveryFailed(topic, 0, "not authorized to write", final=self.is_final)
         for entry in entries:
             if entry.size > (self.largest_event if entry.topic == f"{PREFIX}.events" else self.largest):
-                raise DeliveryFailed(entry.topic, 0, "too large", final=True)
+                raise DeliveryFailed(entry.topic, 0, "MessageSizeTooLargeError: too large", final=True)
         self.entries += entries
         self.commits += 1
         return -1
@@ -538,3 +541,38 @@ async def test_answers_without_a_record_are_sent(request_server: RequestServer, 
     event = Entry(f"{PREFIX}.events", Record(None, b"{}"))
     await request_server._write(("S", "c"), [], [event, Entry(TWO, Record(None, b"{}"))])
     assert log.answers == {ONE: {}, TWO: {}}
+
+
+@pytest.mark.parametrize("largest", [None, 64])
+async def test_an_events_topic_that_refuses_leaves_groups_together(
+    request_server: RequestServer, log: Log, largest: int | None
+) -> None:
+    """It costs one refusal, not one for each request."""
+    names = [f"made-{number:02}" for number in range(75)]
+    registry = request_server.registry
+    request_server._unwritten = []
+    if largest is None:
+        log.refuses = {f"{PREFIX}.events"}
+    else:
+        log.largest_event = largest
+        event = Entry(f"{PREFIX}.events", Record(None, bytes(2 * largest)))
+        await request_server._write(("S", "c"), [Record(b"pause S c", None)], [event])
+    before = log.commits
+    ask_for(registry, names)
+    await request_server._turn()
+    assert log.commits == before + 1
+    assert log.refusals == (largest is None)
+    take(registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    assert [id[1] for id in registry.definitions] == names
+    assert not request_server._alone
+
+
+async def test_an_events_topic_that_is_away_holds_up_requests_once(request_server: RequestServer, log: Log) -> None:
+    """It may be back soon, as after an election. If it was deleted, it is not."""
+    log.refuses, log.is_final = {f"{PREFIX}.events"}, False
+    request_server._unwritten = []
+    with pytest.raises(SourceUnavailable):
+        await take_turns(request_server, log)
+    await take_turns(request_server, log)
+    assert sorted(log.settled) == ["request one", "request two"]
+    assert log.refusals == 2
