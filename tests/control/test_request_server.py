@@ -576,3 +576,24 @@ async def test_an_events_topic_that_is_away_holds_up_requests_once(request_serve
     await take_turns(request_server, log)
     assert sorted(log.settled) == ["request one", "request two"]
     assert log.refusals == 2
+
+
+async def test_deletes_that_wait_together_cost_one_change(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When an application with many ordered consumers ends, for example."""
+    read_back(monkeypatch, log)
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry.reload(make_files())
+    registry.requests.clear()
+    names = [f"c{number}" for number in range(20)]
+    take(registry, *(write_definition(Definition(make_config(name), 1)) for name in names))
+    for name in names:
+        body = json.dumps({"op": "consumer.delete", "stream": "S", "consumer": name}).encode()
+        registry.take(f"request {name}".encode(), body, dict[str, bytes]().get, now_ns() // 10**6)
+    for _ in range(4):
+        await request_server._turn()
+    assert [sorted(id[1] for id in some) for some in host.forgotten] == [sorted(names)]
+    assert log.commits == 2
+    assert not registry.requests and not registry.definitions
+    assert all(answer["success"] for answer in list_answers(log).values())
