@@ -21,8 +21,8 @@ log = get_logger(__name__)
 REST_S = 60.0
 """Seconds for which a topic that refuses gets no events."""
 SMALL = 4 << 10
-"""Bytes of events that a topic has to take. Where more are too large, one of them may be the reason, such as the audit
-of a long request."""
+"""Bytes of an event that the topic has to take. A larger one may be refused by itself, such as the audit of a long
+request."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class EventGate:
         not, the reason may lie in one of them, or may pass."""
         events = [entry for entry in entries if entry.topic == self.topic]
         is_size = error.reason.startswith(MessageSizeTooLargeError.__name__)
-        if is_size and sum(entry.size for entry in events) > SMALL:
+        if is_size and any(entry.size > SMALL for entry in events):
             return False
         self._failures += 1
         if not error.final and self._failures == 1:
@@ -59,6 +59,10 @@ class EventGate:
             log.error("the events topic refuses: events are left out", topic=self.topic, reason=error.reason)
         self._closed_until = now + REST_S
         return True
+
+    def leave_out_large(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries without the events that may be too large for the topic."""
+        return [entry for entry in entries if entry.topic != self.topic or entry.size <= SMALL]
 
     def accept(self, entries: Iterable[Entry]) -> None:
         """Take note that `entries` were written."""

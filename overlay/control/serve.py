@@ -858,7 +858,7 @@ class RequestServer:
 
     def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
         """Return what is to be written after a refusal. If the events topic refuses everything, that is all of it,
-        and the gate leaves the events out. If it may have refused one event, log that, and return the other
+        and the gate leaves the events out. If it may have refused a large one, log that, and return the other
         entries: an audit repeats the request, and may be larger than the topic accepts.
 
         Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
@@ -872,7 +872,7 @@ class RequestServer:
         if is_whole or not is_of_events:
             raise error
         log.warning("something is written without what goes to a topic", topic=error.topic, reason=error.reason)
-        return [entry for entry in wanted if entry.topic != error.topic]
+        return self._gate.leave_out_large(wanted)
 
     async def _open_journal(self, shard: int) -> None:
         """Open the shard's journal, which fences the former owner, and have decisions wait until

@@ -51,3 +51,4 @@ def test_a_large_event_closes_nothing(size: int, closes: bool) -> None:
     gate, large = EventGate("events"), Entry("events", Record(None, bytes(size)))
     for _ in range(3):
         assert gate.refuse(TOO_LARGE, [large, OTHER], 1.0) is closes
+    assert gate.leave_out_large([large, *BOTH]) == ([large, *BOTH] if closes else BOTH)
