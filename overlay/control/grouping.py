@@ -2,9 +2,9 @@
 
 A decision is made on a registry that contains every earlier one, so each costs a transaction, the
 wait until that was read back, and a new session of the shard. For thousands of creates that takes
-hours. But creates and updates of different consumers do not depend on each other, as long as none
-of them could close a cycle of topics. Those of one shard are decided on the same registry, and are
-written in one transaction.
+hours. But creates, updates and deletes of different consumers do not depend on each other, as long
+as none of them could close a cycle of topics. Those of one shard are decided on the same registry,
+and are written in one transaction. A create for which a delete has to make room is decided alone.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ def _list_groups(groups: dict[int, _Group]) -> list[tuple[int, list[Request]]]:
 
 
 def is_independent(request: Request, sources: Collection[str]) -> bool:
-    """Return whether the decision on a request depends on no other consumer: it creates or changes
-    a consumer that delivers to none of `sources`, the source topics of all streams.
+    """Return whether the decision on a request depends on no other consumer: it deletes one, or creates
+    or changes one that delivers to none of `sources`, the source topics of all streams.
     """
+    if request.op is Op.DELETE and not request.fault:
+        return True
     config = request.body.get("config")
     if request.fault or request.op not in (Op.CREATE, Op.UPDATE) or not isinstance(config, dict):
         return False

@@ -116,4 +116,14 @@ def copy_request(request: Request, row: StoredRecord, topic_id: str) -> Record:
         headers.append((REPLY_PARTITION, str(reply.partition).encode()))
     if request.client:
         headers.append((CLIENT, request.client.encode()[:MAX_CLIENT]))
-    return Record(make_key(Subject.REQUEST, f"{COPY}{topic_id}-{row.offset}"), row.value, headers)
+    return Record(_make_copy_key(topic_id, row.offset), row.value, headers)
+
+
+def note_refused(topic_id: str, offset: int) -> Record:
+    """Return the record of the control topic that says that the open requests up to `offset` were judged:
+    the end of a copy that was never made, since the last of them was refused."""
+    return Record(_make_copy_key(topic_id, offset), None)
+
+
+def _make_copy_key(topic_id: str, offset: int) -> bytes:
+    return make_key(Subject.REQUEST, f"{COPY}{topic_id}-{offset}")

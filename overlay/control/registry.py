@@ -50,6 +50,10 @@ T = TypeVar("T")
 PENDING_BYTES = 8 << 20
 """Most characters of all requests without an answer. A parsed one takes up to 25 times as much memory."""
 
+MOST_COPIED = 100
+"""Most requests topics of which is known how far they were copied. There is one at a time, but whoever may write to
+the control topic can name others."""
+
 
 class _Followed(NamedTuple):
     """A file's consumer beside the topic's definition and the ack policy of its state: the config to
@@ -76,8 +80,8 @@ class Registry:
     requests: dict[str, Request] = field(default_factory=dict)
     """Requests without an answer by id, in their order."""
     copied: dict[str, int] = field(default_factory=dict)
-    """The offset of the last open request of which the topic has, or had, a copy (open_requests.py),
-    by Kafka's id of the requests topic, which changes if that is created again."""
+    """The offset of the last open request that was copied or refused (open_requests.py), by Kafka's id of
+    the requests topic, which changes if that is created again. The last MOST_COPIED of these topics."""
     lapsed: set[ConsumerId] = field(default_factory=set)
     """Consumers of files that inactive_threshold has ended; they return at the next start."""
     kept_policies: dict[ConsumerId, AckPolicy] = field(default_factory=dict)
@@ -160,7 +164,10 @@ class Registry:
         """Note how far open requests were copied, if the request `id` is such a copy."""
         if (found := find_copied(id)) is not None:
             topic_id, offset = found
-            self.copied[topic_id] = max(self.copied.get(topic_id, -1), offset)
+            # the topic that was noted last comes last
+            self.copied[topic_id] = max(self.copied.pop(topic_id, -1), offset)
+            if len(self.copied) > MOST_COPIED:
+                del self.copied[next(iter(self.copied))]
 
     def _keep(self, request: Request) -> None:
         """Keep a request until it has an answer. If too many wait, keep only what is needed to refuse it."""

@@ -32,7 +32,7 @@ from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.scan import Malformed
 
-from .open_requests import copy_request, judge_open, read_open
+from .open_requests import copy_request, judge_open, note_refused, read_open
 from .records import Misfit, Unreadable, write_json
 from .requests import respond_refused
 from .tail import HEADERS, MOST_BYTES
@@ -49,8 +49,8 @@ REST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What came of some requests. `copies`: records for the control topic. `answers`: for the
-    reply topics of those that are refused.
+    """What came of some requests. `copies`: records for the control topic: copies, and notes of how far
+    requests were refused. `answers`: for the reply topics of those that are refused.
     """
 
     copies: list[Record] = field(default_factory=list)
@@ -127,25 +127,31 @@ class Relay:
         """
         taken = Taken()
         last = {row.key: number for number, (row, _) in enumerate(rows)}
+        refused: dict[str, int] = {}
         for number, (row, topic_id) in enumerate(rows):
             if last[row.key] > number:
                 continue
             try:
-                self._judge_row(row, topic_id, taken)
+                if not self._judge_row(row, topic_id, taken):
+                    refused[topic_id] = row.offset
             except Unreadable as error:
                 self._passed_over.append((row.offset, str(error), error.misfit))
             except Exception as error:  # noqa: BLE001 - the next owner would read the record, and fail, too
                 self._passed_over.append((row.offset, f"{type(error).__name__}: {error}", Misfit.FORM))
+        # else the next owner would begin behind the last copy, and answer these again
+        taken.copies.extend(note_refused(topic_id, offset) for topic_id, offset in refused.items())
         return taken
 
-    def _judge_row(self, row: StoredRecord, topic_id: str, taken: Taken) -> None:
+    def _judge_row(self, row: StoredRecord, topic_id: str, taken: Taken) -> bool:
+        """Add to `taken` what comes of a record. Return False if it is refused."""
         request = read_open(row, self._rule)
         if request is None:
-            return
+            return True
         if (refusal := judge_open(request, self._rule.prefix)) is None:
             taken.copies.append(copy_request(request, row, topic_id))
-        else:
-            taken.answers.append(answer(request.reply, write_json(respond_refused(request, refusal))))
+            return True
+        taken.answers.append(answer(request.reply, write_json(respond_refused(request, refusal))))
+        return False
 
     async def _open(self, copied: Mapping[str, int]) -> None:
         """Connect, and begin to read after the last request that was copied. Raises

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
@@ -40,7 +40,7 @@ from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
-from overlay.kafka.own_topics import events_topic, list_shared_topics
+from overlay.kafka.own_topics import events_topic
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
@@ -53,6 +53,7 @@ from .brokertime import Age
 from .changes import find_temporary, has_room, makes_output
 from .creation import find_log_ends, is_missing
 from .decide import Body, Decision, decide, describe
+from .event_gate import EventGate
 from .grouping import MOST as MOST_TOGETHER
 from .grouping import group_requests, is_independent
 from .journal import Journal
@@ -80,6 +81,8 @@ REST_S = (0.5, 30.0)
 SLICE_S = 0.02
 """Seconds of deciding or answering requests before the event loop does other work."""
 DELETED = "it was deleted meanwhile"
+DEFINED = Subject.CONSUMER, Subject.PAUSE
+"""The kinds of records that a consumer has in the topic."""
 ALL_STREAMS = "", ""
 """What requests about no stream are about; the owner of the first shard answers them."""
 OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
@@ -137,6 +140,7 @@ class RequestServer:
     _relay: Relay | None = None
     """Reads open requests, if the config asks for it."""
     _outbox: ReplySender = field(init=False)
+    _gate: EventGate = field(init=False)
     _journals: dict[int, Journal] = field(default_factory=dict)
     _decided_with: Journal | None = None
     """The journal of the shard that is decided about: while it is open, no other worker has written."""
@@ -157,6 +161,8 @@ class RequestServer:
     """Deleted consumers whose state is dropped already."""
     _lapsed: set[ConsumerId] = field(default_factory=set)
     """Deleted consumers that inactive_threshold has ended."""
+    _ended: set[ConsumerId] = field(default_factory=set)
+    """Consumers of files that it has ended, and that are not stopped yet."""
     _reloaded: Loaded | None = None
     """Changed files that are to be taken up."""
     _unwritten: list[Definition] | None = None
@@ -172,6 +178,7 @@ class RequestServer:
     def __post_init__(self) -> None:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
         self._tail = Tail(self.kafka, self.admin, self.registry, self._count_passed_over)
+        self._gate = EventGate(events_topic(self.prefix))
         topics = self.registry.files.service.topics
         if topics.requests:
             self._relay = Relay(self.kafka, self.admin, make_rule(topics), self.wake, self._count_passed_over)
@@ -297,9 +304,7 @@ class RequestServer:
         if subjects & {Subject.CONSUMER, Subject.PAUSE}:
             self._unwritten = None
             self._tell_problems()
-            deleted = self.registry.find_deleted()
-            await self.host.take_up(self.registry.effective(), deleted)
-            self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
+            await self._take_up()
         self.host.drain(drained=self.is_drained)
         self._taken_up = self._tail.seen
         await self._keep_registry()
@@ -315,6 +320,17 @@ class RequestServer:
             await slices.rest()
         if self._relay is not None:
             await self._take_open(self._relay)
+
+    async def _take_up(self) -> None:
+        """Have the host serve what the registry says, and drop the state of deleted consumers, once each: a shard
+        whose consumers' state is dropped begins a new session."""
+        deleted = self.registry.find_deleted()
+        # a former owner's knowledge is of no use, nor is that of a consumer that was created again
+        self._forgotten = {id for id in self._forgotten.intersection(deleted) if self.host.find_shard(id) is not None}
+        if self._tail.seen >= self._hold:
+            self._lapsed.intersection_update(deleted)
+        await self.host.take_up(self.registry.effective(), [id for id in deleted if id not in self._forgotten])
+        self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
 
     def _group_requests(self) -> Iterator[tuple[int, list[Request]]]:
         """Yield each shard of ours with requests to decide together, in their order."""
@@ -402,11 +418,9 @@ class RequestServer:
         if self._tail.seen < self._hold:
             return
         await self._write_files()
-        for id in self.host.tend():
-            await self._lapse(id)
+        await self._lapse(self.host.tend())
         if self._tail.seen >= self._hold:
-            for id in self.registry.find_deleted():
-                await self._finish_deletion(id)
+            await self._finish_deletions()
 
     async def _write_files(self) -> None:
         """Write the definitions of files that the topic does not have, for our shards, in one
@@ -415,13 +429,11 @@ class RequestServer:
         """
         if self._unwritten is None:
             self._unwritten = list(self.registry.find_unwritten(now_ns()))
-        by_shard: dict[int, list[Definition]] = {}
-        for definition in self._unwritten:
-            if (shard := self.host.find_shard(definition.id)) is not None:
-                by_shard.setdefault(shard, []).append(definition)
-        for shard, mine in by_shard.items():
+        unwritten = {definition.id: definition for definition in self._unwritten}
+        for shard, ids in self._sort(unwritten).items():
             if not await self._knows_all(shard):
                 continue
+            mine = [unwritten[id] for id in ids]
             written = [await self._complete(definition) for definition in mine]
             records = [write_definition(definition) for definition in written]
             await self._write(mine[0].id, records, decided=True)
@@ -442,58 +454,95 @@ class RequestServer:
         is_new = config.output.temporary and await is_missing(self.admin, topic, counts_made=True)
         return replace(definition, ends=ends, makes_output=makes_output(self.registry, config, lacks_output=is_new))
 
-    async def _lapse(self, id: ConsumerId) -> None:
-        """End a consumer that inactive_threshold has ended: delete it, or if a file defines it,
-        stop it until the next start."""
-        known = self.registry.definitions.get(id)
-        if known is not None and known.origin is Origin.REQUEST:
-            shard = self.host.find_shard(id)
-            if not known.is_deleted and shard is not None and await self._knows_all(shard):
-                self._lapsed.add(id)
-                await self._write(id, [rules.delete(known)], decided=True)
-        elif self.host.find_shard(id) is not None:
-            self.registry.lapse(id)
-            await self.host.take_up(self.registry.effective(), [id])
-            if known is not None:
-                await self._drop_output(known)
-            # the next start creates it anew, and it begins where the logs end then
-            await self._write(id, [Record(make_key(Subject.CONSUMER, *id), None)])
-            log.info("consumer ended by inactive_threshold, until the next start", stream=id[0], consumer=id[1])
+    def _sort(self, ids: Iterable[ConsumerId]) -> dict[int, list[ConsumerId]]:
+        """Return those of these consumers that belong to our shards, by shard."""
+        found: dict[int, list[ConsumerId]] = {}
+        for id in ids:
+            if (shard := self.host.find_shard(id)) is not None:
+                found.setdefault(shard, []).append(id)
+        return found
 
-    async def _finish_deletion(self, id: ConsumerId) -> None:
-        """Finish the deletion of a consumer of our shards: drop its state, write tombstones for its
-        records in the topic, and answer the clients that asked for it.
+    async def _lapse(self, ids: Collection[ConsumerId]) -> None:
+        """End consumers that inactive_threshold has ended: delete them, or if a file defines them,
+        stop them until the next start. Those of one shard are written together: each change makes the
+        shard begin a new session, and after a pause of the service many end at once.
+        """
+        known = self.registry.definitions
+        asked = [id for id in ids if id in known and known[id].origin is Origin.REQUEST]
+        for shard, mine in self._sort(id for id in asked if not known[id].is_deleted).items():
+            if await self._knows_all(shard):
+                self._lapsed.update(mine)
+                await self._write(mine[0], [rules.delete(known[id]) for id in mine], decided=True)
+        self._ended.update(set(ids).difference(asked))
+        await self._end_files()
+
+    async def _end_files(self) -> None:
+        """Stop consumers of files that inactive_threshold has ended: drop their state and their outputs, and take
+        their definitions out of the topic, so that the next start creates them anew, and they begin where the logs
+        end then. What fails is tried again with the next turn."""
+        by_shard = self._sort(sorted(self._ended))
+        self._ended = {id for ids in by_shard.values() for id in ids}
+        if not self._ended:
+            return
+        for id in self._ended:
+            self.registry.lapse(id)
+        await self.host.take_up(self.registry.effective(), list(self._ended))
+        for ids in by_shard.values():
+            for id in ids:
+                if (known := self.registry.definitions.get(id)) is not None:
+                    await self._drop_output(known)
+            await self._write(ids[0], [Record(make_key(Subject.CONSUMER, *id), None) for id in ids])
+            self._ended.difference_update(ids)
+            for stream, name in ids:
+                log.info("consumer ended by inactive_threshold, until the next start", stream=stream, consumer=name)
+
+    async def _finish_deletions(self) -> None:
+        """Finish the deletions of consumers of our shards, those of one shard in one transaction: drop
+        their state, write tombstones for their records in the topic, and answer the clients that asked.
+
+        A consumer that open answers are about is left for a later turn: their clients are about to hear
+        that it was deleted.
+        """
+        busy = {request.about for request in self.registry.requests.values() if request.id in self._answering}
+        for shard, ids in self._sort(id for id in self.registry.find_deleted() if id not in busy).items():
+            if not await self._knows_all(shard):
+                continue
+            if kept := [id for id in ids if id not in self._forgotten]:
+                await self.host.take_up(self.registry.effective(), kept)
+                self._forgotten.update(kept)
+            ended = [self.registry.definitions[id] for id in ids]
+            records = [Record(make_key(subject, *id), None) for id in ids for subject in DEFINED]
+            await self._write(ids[0], records, self._tell_deleted(ended), decided=True)
+            for definition in ended:
+                log.info("consumer deleted", stream=definition.id[0], consumer=definition.id[1])
+                if definition.id in self._lapsed:
+                    self._lapsed.discard(definition.id)
+                    await self._drop_output(definition)
+
+    def _tell_deleted(self, ended: Sequence[Definition]) -> list[Entry]:
+        """Return the advisories of consumers whose deletion ends, and the answers to the clients that asked for it.
 
         Earlier creates without an answer are answered as well. They would otherwise still be in the
         topic, and the next owner of the shard would create the consumer again.
         """
-        shard = self.host.find_shard(id)
-        if shard is None or not await self._knows_all(shard):
-            return
-        if any(request.about == id and request.id in self._answering for request in self.registry.requests.values()):
-            return  # they are about to hear that it was deleted
-        if id not in self._forgotten:
-            await self.host.take_up(self.registry.effective(), [id])
-        self._forgotten.discard(id)
-        records = [Record(make_key(subject, *id), None) for subject in (Subject.CONSUMER, Subject.PAUSE)]
-        definition = self.registry.definitions[id]
-        # a machine has sent the advisory of its end itself
-        advisories = [] if definition.config.needs_machine else [Advise(Advisory.DELETED)]
-        entries = encode_notices(advisories, *id, now_ns(), self.prefix)
-        # answer all deletes, and the creates before the last of them; a later create makes the
-        # consumer anew
-        asked = [request for request in self.registry.requests.values() if request.about == id]
-        deletes = [at for at, request in enumerate(asked) if request.op is Op.DELETE]
-        for at, request in enumerate(asked):
-            if request.op is Op.DELETE:
-                entries += self._answer(request, respond(request, {"success": True}))
-            elif request.op in (Op.CREATE, Op.UPDATE) and at < max(deletes, default=0):
-                entries += self._answer(request, respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED)))
-        await self._write(id, records, entries, decided=True)
-        log.info("consumer deleted", stream=id[0], consumer=id[1])
-        if id in self._lapsed:
-            self._lapsed.discard(id)
-            await self._drop_output(definition)
+        entries: list[Entry] = []
+        asked: dict[ConsumerId, list[Request]] = {definition.id: [] for definition in ended}
+        for request in self.registry.requests.values():
+            if request.about in asked:
+                asked[request.about].append(request)
+        for definition in ended:
+            # a machine has sent the advisory of its end itself
+            advisories = [] if definition.config.needs_machine else [Advise(Advisory.DELETED)]
+            entries += encode_notices(advisories, *definition.id, now_ns(), self.prefix)
+            # a create after the last delete makes the consumer anew
+            requests = asked[definition.id]
+            deletes = [at for at, request in enumerate(requests) if request.op is Op.DELETE]
+            for at, request in enumerate(requests):
+                if request.op is Op.DELETE:
+                    entries += self._answer(request, respond(request, {"success": True}))
+                elif request.op in (Op.CREATE, Op.UPDATE) and at < max(deletes, default=0):
+                    entries += self._answer(request, respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED)))
+        return entries
 
     async def _drop_output(self, definition: Definition) -> None:
         """Delete the output topic of a consumer that was removed, if it is temporary, the overlay has
@@ -590,12 +639,11 @@ class RequestServer:
         taken = await relay.take(self.registry.copied)
         try:
             if taken.copies:
-                await self._write(ALL_STREAMS, taken.copies, decided=True)
+                await self._write(ALL_STREAMS, taken.copies, taken.answers, decided=True)
         except BaseException:
             # the requests are read again, from behind the last copy
             await relay.close()
             raise
-        self._outbox.put(taken.answers)
 
     def _tell_ahead(self) -> None:
         ahead = self._tail.brokers.tell_ahead(now_ns(), monotonic())
@@ -774,8 +822,8 @@ class RequestServer:
         SourceUnavailable if the journal of that time is closed: another worker may have written
         since, and this has to be decided anew.
 
-        If a topic refuses its part, the rest is written without that topic's part. But if
-        `is_whole`, nothing is written, and DeliveryFailed is raised.
+        If the events topic refuses its part, the rest is written without that. But if `is_whole`, and
+        a single event may be the reason, nothing is written, and DeliveryFailed is raised.
 
         Answers are sent after the commit, outside of it: clients choose their topics, and a topic
         that refuses must not block anything.
@@ -792,13 +840,13 @@ class RequestServer:
                 raise SourceUnavailable(
                     f"shard {shard} may have had another owner since: what it asks for is decided anew"
                 )
-            while wanted:
+            while wanted := self._gate.pass_on(wanted, monotonic()):
                 await self._open_journal(shard)
                 try:
                     last = await self._journals[shard].commit(wanted)
                     self._hold = max(self._hold, last + 1)
-                    self._outbox.put(answers)
-                    return
+                    self._gate.accept(wanted)
+                    break
                 except DeliveryFailed as error:
                     await self._journals.pop(shard).close()
                     wanted = self._leave_out(error, wanted, is_whole=is_whole)
@@ -806,21 +854,25 @@ class RequestServer:
                     # the journal is unusable now, and other tasks may wait here to write
                     await self._journals.pop(shard).close()
                     raise
+            self._outbox.put(answers)
 
     def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
-        """Log that the topic named in `error` refuses its records, and return the other entries, to
-        be written without them. An audit repeats the request, and may be larger than the events
-        topic accepts.
+        """Return what is to be written after a refusal. If the events topic refuses everything, that is all of it,
+        and the gate leaves the events out. If it may have refused a large one, log that, and return the other
+        entries: an audit repeats the request, and may be larger than the topic accepts.
 
         Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
-        refuses or if `is_whole`.
+        refuses, or if one event may be the reason and `is_whole`.
         """
-        if not error.final and error.topic in list_shared_topics(self.prefix):
+        is_of_events = error.topics == {self._gate.topic}
+        if is_of_events and self._gate.refuse(error, wanted, monotonic()):
+            return list(wanted)
+        if not error.final:
             raise SourceUnavailable(str(error)) from error
-        if is_whole or error.topic == self._tail.topic:
+        if is_whole or not is_of_events:
             raise error
         log.warning("something is written without what goes to a topic", topic=error.topic, reason=error.reason)
-        return [entry for entry in wanted if entry.topic != error.topic]
+        return self._gate.leave_out_large(wanted)
 
     async def _open_journal(self, shard: int) -> None:
         """Open the shard's journal, which fences the former owner, and have decisions wait until

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from overlay.client.subscribe.order import complete
-from overlay.control.open_requests import MOST_BYTES, copy_request, find_copied, judge_open, read_open
+from overlay.control.open_requests import MOST_BYTES, copy_request, find_copied, judge_open, note_refused, read_open
 from overlay.control.records import Misfit, Unreadable
-from overlay.control.registry import Registry
+from overlay.control.registry import MOST_COPIED, Registry
 from overlay.control.requests import Op, parse_request
 from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC
 from overlay.kafka.records import StoredRecord
@@ -190,3 +190,18 @@ def test_a_registry_knows_how_far_requests_were_copied() -> None:
     assert registry.copied == {"old": 90, "new": 20}
     registry.clear()
     assert registry.copied == {}
+
+
+def test_a_refusal_is_noted_like_a_copy() -> None:
+    registry = Registry(make_files())
+    take(registry, note_refused("topic", 7))
+    assert registry.copied == {"topic": 7} and not registry.requests
+
+
+def test_made_up_topics_do_not_fill_the_memory() -> None:
+    """The topic that requests are copied from stays known as long as they are."""
+    registry = Registry(make_files())
+    for number in range(3 * MOST_COPIED):
+        take(registry, note_refused(f"made-up-{number}", 1), note_refused("topic", number))
+    assert len(registry.copied) == MOST_COPIED
+    assert registry.copied["topic"] == 3 * MOST_COPIED - 1

@@ -17,11 +17,12 @@ from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
 from overlay.control import serve
 from overlay.control.decide import Body, Decision, Host
-from overlay.control.records import write_drain
+from overlay.control.records import Definition, Origin, Subject, split_key, write_definition, write_drain
 from overlay.control.registry import Registry
 from overlay.control.relay import Relay, Taken
 from overlay.control.requests import Request, respond
 from overlay.control.serve import RequestServer
+from overlay.control.tail import Tail
 from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
 from overlay.output.entry import Entry
@@ -34,9 +35,13 @@ ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"
 
 @dataclass(slots=True)
 class Owner(Worker):
-    """A worker that owns everything and has nothing to tend. `drains`: what it was told about being drained."""
+    """A worker that owns everything. `drains`: what it was told about being drained. `idle`: consumers that
+    inactive_threshold has ended. `forgotten`: whose state it dropped, by change. `fault`: why it does not."""
 
     drains: list[bool] = field(default_factory=list)
+    idle: set[tuple[str, str]] = field(default_factory=set)
+    forgotten: list[list[tuple[str, str]]] = field(default_factory=list)
+    fault: SourceUnavailable | None = None
 
     owned: frozenset[int] = frozenset({0})
 
@@ -47,13 +52,17 @@ class Owner(Worker):
         return True
 
     def tend(self) -> Collection[tuple[str, str]]:
-        return ()
+        return list(self.idle)
 
     def find_kept_policies(self) -> dict[tuple[str, str], AckPolicy]:
         return {}
 
     async def take_up(self, loaded: Loaded, forget: Collection[tuple[str, str]] = ()) -> None:
-        pass
+        self.idle.intersection_update(loaded.consumers)
+        if self.fault is not None:
+            raise self.fault
+        if forget:
+            self.forgotten.append(list(forget))
 
     def drain(self, *, drained: bool) -> None:
         self.drains.append(drained)
@@ -74,6 +83,8 @@ class Log:
     """What is written, in place of a journal. `refuses`: topics that take nothing."""
 
     refuses: set[str] = field(default_factory=set)
+    is_final: bool = True
+    refusals: int = 0
     largest: int = 1_000_000
     """Most bytes of a record."""
     largest_event: int = 1_000_000
@@ -92,10 +103,11 @@ class Log:
 
     async def commit(self, entries: Sequence[Entry]) -> int:
         for topic in self.refuses.intersection(entry.topic for entry in entries):
-            raise DeliveryFailed(topic, 0, "too large", final=True)
+            self.refusals += 1
+            raise DeliveryFailed(topic, 0, "not authorized to write", final=self.is_final)
         for entry in entries:
             if entry.size > (self.largest_event if entry.topic == f"{PREFIX}.events" else self.largest):
-                raise DeliveryFailed(entry.topic, 0, "too large", final=True)
+                raise DeliveryFailed(entry.topic, 0, "MessageSizeTooLargeError: too large", final=True)
         self.entries += entries
         self.commits += 1
         return -1
@@ -441,3 +453,147 @@ async def test_many_files_are_written_at_once_and_compared_once_each(
     written = [(entry.record.key or b"").decode() for entry in log.entries if entry.topic == f"{PREFIX}.control"]
     assert [key.split()[-1] for key in written] == names
     assert request_server._unwritten == [] and compared <= 2 * len(names)
+
+
+def read_back(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+    """Have each turn read what was written before it. Only then is more decided."""
+    read = 0
+
+    async def commit(self: Log, entries: Sequence[Entry]) -> int:
+        self.commits += 1
+        self.entries += entries
+        return len(self.entries) - 1
+
+    async def take_new(tail: Tail) -> set[Subject]:
+        nonlocal read
+        new, read = log.entries[read:], len(log.entries)
+        records = [entry.record for entry in new if entry.topic == f"{PREFIX}.control"]
+        take(tail.registry, *records)
+        tail.seen = read
+        return {split_key(record.key)[0] for record in records}
+
+    monkeypatch.setattr(Log, "commit", commit)
+    monkeypatch.setattr(Tail, "read", take_new)
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+async def test_consumers_that_lapse_together_cost_one_change(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch, origin: Origin
+) -> None:
+    """After a pause of the service, for example. The state of each is dropped once."""
+    read_back(monkeypatch, log)
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry.requests.clear()
+    configs = [make_config(f"c{number}") for number in range(20)]
+    take(registry, *(write_definition(Definition(config, 1, origin)) for config in configs))
+    registry.reload(make_files(*configs) if origin is Origin.FILE else make_files())
+    ids = [config.id for config in configs]
+    host.idle = set(ids)
+    for _ in range(6):
+        await request_server._turn()
+    assert [sorted(some) for some in host.forgotten] == [sorted(ids)]
+    assert not registry.definitions and not registry.effective().consumers
+    assert log.commits == (1 if origin is Origin.FILE else 2)
+    assert not request_server._lapsed and not request_server._ended
+
+
+async def test_consumers_of_files_that_lapse_are_ended_also_if_that_fails_at_first(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_back(monkeypatch, log)
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    take(registry, write_definition(Definition(make_config(), 1, Origin.FILE)))
+    host.idle, host.fault = {("S", "c")}, SourceUnavailable("the state cannot be read")
+    with pytest.raises(SourceUnavailable):
+        await request_server._turn()
+    host.fault = None
+    await request_server._turn()
+    await request_server._turn()
+    assert not registry.definitions
+
+
+async def test_the_state_of_a_consumer_that_was_deleted_elsewhere_is_dropped_anew(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a former owner knows of a consumer does not hold for its successor of the same name."""
+    read_back(monkeypatch, log)
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry.reload(make_files())
+    registry.requests.clear()
+    config = make_config("made")
+    request_server._forgotten.add(config.id)
+    request_server._lapsed.add(config.id)
+    take(registry, write_definition(Definition(config, 1)))
+    await request_server._take_up()
+    assert not request_server._forgotten and not request_server._lapsed
+    take(registry, write_definition(Definition(config, 1, is_deleted=True)))
+    for _ in range(3):
+        await request_server._turn()
+    assert host.forgotten == [[config.id]]
+    assert not registry.definitions
+
+
+async def test_answers_without_a_record_are_sent(request_server: RequestServer, log: Log) -> None:
+    await request_server._write(("S", "c"), [], [Entry(ONE, Record(None, b"{}"))])
+    assert log.answers == {ONE: {}}
+    # also if what goes with them is refused
+    log.refuses = {f"{PREFIX}.events"}
+    event = Entry(f"{PREFIX}.events", Record(None, b"{}"))
+    await request_server._write(("S", "c"), [], [event, Entry(TWO, Record(None, b"{}"))])
+    assert log.answers == {ONE: {}, TWO: {}}
+
+
+@pytest.mark.parametrize("largest", [None, 64])
+async def test_an_events_topic_that_refuses_leaves_groups_together(
+    request_server: RequestServer, log: Log, largest: int | None
+) -> None:
+    """It costs one refusal, not one for each request."""
+    names = [f"made-{number:02}" for number in range(75)]
+    registry = request_server.registry
+    request_server._unwritten = []
+    if largest is None:
+        log.refuses = {f"{PREFIX}.events"}
+    else:
+        log.largest_event = largest
+        event = Entry(f"{PREFIX}.events", Record(None, bytes(2 * largest)))
+        await request_server._write(("S", "c"), [Record(b"pause S c", None)], [event])
+    before = log.commits
+    ask_for(registry, names)
+    await request_server._turn()
+    assert log.commits == before + 1
+    assert log.refusals == (largest is None)
+    take(registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    assert [id[1] for id in registry.definitions] == names
+    assert not request_server._alone
+
+
+async def test_an_events_topic_that_is_away_holds_up_requests_once(request_server: RequestServer, log: Log) -> None:
+    """It may be back soon, as after an election. If it was deleted, it is not."""
+    log.refuses, log.is_final = {f"{PREFIX}.events"}, False
+    request_server._unwritten = []
+    with pytest.raises(SourceUnavailable):
+        await take_turns(request_server, log)
+    await take_turns(request_server, log)
+    assert sorted(log.settled) == ["request one", "request two"]
+    assert log.refusals == 2
+
+
+async def test_deletes_that_wait_together_cost_one_change(
+    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When an application with many ordered consumers ends, for example."""
+    read_back(monkeypatch, log)
+    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry.reload(make_files())
+    registry.requests.clear()
+    names = [f"c{number}" for number in range(20)]
+    take(registry, *(write_definition(Definition(make_config(name), 1)) for name in names))
+    for name in names:
+        body = json.dumps({"op": "consumer.delete", "stream": "S", "consumer": name}).encode()
+        registry.take(f"request {name}".encode(), body, dict[str, bytes]().get, now_ns() // 10**6)
+    for _ in range(4):
+        await request_server._turn()
+    assert [sorted(id[1] for id in some) for some in host.forgotten] == [sorted(names)]
+    assert log.commits == 2
+    assert not registry.requests and not registry.definitions
+    assert all(answer["success"] for answer in list_answers(log).values())

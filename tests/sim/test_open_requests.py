@@ -13,7 +13,7 @@ from overlay.config import Loaded
 from overlay.kafka.header_names import CORRELATION, TOKEN
 from tests.oracle.push import parse_token
 
-from .asking import CONTROL, ask, await_answer
+from .asking import CONTROL, ask, await_answer, find_answers
 from .host import Worker, read_config, warm_up
 from .reading import read_topic
 from .scenes import await_records, until
@@ -138,6 +138,28 @@ def test_each_request_is_copied_once_whichever_worker_comes_next() -> None:
         assert len(list_copies(world)) == len(set(list_copies(world))) == 4
         for worker in workers:
             await worker.stop()
+
+    world.run(history)
+
+
+def test_a_refused_request_is_answered_once_whichever_worker_comes_next() -> None:
+    warm_up()
+    world = World(3, brokers=1)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        workers = [Worker(world, name, configure(world)) for name in ("w", "v")]
+        workers[0].start()
+        await until(lambda: REQUESTS in world.cluster.topics, "the topic for requests is there")
+        for number in range(2):
+            await ask_openly(world, f"no-{number}", "consumer.delete", consumer="c")
+            await find_error(world, f"no-{number}")
+        workers[0].kill()
+        workers[1].start()
+        await ask_openly(world, "info", "consumer.info", consumer="c")
+        assert (await await_answer(world, "info"))["name"] == "c"
+        assert [len(find_answers(world, f"no-{number}")) for number in range(2)] == [1, 1]
+        await workers[1].stop()
 
     world.run(history)
 
