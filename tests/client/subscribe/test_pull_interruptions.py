@@ -14,7 +14,7 @@ from overlay.client.control.control import PullRefused
 from overlay.client.control.inbox import NoAnswer
 from overlay.client.subscribe.ack_answers import AckAnswers
 from overlay.client.subscribe.pulling import PullConsumer
-from overlay.config.consumer import ConsumerConfig
+from overlay.config.consumer import AckPolicy, ConsumerConfig
 from overlay.errors import CredentialsRefused, SourceUnavailable
 
 KAFKA = {"bootstrap.servers": "localhost:1"}
@@ -70,7 +70,7 @@ def requests() -> Requests:
 @pytest.fixture
 def work(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> Iterator[PullConsumer]:
     monkeypatch.setattr("overlay.client.subscribe.pulling.Control", lambda *_, **__: requests)
-    config = ConsumerConfig(stream="S", durable_name="c", ack_policy="explicit")
+    config = ConsumerConfig(stream="S", durable_name="c", ack_policy=AckPolicy.EXPLICIT)
     with PullConsumer(KAFKA, "p", config, AckAnswers(KAFKA, "p.replies"), idle=0.2) as opened:
         yield opened
 
