@@ -124,8 +124,8 @@ class SourceChanged(OverlayError):
 
 
 class CredentialsRefused(OverlayError):
-    """Kafka refused to authenticate or authorise this user. The operator has to act; trying again
-    does not help.
+    """Kafka, or a service asked over HTTP, refused to authenticate or authorise this user. The operator
+    has to act; trying again does not help.
     """
 
 

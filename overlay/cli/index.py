@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from overlay.errors import OverlayError
+from overlay.errors import ConfigError, CredentialsRefused, OverlayError
 
 from .folder import config_option, look_around, look_options, open_folder, print_facts, refuse_unknown
 
@@ -107,7 +107,7 @@ def refuse_service(loaded: Loaded) -> None:
 
     try:
         found = asyncio.run(ask_service(loaded.service.http)).service
-    except NoService:
+    except (NoService, CredentialsRefused, ConfigError):
         return
     if found is not None and not explain_stranger(found, identify(loaded), ""):
         raise OverlayError(

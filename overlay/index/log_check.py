@@ -17,7 +17,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from overlay.errors import SourceChanged
+from overlay.errors import CredentialsRefused, SourceChanged
 from overlay.kafka.fetch_response import fetch
 from overlay.kafka.fetcher import READ_COMMITTED, log_position_after
 from overlay.kafka.log_position import LogPosition, TopicPartition
@@ -146,7 +146,8 @@ async def check_log_position(
 
 async def _batch_before(client: AIOKafkaClient, source: TopicPartition, position: int) -> LogPosition | None:
     """Fetch the batch that holds offset `position - 1`, and return the log position at its end.
-    None if compaction or retention has removed that batch. Raises SourceUnavailable.
+    None if compaction or retention has removed that batch, or if this user may not read it. Raises
+    SourceUnavailable.
     """
     try:
         async for fetched in read_span(client, *source, position - 1, position):
@@ -155,7 +156,7 @@ async def _batch_before(client: AIOKafkaClient, source: TopicPartition, position
             if not covering.size or covering[0]["base_offset"] >= position:
                 return None  # compaction has removed it
             return log_position_after(covering, position - 1)
-    except SourceChanged:
+    except (SourceChanged, CredentialsRefused):
         return None
     return None
 

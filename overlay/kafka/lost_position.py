@@ -3,7 +3,7 @@ it may not."""
 
 from __future__ import annotations
 
-from overlay.errors import SourceChanged
+from overlay.errors import CredentialsRefused, SourceChanged
 
 from .admin import Admin
 from .fetcher import Changed, Denied
@@ -27,12 +27,12 @@ async def find_start(admin: Admin, source: TopicPartition, position: int, advice
     return max(first, position)
 
 
-def refuse(found: Changed | Denied, source: TopicPartition, advice: str) -> SourceChanged:
-    """Return the error to raise for a log that cannot be read further. `advice`: a sentence that says what to do
-    about a changed log; not used for Denied.
+def refuse(found: Changed | Denied, source: TopicPartition, advice: str) -> SourceChanged | CredentialsRefused:
+    """Return the error to raise for a log that cannot be read further: CredentialsRefused for Denied. `advice`: a
+    sentence that says what to do about a changed log; not used for Denied.
     """
     if isinstance(found, Denied):
-        return SourceChanged(found.reason)
+        return CredentialsRefused(f"{found.reason}. Grant Read on the topic")
     return SourceChanged(
         f"{source[0]}-{source[1]}: the log was truncated at {found.cut}, below the position {found.position}, and has"
         f" grown again. {advice}"

@@ -42,8 +42,9 @@ async def read_span(
     there is none to share. `compacted`: whether the topic is compacted. The last fetch is empty then
     if no batch is left in the rest of the range.
 
-    Raises SourceChanged if `start` is no longer in the log or the log has changed,
-    SourceUnavailable after PATIENCE_S without an answer, or behind a transaction that stays open.
+    Raises SourceChanged if `start` is no longer in the log or the log has changed, CredentialsRefused
+    if this user may not read the partition, SourceUnavailable after PATIENCE_S without an answer, or
+    behind a transaction that stays open.
     """
     if start >= end:
         return

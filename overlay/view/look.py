@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from overlay.config import Loaded
 from overlay.config.identity import Identity, identify
-from overlay.errors import SourceUnavailable
+from overlay.errors import ConfigError, CredentialsRefused, SourceUnavailable
 
 from .facts import ConsumerFacts, OverlayFacts, ServiceFacts, StreamFacts
 from .running import NoService, ask_service
@@ -26,19 +26,19 @@ async def look(loaded: Loaded) -> OverlayFacts:
     """Return the facts about all streams and consumers, asked of the service and of Kafka.
 
     If only Kafka answers, there are no rates but those of Spark jobs. If only the service does,
-    consumers without a file are missing. `notes` of the result say so. A service of another config
-    counts as none. Raises SourceUnavailable if neither answers, and CredentialsRefused if Kafka refuses
-    this user, also while the service answers.
+    consumers without a file are missing. `notes` of the result say so, and why the other does not answer: it may refuse the
+    credentials. If neither answers, raises SourceUnavailable or CredentialsRefused, as Kafka does.
     """
     note, running = "", None
     mine = identify(loaded)
     try:
         running = await ask_service(loaded.service.http)
-    except NoService as error:
+    except (NoService, CredentialsRefused, ConfigError) as error:
+        # what Kafka remembers is shown all the same
         note = str(error)
     try:
         memory = await read_memory(loaded)
-    except SourceUnavailable as error:
+    except (SourceUnavailable, CredentialsRefused) as error:
         # without Kafka, a service that belongs to this config is enough
         if running is None or running.service is None or explain_stranger(running.service, mine, ""):
             raise

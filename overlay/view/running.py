@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from overlay.config import HttpConfig
-from overlay.errors import OverlayError
+from overlay.errors import ConfigError, CredentialsRefused, FilePosition, OverlayError
 
 from .facts import (
     ConsumerFacts,
@@ -42,9 +42,10 @@ class _Wire:
 
 
 async def ask_service(http: HttpConfig) -> OverlayFacts:
-    """Ask the service that listens at this address over HTTP, and return what it says. Raises NoService
-    if none answers within DEADLINE_S seconds, if it refuses the token or has another certificate, or
-    if another program answers.
+    """Ask the service that listens at this address over HTTP, and return what it says. Raises
+    NoService if none answers within DEADLINE_S seconds, or if another program does,
+    CredentialsRefused if the answer is a refusal (401, 403), and ConfigError if http.tls_certificate
+    cannot be used.
     """
     host, port = http.address
     if port == 0:
@@ -52,12 +53,10 @@ async def ask_service(http: HttpConfig) -> OverlayFacts:
     url = f"{http.scheme}://{_reachable(host)}:{port}"
     try:
         async with asyncio.timeout(DEADLINE_S):
-            wire = await asyncio.to_thread(_fetch, http, _reachable(host), port)
+            wire = await asyncio.to_thread(_fetch, http, _reachable(host), port, url)
         service = ServiceFacts(**_known(ServiceFacts, wire.service) | {"url": url})
         streams = [_read_stream(found) for found in wire.streams]
         consumers = [_read_consumer(found) for found in wire.consumers]
-    except PermissionError as error:
-        raise NoService(f"the service at {url} does not answer: {error}") from error
     except ssl.SSLError as error:
         raise NoService(
             f"the service at {url} does not answer with the certificate of http.tls_certificate: {error}"
@@ -84,12 +83,12 @@ def _reachable(host: str) -> str:
     return host if address.version == 4 else f"[{host}]"
 
 
-def _fetch(http: HttpConfig, host: str, port: int) -> _Wire:
+def _fetch(http: HttpConfig, host: str, port: int, url: str) -> _Wire:
     """Return the three pages of a service, read over one connection.
 
-    Raises PermissionError with the service's words if it refuses the token, or if the certificate file
-    cannot be read; ssl.SSLError; OSError if none answers; HTTPException or ValueError if the answer is
-    not that of a service.
+    Raises CredentialsRefused with the service's words, ssl.SSLError, OSError if none answers,
+    HTTPException or ValueError if the answer is not that of a service, and ConfigError. `url`: of the
+    service, for messages.
 
     It uses the client of the standard library, since importing another one takes longer than the
     requests.
@@ -102,30 +101,51 @@ def _fetch(http: HttpConfig, host: str, port: int) -> _Wire:
             answer = connection.getresponse()
             body = answer.read()
             if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-                raise PermissionError(json.loads(body)["error"])
+                raise CredentialsRefused(f"the service at {url} refuses {_explain(answer.status, body)}")
             if answer.status != HTTPStatus.OK:
                 raise HTTPException(f"/{part}: {answer.status}")
             parts.append(json.loads(body))
     return _Wire(*parts)
 
 
-def _connect(http: HttpConfig, host: str, port: int) -> HTTPConnection:
-    """Return a connection that is not open yet: plain HTTP without http.tls_certificate, else TLS that
-    trusts only the first certificate in that file, whatever host names it has. Raises
-    PermissionError if the file cannot be read.
+def _explain(status: int, body: bytes) -> str:
+    """Return what an answer with status 401 or 403 refuses, and what to do: in the words of a service, or, if
+    a proxy or another program has answered, what to check.
     """
+    what = "the credentials" if status == HTTPStatus.UNAUTHORIZED else "the request"
+    try:
+        words = str(json.loads(body)["error"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        words = (
+            "check http.token and http.listen in overlay.yaml. The answer is not in a service's words, so a proxy or"
+            " another program may listen there"
+        )
+    return f"{what} ({status}): {words}"
+
+
+def _connect(http: HttpConfig, host: str, port: int) -> HTTPConnection:
+    """Return a connection that is not open yet. With TLS it accepts exactly the certificate of the folder,
+    whatever names are in it. Raises ConfigError if the file cannot be read, or has no certificate in it."""
     if not http.tls_certificate:
         return HTTPConnection(host, port, timeout=DEADLINE_S)
     try:
         first, end, _ = Path(http.tls_certificate).read_text().partition("-----END CERTIFICATE-----")
     except (OSError, ValueError) as error:
-        raise PermissionError(f"http.tls_certificate {http.tls_certificate} cannot be read: {error}") from error
+        raise _refuse_certificate(http, f"cannot be read: {error}") from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     # trusts the certificate itself, without the one that has signed it
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.load_verify_locations(cadata=first + end)
+    try:
+        context.load_verify_locations(cadata=first + end)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError too; an empty file is a ValueError
+        reason = f"has no certificate that can be used: {error}. It has to be the PEM file of the service"
+        raise _refuse_certificate(http, reason) from error
     return HTTPSConnection(host, port, timeout=DEADLINE_S, context=context)
+
+
+def _refuse_certificate(http: HttpConfig, reason: str) -> ConfigError:
+    return ConfigError(FilePosition(http.tls_certificate), reason, field="http.tls_certificate")
 
 
 def _read_stream(found: dict[str, Any]) -> StreamFacts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from aiokafka.client import AIOKafkaClient
 
-from overlay.errors import OverlayError, SourceChanged
+from overlay.errors import CredentialsRefused, OverlayError, SourceChanged
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.range_reader import read_span
@@ -75,7 +75,7 @@ class LagWatch:
                 try:
                     async with asyncio.timeout(LOOKUP_S):
                         time = await find_time(client, spot, end)
-                except (TimeoutError, SourceChanged) as error:
+                except (TimeoutError, SourceChanged, CredentialsRefused) as error:
                     log.debug("the age of a record is not known for now", spot=spot, reason=str(error))
                 else:
                     if time is not None:
@@ -87,7 +87,7 @@ class LagWatch:
 async def find_time(client: AIOKafkaClient, spot: Spot, end: int) -> int | None:
     """Return the timestamp of the first committed record with spot's offset <= offset < end, ms
     since 1970; None if there is none, or if a batch before it cannot be read. Raises SourceChanged
-    if the log does not hold the offset, SourceUnavailable.
+    if the log does not hold the offset, CredentialsRefused, SourceUnavailable.
     """
     (topic, partition), offset = spot
     reader = RowReader()

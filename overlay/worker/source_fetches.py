@@ -97,7 +97,9 @@ class SourceFetches:
             advice = f"Run `overlay stream reset {stream}` to start anew"
             try:
                 match self._fetches[cursor].ready if cursor in self._fetches else None:
-                    case Denied() | Changed() as found:
+                    case Denied(reason):
+                        raise SourceChanged(reason)  # stops the stream, not the shard
+                    case Changed() as found:
                         raise refuse(found, source, advice)
                     case Lost():
                         first[cursor] = await find_start(self.admin, source, cursor.position, advice)

@@ -12,7 +12,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.fetch import FetchRequest
 from confluent_kafka import Producer
 
-from overlay.errors import SourceChanged, SourceUnavailable
+from overlay.errors import CredentialsRefused, SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetch_response import fetch
@@ -423,6 +423,9 @@ async def test_a_partition_that_may_not_be_read_is_denied_alone(
         assert isinstance(taken, Denied) and closed in taken.reason
     finally:
         await fetcher.close()
+    with pytest.raises(CredentialsRefused, match=rf"{closed}: not authorized to read\. Grant Read on the topic"):
+        async for _ in read_span(client, closed, 0, 0, 1):
+            raise AssertionError
 
 
 async def test_a_span_behind_an_open_transaction(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from overlay.config import ConsumerConfig
-from overlay.config.identity import Identity
+import pytest
+
+from overlay.config import ConsumerConfig, Loaded, load
+from overlay.config.identity import Identity, identify
+from overlay.errors import ConfigError, CredentialsRefused, FilePosition, OverlayError, SourceUnavailable
 from overlay.view.facts import ConsumerFacts, OverlayFacts, PartitionFacts, ServiceFacts, StreamFacts
-from overlay.view.look import combine, compare, explain_stranger
+from overlay.view.look import combine, compare, explain_stranger, look
 
 PARTS = {"t-0": PartitionFacts(7, 9)}
 MINE = Identity("1", "overlay", "here:9092", "/etc/overlay", "d1")
@@ -89,3 +93,45 @@ def test_a_worker_speaks_for_its_own_shards() -> None:
     )
     (note,) = found.notes
     assert "has these of the 3 shards: 0, 2. Consumers of the others are marked elsewhere" in note
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Loaded:
+    (tmp_path / "overlay.yaml").write_text("kafka: {bootstrap.servers: 'localhost:1'}\n")
+    return load(tmp_path)
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, name: str, found: object) -> None:
+    """Have a function that `look` calls return this, or raise it."""
+
+    async def ask(_: object) -> object:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(f"overlay.view.look.{name}", ask)
+
+
+@pytest.mark.parametrize("error", [CredentialsRefused("Kafka refused"), SourceUnavailable("Kafka is away")])
+async def test_a_service_that_answers_is_shown_whatever_kafka_says(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, error: OverlayError
+) -> None:
+    worker = replace(WORKER, prefix=identify(loaded).prefix)
+    answer(monkeypatch, "ask_service", OverlayFacts({"A": StreamFacts("A")}, {}, worker))
+    answer(monkeypatch, "read_memory", error)
+    found = await look(loaded)
+    assert list(found.streams) == ["A"]
+    assert found.notes[0] == f"this is what the service says; {error}"
+
+
+@pytest.mark.parametrize(
+    "error", [CredentialsRefused("the service refuses"), ConfigError(FilePosition("service.pem"), "is empty")]
+)
+async def test_a_service_that_refuses_hides_nothing_of_kafka(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, error: OverlayError
+) -> None:
+    answer(monkeypatch, "ask_service", error)
+    answer(monkeypatch, "read_memory", None)
+    monkeypatch.setattr("overlay.view.look.describe_memory", lambda *_: OverlayFacts({"A": StreamFacts("A")}, {}))
+    found = await look(loaded)
+    assert (list(found.streams), found.notes[0].startswith(str(error))) == (["A"], True)

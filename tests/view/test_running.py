@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from overlay.config import HttpConfig
+from overlay.errors import ConfigError, CredentialsRefused
 from overlay.view.facts import PartitionFacts, ServiceFacts
-from overlay.view.running import NoService, ask_service
+from overlay.view.running import NoService, _connect, ask_service
 
 
 @asynccontextmanager
-async def serving(pages: dict[str, Any]) -> AsyncIterator[HttpConfig]:
+async def serving(pages: dict[str, Any], status: int = 200) -> AsyncIterator[HttpConfig]:
     """A server with these JSON pages, where overlay.yaml would have it listen."""
     app = web.Application()
     for path, body in pages.items():
 
         async def answer(_: web.Request, body: Any = body) -> web.StreamResponse:
-            return web.json_response(body)
+            return web.json_response(body, status=status)
 
         app.router.add_get(path, answer)
     runner = web.AppRunner(app)
@@ -82,3 +84,53 @@ async def test_without_a_service_there_is_no_answer() -> None:
         await ask_service(http)
     with pytest.raises(NoService, match="port 0"):
         await ask_service(HttpConfig(listen="127.0.0.1:0"))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "text"),
+    [
+        (401, {"error": "send the token"}, r"refuses the credentials \(401\): send the token"),
+        (403, {"error": "add it to http.hosts"}, r"refuses the request \(403\): add it to http\.hosts"),
+        (403, "Forbidden", r"refuses the request \(403\): check http\.token and http\.listen .* a proxy"),
+        (401, {}, r"refuses the credentials \(401\): check http\.token"),
+    ],
+)
+async def test_a_refusal_is_told_apart_from_no_answer(status: int, body: Any, text: str) -> None:
+    async with serving({"/service": body}, status) as http:
+        with pytest.raises(CredentialsRefused, match=rf"the service at http://127\.0\.0\.1:{http.address[1]} {text}"):
+            await ask_service(http)
+
+
+@pytest.mark.parametrize("content", [b"", b"no certificate", b"\xff\x00", b"-----BEGIN CERTIFICATE-----\nx\n"])
+async def test_a_certificate_that_cannot_be_used_is_named(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "service.pem"
+    file.write_bytes(content)
+    async with serving({}) as http:
+        with pytest.raises(ConfigError, match=rf"{file}: http\.tls_certificate: (has no certificate|cannot be read)"):
+            await ask_service(http.model_copy(update={"tls_certificate": str(file)}))
+
+
+class Socket:
+    """A socket that keeps what is sent."""
+
+    sent = b""
+
+    def sendall(self, data: bytes) -> None:
+        self.sent += data
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "header"),
+    [
+        ("127.0.0.1", 8222, "127.0.0.1:8222"),
+        ("::1", 8222, "[::1]:8222"),
+        ("::1", 80, "[::1]"),
+        ("overlay.example", 80, "overlay.example"),
+        ("overlay.example", 443, "overlay.example:443"),
+    ],
+)
+def test_the_host_header_names_host_and_port(host: str, port: int, header: str) -> None:
+    connection, kept = _connect(HttpConfig(), host, port), Socket()
+    connection.sock = kept
+    connection.request("GET", "/service")
+    assert f"\r\nHost: {header}\r\n".encode() in kept.sent

@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlay.config import HttpConfig
-from overlay.errors import OverlayError
+from overlay.errors import ConfigError, CredentialsRefused, OverlayError
 from overlay.metrics import Metrics
 from overlay.view.running import NoService, ask_service
 from overlay.worker import access
@@ -153,7 +153,7 @@ async def test_commands_bring_the_token() -> None:
     async with serving(token=TOKEN) as http:
         facts = await ask_service(http)
         assert facts.service is not None and facts.service.prefix == "ov"
-        with pytest.raises(NoService, match=r"does not answer: send the http\.token"):
+        with pytest.raises(CredentialsRefused, match=r"refuses the credentials \(401\): send the http\.token"):
             await ask_service(http.model_copy(update={"token": "another-secret-of-24"}))
 
 
@@ -194,7 +194,7 @@ async def test_commands_trust_the_certificate_of_the_folder_and_no_other(tmp_pat
         assert facts.service.url.startswith("https://")
         with pytest.raises(NoService, match=r"certificate of http\.tls_certificate"):
             await ask_service(http.model_copy(update={"tls_certificate": str(other[0])}))
-        with pytest.raises(NoService, match="cannot be read"):
+        with pytest.raises(ConfigError, match="cannot be read"):
             await ask_service(http.model_copy(update={"tls_certificate": str(tmp_path / "none.pem")}))
 
 

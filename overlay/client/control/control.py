@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, Unpack
@@ -29,14 +29,14 @@ from overlay.consumer.acks import Token, Verb, parse_token
 from overlay.control.records import Subject as About
 from overlay.control.records import make_key, read_config, write_config, write_json
 from overlay.control.requests import Op
-from overlay.errors import CredentialsRefused, OverlayError
+from overlay.errors import OverlayError
 from overlay.kafka.header_names import CLIENT, CODE, DESCRIPTION, SUBJECT, TOKEN
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.own_topics import acks_topic, control_topic, requests_topic
 from overlay.kafka.properties import Properties
 from overlay.units import format_time
 
-from .inbox import Inbox, NoAnswer, NoService
+from .inbox import Inbox, NoAnswer, NoService, RequestRefused
 from .refusals import read_error
 
 TIMEOUT_S = 10.0
@@ -266,53 +266,47 @@ class Control:
         """Pull up to `batch` messages of a pull consumer, blocking. Return when they have come, after
         `expires` seconds, or at once with no_wait=True; then there may be fewer, or none.
 
-        `more`: further fields of JetStream's pull request, such as max_bytes. Raises
-        UnknownArgument for other names, Refused or PullRefused if the consumer does not take the
-        request or ends it by an error (messages that came before are then not returned), and NoAnswer
-        if the service stops answering before any message has come.
+        `more`: further fields of JetStream's pull request, such as max_bytes. If an error ends the
+        pull after some messages have come, they are returned, and the error is not raised: the next
+        call meets it if it lasts. Otherwise raises UnknownArgument for other names, Refused or
+        PullRefused if the consumer does not take the request, and NoAnswer if the service does not
+        answer.
         """
         check_names("next", more, ("stream", "name", "batch", "expires", *PullFields.__annotations__))
-        return [_read_message(record) for record in self.pull_records(stream, name, batch, expires, more)]
+        found: list[Message] = []
+        try:
+            self.pull_records(stream, name, batch, expires, more, found.append)
+        except OverlayError:
+            # what has come waits for its acks
+            if not found:
+                raise
+        return [_read_message(record) for record in found]
 
     def pull_records(
-        self, stream: str, name: str, batch: int, expires: float, more: PullFields, *, quiet_s: float = 0.0
-    ) -> list[Message]:
-        """Pull messages as `next` does, and return their records as the Kafka client has them. The
-        names in `more` are not checked.
+        self,
+        stream: str,
+        name: str,
+        batch: int,
+        expires: float,
+        more: PullFields,
+        take: Callable[[Message], object],
+        *,
+        quiet_s: float = 0.0,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Pull messages as `next` does, and call `take` with the record of each as it comes, as the
+        Kafka client has it. Raises the errors of `next` also after some have come. The names in `more`
+        are not checked.
 
         `quiet_s`: seconds for which a service may have nothing to answer yet: if this control is
-        impatient, it looks that much later whether a service runs.
+        impatient, it looks that much later whether a service runs. `stop`: when it is set, return soon
+        with what has come.
         """
         body: dict[str, Any] = {"stream": stream, "consumer": name, "batch": batch, **more}
         if not more.get("no_wait"):
             body["expires"] = int(expires * _NANOSECONDS)
-        found: list[Message] = []
         with self._lock:
-            try:
-                self._collect(self._send(Op.NEXT, body, self.timeout + expires, quiet_s), batch, found)
-            except NoAnswer:
-                # the service stopped after some messages: they are here, and wait for their acks
-                if not found:
-                    raise
-        return found
-
-    @staticmethod
-    def _collect(answers: Iterable[Message], batch: int, found: list[Message]) -> None:
-        """Append the messages of a pull to `found`, until there are `batch` of them or a status
-        says that no more come (_NO_MORE). `answers`: the records that answer the pull request.
-        Heartbeats are passed over. Raises PullRefused for any other status, and Refused if the
-        service answers the request with an error; what has come before stays in `found`.
-        """
-        for record in answers:
-            headers = dict(read_headers(record))
-            if CODE in headers and _is_end(headers):
-                return
-            if TOKEN in headers:
-                found.append(record)
-            elif CODE not in headers:
-                _read_answer(record)
-            if len(found) == batch:
-                return
+            _collect(self._send(Op.NEXT, body, self.timeout + expires, quiet_s, stop), batch, take)
 
     def ack(self, token: str) -> None:
         """Ack the delivery that an ack token names; return once the service has committed the ack. Raises
@@ -386,18 +380,25 @@ class Control:
         with self._lock:
             return _read_answer(next(self._send(op, body, self.timeout)))
 
-    def _send(self, op: Op, body: Mapping[str, Any], timeout: float, quiet_s: float = 0.0) -> Iterator[Message]:
+    def _send(
+        self,
+        op: Op,
+        body: Mapping[str, Any],
+        timeout: float,
+        quiet_s: float = 0.0,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Message]:
         id = uuid.uuid4().hex
         value = write_json({"v": 1, "op": op.word, "timeout": int(timeout * _NANOSECONDS), **body})
         headers = [(CLIENT, self.name.encode())] if self.name else []
         key = make_key(About.REQUEST, id)
         try:
             try:
-                yield from self._inbox.ask(self._topic, key, value, timeout, headers, id=id, quiet_s=quiet_s)
-            except CredentialsRefused:
+                yield from self._inbox.ask(self._topic, key, value, timeout, headers, id=id, quiet_s=quiet_s, stop=stop)
+            except RequestRefused:
                 if not self._take_other_topic():
                     raise
-                yield from self._inbox.ask(self._topic, key, value, timeout, headers, id=id, quiet_s=quiet_s)
+                yield from self._inbox.ask(self._topic, key, value, timeout, headers, id=id, quiet_s=quiet_s, stop=stop)
         except NoService as error:
             # a service that starts before the timeout would carry it out
             self._inbox.withdraw(self._topic, key)
@@ -492,6 +493,26 @@ def _read_message(record: Message) -> Pulled:
     headers = tuple(read_headers(record))
     subject, token = (dict(headers).get(name) or b"" for name in (SUBJECT, TOKEN))
     return Pulled(subject.decode(), token.decode(), record.key(), record.value(), headers)
+
+
+def _collect(answers: Iterable[Message], batch: int, take: Callable[[Message], object]) -> None:
+    """Call `take` with the messages of a pull, until there are `batch` of them or a status says that no
+    more come (_NO_MORE). `answers`: the records that answer the pull request. Heartbeats are passed
+    over. Raises PullRefused for any other status, and Refused if the service answers the request with
+    an error.
+    """
+    count = 0
+    for record in answers:
+        headers = dict(read_headers(record))
+        if CODE in headers and _is_end(headers):
+            return
+        if TOKEN in headers:
+            take(record)
+            count += 1
+        elif CODE not in headers:
+            _read_answer(record)
+        if count == batch:
+            return
 
 
 _NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Completed", "Message Size Exceeds MaxBytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from types import TracebackType
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 
-from overlay.errors import OverlayError, SourceUnavailable
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable, refuse_settings
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 from overlay.kafka.message_headers import read_headers
@@ -19,7 +20,7 @@ from overlay.kafka.properties import Properties, for_confluent
 from overlay.output.record import Headers
 
 from .presence import WorkerWatch
-from .replies import judge, open_replies
+from .replies import is_refusal, judge, open_replies
 
 POLL_S = 0.05
 REACH_S = 5.0
@@ -45,6 +46,10 @@ class NoService(NoAnswer):
     """No answer can come, since no service runs. A request was withdrawn; an ack stays in its topic.
     The operator acts: a service has to be started.
     """
+
+
+class RequestRefused(CredentialsRefused):
+    """Kafka does not let this client write to the topic of a request, which was not sent. The operator acts."""
 
 
 class Inbox:
@@ -85,6 +90,7 @@ class Inbox:
         headers: Headers = (),
         id: str = "",
         quiet_s: float = 0.0,
+        stop: threading.Event | None = None,
     ) -> Iterator[Message]:
         """Send a record to `topic` and yield the answers to it as they come, blocking between them.
         The caller stops when it has enough. `timeout` seconds after the record was sent NoAnswer is
@@ -92,9 +98,9 @@ class Inbox:
 
         Nothing is sent before the first answer is asked for. `headers`: further ones of the record.
         `id`: the correlation id, a random one if empty. `quiet_s`: seconds for which a service may
-        have nothing to answer yet, so that an impatient inbox looks later whether one runs. Also
-        raises SourceUnavailable, CredentialsRefused, and NoService if this inbox is impatient and no
-        service runs.
+        have nothing to answer yet, so that an impatient inbox looks later whether one runs. `stop`: ends
+        the answers when it is set, without an error. Also raises SourceUnavailable, CredentialsRefused,
+        and NoService if this inbox is impatient and no service runs.
         """
         correlation = (id or uuid.uuid4().hex).encode()
         consumer = self._open()
@@ -104,6 +110,8 @@ class Inbox:
         deadline, fault = sent + timeout, ""
         watch = self._open_watch(quiet_s)
         while (left := deadline - time.monotonic()) > 0:
+            if stop is not None and stop.is_set():
+                return
             record = consumer.poll(min(left, POLL_S))
             if record is None:
                 if watch is not None and watch.finds_none(time.monotonic() - sent):
@@ -114,11 +122,15 @@ class Inbox:
                         f" {self._kafka['bootstrap.servers']}"
                     )
                 continue
+            if (error := record.error()) is not None:
+                if is_refusal(error):
+                    self.close()
+                    raise judge(reply_topic(self._prefix), "Read", error)
+                fault = f" Reading the answers failed: {error.str()}."
+                continue
             # a service answers
             watch, self._look_s = None, LOOK_S
-            if (error := record.error()) is not None:
-                fault = f" Reading the answers failed: {error.str()}."
-            elif _find(record, CORRELATION) == correlation:
+            if _find(record, CORRELATION) == correlation:
                 yield record
         # the next request opens new clients: these may be the reason (overlay/kafka/confluent.py,
         # Contact)
@@ -173,7 +185,8 @@ class Inbox:
 
     def _send(self, topic: str, key: bytes, value: bytes | None, headers: Headers) -> None:
         """Send a request and wait until Kafka has it. `_open` must have been called. Raises
-        SourceUnavailable, CredentialsRefused; the connections are then closed.
+        SourceUnavailable, and RequestRefused without the right to write; the connections are then
+        closed.
         """
         assert self._producer is not None
         first, self._first = self._first, None
@@ -185,7 +198,8 @@ class Inbox:
         self.close()  # as after a missing answer
         if failure.code() == RdKafkaError._MSG_TIMED_OUT:
             raise SourceUnavailable(f"{topic}: Kafka did not take the request within {SEND_S:g} s")
-        raise judge(topic, "Write", failure)
+        judged = judge(topic, "Write", failure)
+        raise RequestRefused(str(judged)) if isinstance(judged, CredentialsRefused) else judged
 
 
 def _produce(producer: Producer, topic: str, key: bytes, value: bytes | None, headers: Headers) -> RdKafkaError | None:

@@ -37,7 +37,7 @@ def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Cons
         try:
             found = consumer.list_topics(topic, OPEN_S).topics[topic]
             if found.error is not None:
-                if found.error.code() in _REFUSALS:
+                if is_refusal(found.error):
                     raise judge(topic, "Describe and Read", found.error)
                 raise SourceUnavailable(
                     f"{topic}: {found.error.str()}. The service makes this topic when it starts: does it run?"
@@ -74,12 +74,17 @@ def _find_end(consumer: Consumer, place: TopicPartition) -> int:
     return ends[0]
 
 
+def is_refusal(error: RdKafkaError) -> bool:
+    """Return whether an error of Kafka says that this user lacks a right. Trying again does not help."""
+    return error.code() in _REFUSALS
+
+
 def judge(topic: str, operation: str, error: RdKafkaError) -> OverlayError:
     """Return, without raising it, the exception for an error of Kafka about `topic`:
     CredentialsRefused if a right is missing, else SourceUnavailable.
 
     `operation`: the right to name in that case, such as Read.
     """
-    if error.code() in _REFUSALS:
+    if is_refusal(error):
         return CredentialsRefused(f"{topic}: Kafka does not allow {operation}. Grant it")
     return SourceUnavailable(f"{topic}: {error.str()}")

@@ -400,8 +400,8 @@ class Scan:
         Does not wait for more data. After the last part, the reading's partition fetch is at the
         next offset to read. It is not if the generator is closed early.
 
-        Raises CorruptBatch, SourceChanged (also if this user may not read the partition any more), and
-        SourceUnavailable.
+        Raises CorruptBatch, SourceChanged, CredentialsRefused (if this user may not read the partition
+        any more), and SourceUnavailable.
         """
         taken, gaps = range_reading.take()
         partition_fetch, offset_range = range_reading.partition_fetch, range_reading.offset_range

@@ -13,7 +13,11 @@ import asyncio
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import islice
 from types import TracebackType
 from typing import TypeVar
 
@@ -129,7 +133,12 @@ class PullConsumer:
         self._control = Control(kafka, prefix, is_patient=False)
         self._acks: _SharedAcks | None = None
         self._failures: list[OverlayError] = []
-        self._waiting: list[KafkaRecord] = []
+        # received and not handed out; a call takes them from the left, one request at a time appends
+        self._waiting: deque[KafkaRecord] = deque()
+        # an error that came after messages: raised once they are handed out
+        self._late: OverlayError | None = None
+        # the work of a cancelled call, which ends soon
+        self._former: Future[None] | None = None
         # whether the last request found all messages that there were
         self._is_drained = False
         self._turn = IterationGuard(f"pull consumer {stream}/{name}", "open another one, which shares the messages")
@@ -143,22 +152,30 @@ class PullConsumer:
         """Return up to `count` messages. Blocks until they have come, at most `timeout` seconds; then
         there may be fewer, or none. With a timeout of 0, return those that are there at once.
 
-        Messages that a loop has fetched and not handed out come first. Raises NoAnswer if the
-        service does not answer and no message has come (NoService if none runs), Refused or
-        PullRefused if the consumer does not take the request, SourceUnavailable, CredentialsRefused,
-        ConcurrentIteration, and Closed after `close`.
+        Messages that an earlier call has received and not handed out come first. If an error ends the
+        call after some messages have come, it returns these, and the next call raises the error.
+        NoAnswer and SourceUnavailable are not raised then: the next call asks again. An interrupted
+        call, as by KeyboardInterrupt, leaves what it has received to the next one.
+
+        Raises NoAnswer if the service does not answer and no message has come (NoService if none
+        runs), Refused or PullRefused if the consumer does not take the request, SourceUnavailable,
+        CredentialsRefused, ConcurrentIteration, and Closed after `close`.
         """
         with self._turn:
-            return [self._make(record, PulledMessage) for record in self._fetch(count, timeout)]
+            self._end_former()
+            self._fetch(count, timeout, threading.Event())
+            return self._hand_out(count, PulledMessage)
 
     async def fetch_async(self, count: int, timeout: float = WAIT_S) -> list[AsyncMessage]:  # noqa: ASYNC109 - as `fetch`
         """Return messages as `fetch` does, without blocking the caller's loop.
 
-        If the caller is cancelled, messages that come all the same are delivered again after ack_wait.
+        If the caller is cancelled, the call stops asking, and what it has received by then comes first
+        in the next call. Messages that the service still sends for its request are delivered again
+        after ack_wait.
         """
         with self._turn:
-            records = await asyncio.to_thread(self._fetch, count, timeout)
-            return [self._make(record, AsyncPulledMessage) for record in records]
+            await self._run_apart(lambda stop: self._fetch(count, timeout, stop))
+            return self._hand_out(count, AsyncPulledMessage)
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._take, None)
@@ -196,83 +213,128 @@ class PullConsumer:
     def _take(self) -> Message | None:
         """Return the next message of a loop; blocks until there is one. None at the end of the loop."""
         with self._turn:
-            record = self._next_record()
-            return None if record is None else self._make(record, PulledMessage)
+            if not self._waiting:
+                self._end_former()
+                self._await_next(threading.Event())
+            return next(iter(self._hand_out(1, PulledMessage)), None)
 
     async def _take_async(self) -> AsyncMessage | None:
+        """Return the next message as `_take` does, without blocking the caller's event loop."""
         with self._turn:
-            record = self._waiting.pop(0) if self._waiting else await asyncio.to_thread(self._next_record)
-            return None if record is None else self._make(record, AsyncPulledMessage)
+            if not self._waiting:
+                await self._run_apart(self._await_next)
+            return next(iter(self._hand_out(1, AsyncPulledMessage)), None)
 
-    def _next_record(self) -> KafkaRecord | None:
-        """Return the next record of a loop; blocks until there is one. None when none has come for
-        `idle` seconds, or after `close`. While the service or Kafka does not answer, asks again.
+    async def _run_apart(self, work: Callable[[threading.Event], None]) -> None:
+        """Run `work` in a thread of its own and await its end. If the caller is cancelled, set the event
+        given to `work`, and do not wait. Raises what `work` raises.
+
+        The work of a cancelled call ends before that of the next one begins. So only one thread at a
+        time asks for messages, and each call gets what it has asked for.
+        """
+        if self._former is not None:
+            with suppress(Exception):  # of the call that was cancelled
+                await asyncio.wrap_future(self._former)
+        stop = threading.Event()
+        self._former = job = run_apart(lambda: work(stop), "overlay-pull")
+        try:
+            await asyncio.wrap_future(job)
+        finally:
+            stop.set()
+            if job.done():
+                self._former = None
+
+    def _end_former(self) -> None:
+        """Wait until the work of a cancelled call has ended; it was told to. As `_run_apart` does."""
+        if self._former is not None:
+            self._former.exception()
+            self._former = None
+
+    def _await_next(self, stop: threading.Event) -> None:
+        """Wait until there is a record for a loop. Return without one when none has come for `idle`
+        seconds, after `close`, and when `stop` is set. While the service or Kafka does not answer, ask
+        again.
         """
         until = None if self._idle is None else time.monotonic() + self._idle
-        while not self._waiting:
+        while not self._waiting and not stop.is_set():
             left = WAIT_S if until is None else min(WAIT_S, until - time.monotonic())
             if left <= 0 or self._is_closed:
-                return None
+                return
             try:
-                self._waiting = self._ask(left)
+                self._ask(left, stop)
             except (NoAnswer, SourceUnavailable) as error:
                 log.info("waiting for messages", consumer="/".join(self._config.id), reason=str(error))
-                time.sleep(min(RETRY_S, left))  # no event tells that a service is there again
-        return self._waiting.pop(0)
+                stop.wait(min(RETRY_S, left))  # no event tells that a service is there again
 
-    def _ask(self, wait_s: float) -> list[KafkaRecord]:
-        """Return the records of one request of a loop: those that are there, if the last request may
-        have left some. Otherwise the next one that comes within `wait_s` seconds, [] if none does. A
-        request for several would keep the first until all of them have come.
+    def _ask(self, wait_s: float, stop: threading.Event) -> None:
+        """Make one request of a loop: for the messages that are there, if the last request may have left
+        some. Otherwise for the next one that comes within `wait_s` seconds. A request for several would
+        keep the first until all of them have come.
         """
         self._check()
         if not self._is_drained:
             most = min(self._batch, self._config.max_batch or self._batch)
-            found = self._pull(most, 0.0)
-            self._is_drained = len(found) < most
-            return found
-        found = self._pull(1, min(wait_s, self._config.max_expires / 1e9 or wait_s))
-        self._is_drained = not found
-        return found
+            came = self._pull(most, 0.0, stop)
+            self._is_drained = came is not None and came < most
+            return
+        came = self._pull(1, min(wait_s, self._config.max_expires / 1e9 or wait_s), stop)
+        self._is_drained = came == 0
 
-    def _fetch(self, count: int, timeout: float) -> list[KafkaRecord]:
-        """Return up to `count` records: those that a loop has left waiting here, then those that requests bring within
-        `timeout` seconds; with 0, those that are there at once. Raises NoAnswer only if no record has come.
+    def _fetch(self, count: int, timeout: float, stop: threading.Event) -> None:
+        """Make requests until `count` records are waiting, `timeout` seconds have passed, or `stop` is
+        set. With a timeout of 0, ask for those that are there at once.
         """
         self._check()
-        found, self._waiting = self._waiting[:count], self._waiting[count:]
         until = time.monotonic() + timeout
-        while len(found) < count:
+        while len(self._waiting) < count and self._late is None and not stop.is_set():
             left = until - time.monotonic()
             if timeout > 0 and left < LEAST_S:
-                break
-            most = min(count - len(found), self._config.max_batch or count)
+                return
+            most = min(count - len(self._waiting), self._config.max_batch or count)
             span = min(left, self._config.max_expires / 1e9 or left)
-            try:
-                came = self._pull(most, span)
-            except NoAnswer:
-                if not found:
-                    raise
-                break
-            found += came
-            if timeout <= 0 and len(came) < most:
-                break
-        return found
+            came = self._pull(most, span, stop)
+            if came is None or (timeout <= 0 and came < most):
+                return
 
     def _check(self) -> None:
-        """Raise Closed after `close`, or the first error with which acks could not be sent, if there was one."""
+        """Raise Closed after `close`, or the first error with which acks could not be sent, if there was
+        one. If no records are waiting, raise the error that was kept back until then.
+        """
         if self._is_closed:
             raise Closed(f"pull consumer {'/'.join(self._config.id)} is closed")
         if self._failures:
             raise self._failures[0]
+        if self._late is not None and not self._waiting:
+            error, self._late = self._late, None
+            raise error
 
-    def _pull(self, count: int, wait_s: float) -> list[KafkaRecord]:
-        """Return up to `count` records of one pull request, as they come within `wait_s` seconds; if it is 0 or less, those
-        that are there at once.
+    def _pull(self, count: int, wait_s: float, stop: threading.Event) -> int | None:
+        """Make one pull request for up to `count` records, which are put into `_waiting` as they come
+        within `wait_s` seconds; if it is 0 or less, those that are there at once. Return how many came.
+
+        If an error ends the request while records are waiting, return None: they come first. `_check`
+        raises the error later, unless it is one that may have passed by then. `stop`: ends the request
+        soon when it is set.
         """
-        wait_s = max(wait_s, 0.0)
+        before, wait_s = len(self._waiting), max(wait_s, 0.0)
         more: PullFields = {} if wait_s else {"no_wait": True}
-        return self._control.pull_records(*self._config.id, count, wait_s, more, quiet_s=wait_s)
+        take = self._waiting.append
+        try:
+            self._control.pull_records(*self._config.id, count, wait_s, more, take, quiet_s=wait_s, stop=stop)
+        except OverlayError as error:
+            if not self._waiting:
+                raise
+            if not isinstance(error, NoAnswer | SourceUnavailable):
+                self._late = error
+            return None
+        return len(self._waiting) - before
+
+    def _hand_out(self, count: int, make: Callable[[KafkaRecord, bytes, Acks], M]) -> list[M]:
+        """Take up to `count` messages out of `_waiting` and return them."""
+        found = [self._make(record, make) for record in islice(self._waiting, count)]
+        for _ in found:
+            self._waiting.popleft()
+        return found
 
     def _make(self, record: KafkaRecord, make: Callable[[KafkaRecord, bytes, Acks], M]) -> M:
         if self._acks is None:

@@ -19,7 +19,7 @@ from aiokafka.client import AIOKafkaClient
 from overlay.arrays import Ints
 from overlay.clock import now_ms
 from overlay.config.stream import IndexConfig
-from overlay.errors import SourceChanged
+from overlay.errors import CredentialsRefused, SourceChanged
 from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.encode import decode, decode_key, encode, encode_key, parse_values
@@ -101,7 +101,7 @@ async def _read_headers(
             row = chunks.find(place[1])
             if isinstance(header, Header) and row >= 0 and header.next_offset == chunks.next_offset[row]:
                 headers[place] = header
-    except SourceChanged as error:
+    except (SourceChanged, CredentialsRefused) as error:
         log.warning("small chunks are not merged", reason=str(error))
         return {}
     return headers

@@ -153,3 +153,52 @@ def test_the_first_request_is_repeated_only_if_it_is_not_in_the_log(bootstrap: s
             with pytest.raises(exception):
                 next(inbox.ask(f"{prefix}.control", b"request 1", b"{}", 0.5))
             assert count_requests(bootstrap, prefix) == count
+
+
+class Answering:
+    """A reader of answers that polls what `poll` returns."""
+
+    def __init__(self, poll: Callable[[], Any]) -> None:
+        self._poll = poll
+
+    def poll(self, _: float) -> Any:
+        return self._poll()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Failed:
+    """What a poll returns for an error."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def error(self) -> KafkaError:
+        return KafkaError(self._code)
+
+
+def make_inbox(monkeypatch: pytest.MonkeyPatch, poll: Callable[[], Any]) -> tuple[Inbox, list[str]]:
+    """An inbox without Kafka, and the topics to which it sends."""
+    inbox, sent = Inbox({"bootstrap.servers": "localhost:1"}, "p"), list[str]()
+    monkeypatch.setattr(inbox, "_open", lambda: Answering(poll))
+    monkeypatch.setattr(inbox, "_send", lambda topic, *_: sent.append(topic))
+    return inbox, sent
+
+
+def test_a_request_that_is_stopped_ends_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    inbox, sent = make_inbox(monkeypatch, stop.set)
+    assert list(inbox.ask("p.control", b"request 1", b"{}", 60, stop=stop)) == []
+    assert sent == ["p.control"]
+
+
+def test_a_refused_reading_of_answers_is_no_missing_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request was sent, so it is not sent to the requests topic as well."""
+    inbox, sent = make_inbox(monkeypatch, lambda: Failed(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    control = Control({"bootstrap.servers": "localhost:1"}, "p", timeout=60)
+    monkeypatch.setattr(control, "_inbox", inbox)
+    monkeypatch.setattr(inbox, "has_topic", lambda _: True)
+    with pytest.raises(CredentialsRefused, match=r"p\.replies: Kafka does not allow Read"):
+        control.info("S", "c")
+    assert sent == ["p.control"]
