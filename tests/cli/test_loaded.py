@@ -84,6 +84,12 @@ def test_commands_that_read_files_alone(trips: Trips) -> None:
     assert loaded & FILES == set()
 
 
+def test_a_look_at_the_state_loads_nothing_that_writes_it() -> None:
+    code = "import sys, overlay.view.look, overlay.view.table; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert {*done.stdout.split()} & (NEVER | {"overlay.output.transaction", "confluent_kafka", "lark"}) == set()
+
+
 def test_commands_look_for_no_plugins_of_pydantic(trips: Trips) -> None:
     """The search reads a file of each installed package."""
     code = """
