@@ -104,6 +104,8 @@ def main() -> None:
     """Run the command. An OverlayError becomes one line on stderr and exit code 1."""
     # numpy's linear algebra starts a thread for each core when it is loaded; no command uses it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # pydantic looks for plugins in every installed package when it builds its first validator
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # the demo checks its result with pandas
     if sys.argv[1:2] != ["demo"]:
         sys.meta_path.insert(0, _WithoutPandas())

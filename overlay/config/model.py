@@ -23,9 +23,13 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 
 class Model(BaseModel):
-    """Base of the config models. Sequences are tuples, so that a loaded config cannot change."""
+    """Base of the config models. Sequences are tuples, so that a loaded config cannot change.
+
+    A model's validator is built when it is first needed: most commands need few of the models.
+    """
 
     model_config = ConfigDict(
+        defer_build=True,
         frozen=True,
         strict=True,
         extra="forbid",

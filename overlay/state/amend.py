@@ -15,6 +15,7 @@ it is then (docs/exactly-once.md#unknown-outcomes).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 from aiokafka.client import AIOKafkaClient
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random
@@ -25,10 +26,12 @@ from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import state_topic
-from overlay.output.transaction import Transactions
 
 from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, encode
 from .takeover import read_state, take_over
+
+if TYPE_CHECKING:
+    from overlay.output.transaction import Transactions
 
 ATTEMPTS, PATIENCE_S = 6, 30.0
 """Attempts to change a shard, and the seconds after which no further one is made."""
@@ -42,7 +45,7 @@ Confirm = Callable[[ShardState], Awaitable[int | None]]
 """Returns the generation to write with, once the shard is taken over (`take_over`). If it returns
 None, the change is tried again; an OverlayError of its own ends the attempts."""
 
-Work = Callable[[Transactions, ShardState], Awaitable[None]]
+Work = Callable[["Transactions", ShardState], Awaitable[None]]
 """What to do as the owner of a shard, with its transactions and its state."""
 
 

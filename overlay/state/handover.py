@@ -53,7 +53,6 @@ from overlay.kafka.admin import Admin
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import job_id, job_topic, shard_of, state_topic
 from overlay.kafka.properties import Properties
-from overlay.output.transaction import Transactions
 
 from .amend import amend_shard, count_shards
 from .job_log import read_last
@@ -388,6 +387,8 @@ async def _fence_job(
 ) -> BatchPlan | None:
     """Fence a job's driver, and return the job's last plan, None if it has none. Raises OverlayError if the
     job's state topic is gone or its plan cannot be read, SourceUnavailable."""
+    from overlay.output.transaction import Transactions  # commands that read plans alone need none
+
     topic = job_topic(prefix, job)
     if topic not in await admin.find_topics([topic], with_config=False):
         raise OverlayError(

@@ -17,6 +17,7 @@ its owner, for operators and for the log.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from aiokafka.client import AIOKafkaClient
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
@@ -27,10 +28,12 @@ from overlay.kafka.own_topics import STATE_CONFIG, shard_id, state_topic, worker
 from overlay.kafka.properties import Properties
 from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
-from overlay.output.transaction import Transactions
 
 from .shard_state import Delta, ShardState, StateReplay, encode
 from .state_links import find_void
+
+if TYPE_CHECKING:
+    from overlay.output.transaction import Transactions
 
 log = get_logger(__name__)
 
@@ -123,6 +126,8 @@ async def take_over(
     shard, or None if we do not; then Fenced is raised. Raises also what `read_state` and `confirm` raise;
     after any error the transactions are closed.
     """
+    from overlay.output.transaction import Transactions  # commands that read a state alone need none
+
     topic = state_topic(prefix)
     transactions = Transactions(kafka, shard_id(prefix, shard), topic, shard)
     await transactions.start([topic])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from overlay.config import Loaded, load
-from overlay.config.load import sign
+from overlay.config.loader import sign
 from overlay.errors import ConfigError
 from overlay.logs import get_logger
 

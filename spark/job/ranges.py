@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from overlay.client.connection import Connection
 from overlay.clock import now_ms, now_ns
-from overlay.config.load import sign
+from overlay.config.loader import sign
 from overlay.kafka.own_topics import job_topic
 from overlay.state.job_log import read_last
 from overlay.state.job_plan import BatchPlan, Ends, decode_plan

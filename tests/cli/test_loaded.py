@@ -84,6 +84,44 @@ def test_commands_that_read_files_alone(trips: Trips) -> None:
     assert loaded & FILES == set()
 
 
+def test_a_look_at_the_state_loads_nothing_that_writes_it() -> None:
+    code = "import sys, overlay.view.look, overlay.view.table; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert {*done.stdout.split()} & (NEVER | {"overlay.output.transaction", "confluent_kafka", "lark"}) == set()
+
+
+def test_commands_look_for_no_plugins_of_pydantic(trips: Trips) -> None:
+    """The search reads a file of each installed package."""
+    code = """
+import importlib.metadata
+
+def refuse(*words, **named):
+    raise AssertionError("looks into the installed packages")
+
+importlib.metadata.distributions = refuse
+from overlay.cli import main
+main()
+"""
+    command = [sys.executable, "-c", code, "validate", str(trips.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert "0 problems" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("ERRORS", {"pydantic", "overlay.config.consumer", "overlay.config.loader"}),
+        ("ServiceConfig", {"overlay.config.consumer", "overlay.config.stream", "overlay.subject", "overlay.filter"}),
+        ("ConsumerConfig", {"overlay.config.service", "overlay.config.stream", "overlay.subject", "overlay.filter"}),
+        ("load", {"confluent_kafka", "aiokafka", "numpy", "lark"}),
+    ],
+)
+def test_a_name_of_the_config_loads_what_it_needs_alone(name: str, others: set[str]) -> None:
+    code = f"import sys; from overlay.config import {name}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert {*done.stdout.split()} & others == set()
+
+
 @pytest.mark.parametrize(
     "words", [("run",), ("consumer",), ("consumer", "ls"), ("read",), ("stream", "info"), ("local", "topic", "produce")]
 )

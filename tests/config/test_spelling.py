@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from overlay.config.consumer import ConsumerConfig
 from overlay.config.defaults import fill_defaults
 from overlay.config.document import parse_document
-from overlay.config.load import check_changed
+from overlay.config.loader import check_changed
 from overlay.config.spelling import DURATIONS, TIMES, list_settings, shorten, write_file
 from overlay.config.yaml_text import write_yaml
 from overlay.control.records import read_config

@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2
 
 from overlay.config import Loaded
 from overlay.config.identity import identify
-from overlay.config.load import sign
+from overlay.config.loader import sign
 from overlay.config.values import ValueFormat, ValuesConfig
 from tests.config.folders import load_files, write_folder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overlay.config import Loaded
-from overlay.config.load import sign
+from overlay.config.loader import sign
 from overlay.worker import config_folder
 from overlay.worker.config_folder import watch_folder
 from tests.config.folders import CONSUMER, write_folder
