@@ -64,6 +64,13 @@ class Rates:
             self._recent.popleft()
         return self._recent
 
+    def forget(self, consumers: Iterable[ConsumerId]) -> None:
+        """Drop the counts of consumers that were deleted, so that others under their names begin at 0."""
+        for consumer in consumers:
+            self.newest.pop(consumer, None)
+            for counts in (self.delivered, *(delivered for _, delivered, *_ in self._recent)):
+                counts.pop(consumer, None)
+
     def list_active(self, now: int) -> set[ConsumerId]:
         """Return the consumers that were given records in the last ten seconds. `now`: ms since 1970."""
         return {consumer for _, delivered, *_ in self._recall(now) for consumer in delivered}

@@ -30,3 +30,11 @@ def test_what_is_noted_belongs_to_its_source() -> None:
     rates.note(counts, 20)
     assert counts.delivered[CONSUMER] == 1
     assert rates.of_consumer(CONSUMER, 1_000) == 2
+
+
+def test_counts_of_a_deleted_consumer_are_dropped() -> None:
+    rates, other = Rates(began=0), ("S", "d")
+    rates.note(Counts(delivered=Counter({CONSUMER: 5, other: 1}), newest={CONSUMER: 7}), 10)
+    rates.forget([CONSUMER])
+    assert (rates.delivered[CONSUMER], rates.newest, rates.of_consumer(CONSUMER, 20)) == (0, {}, 0)
+    assert rates.list_active(20) == {other} == {*rates.delivered}
