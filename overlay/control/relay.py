@@ -106,6 +106,8 @@ class Relay:
 
         `copied`: the offset of the last request of which there is a copy, by Kafka's id of the topic.
         """
+        if not self.is_due:
+            return Taken()
         try:
             if self._fetch is None:
                 await self._open(copied)

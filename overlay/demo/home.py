@@ -111,14 +111,17 @@ def describe_stop(home: DemoHome) -> list[str]:
     commands = []
     if is_locked(home.life_lock) and home.pid.is_file():
         commands.append(f"kill {home.pid.read_text().strip()}")
-    if status(home.kafka).condition is not Condition.STOPPED and home.kafka.is_dir():
+    if _has_broker(home):
         commands.append(f"overlay local down --home {home.kafka}")
     return commands
 
 
+def _has_broker(home: DemoHome) -> bool:
+    return status(home.kafka).condition in (Condition.RUNNING, Condition.STARTING)
+
+
 def _refuse_running(home: DemoHome) -> None:
-    running = status(home.kafka).condition in (Condition.RUNNING, Condition.STARTING)
-    if running or is_locked(home.life_lock):
+    if _has_broker(home) or is_locked(home.life_lock):
         stop = " && ".join(describe_stop(home))
         raise DemoError(f"{home.root}: a demo still runs there. Stop it first ({stop}), or name another --home")
 

@@ -58,6 +58,7 @@ class RecordCache:
         self._slices: dict[str, list[RecordSlice]] = {}
         self._counter: dict[str, list[RecordSlice]] = {}
         self._order: deque[str] = deque()
+        """The stream of each slice, the oldest slice first. A joined slice has the place of its newest part."""
 
     def put(self, stream: str, piece: RecordSlice) -> None:
         """Add a slice of newly read records. It may be joined with the slices of the stream before
@@ -65,13 +66,13 @@ class RecordCache:
         """
         slices = self._slices.setdefault(stream, [])
         slices.append(piece)
-        self._order.append(stream)
         self.size += piece.size
         while len(slices) > 1 and _belong_together(slices[-2], slices[-1], self._joined):
             second, first = slices.pop(), slices.pop()
             slices.append(join(first, second))
             self.size += slices[-1].size - first.size - second.size
-            self._order.remove(stream)
+            _remove_last(self._order, stream)
+        self._order.append(stream)
         while self.size > self._limit and len(self._order) > 1:
             self.size -= self._slices[self._order.popleft()].pop(0).size
 
@@ -107,6 +108,13 @@ class RecordCache:
             number[places[hit]], row[places[hit]] = i, at[hit]
             missing -= int(hit.sum())
         return Found(pieces, number, row)
+
+
+def _remove_last(order: deque[str], stream: str) -> None:
+    """Remove the last occurrence of `stream`; the deque itself removes the first one."""
+    order.reverse()
+    order.remove(stream)
+    order.reverse()
 
 
 def _belong_together(first: RecordSlice, second: RecordSlice, most: int) -> bool:

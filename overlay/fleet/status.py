@@ -107,9 +107,9 @@ class ConsumerStatus(Part):
     stream: Name
     name: Name
     state: Name
-    """As `overlay consumer ls` shows it: running, catching up, starting, stalled, stopped."""
+    """As `overlay consumer ls` shows it: running, catching up, parked, paused, starting, stalled, stopped."""
     reason: Text = ""
-    """Why it is stalled or stopped."""
+    """Why it is parked, stalled or stopped, or until when it is paused."""
     sequence: Count = 0
     """The last consumer sequence."""
     delivered: Count = 0

@@ -31,6 +31,20 @@ from .needs import NewTopicPlan
 
 REACH_S = 10.0
 OFFSETS_TOPIC = "__consumer_offsets"
+_UNDECIDED = frozenset(
+    {
+        RdKafkaError._TIMED_OUT,
+        RdKafkaError._TIMED_OUT_QUEUE,
+        RdKafkaError._TRANSPORT,
+        RdKafkaError._ALL_BROKERS_DOWN,
+        RdKafkaError.REQUEST_TIMED_OUT,
+        RdKafkaError.NETWORK_EXCEPTION,
+        RdKafkaError.BROKER_NOT_AVAILABLE,
+        RdKafkaError.NOT_CONTROLLER,
+        RdKafkaError.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""Errors after which it is unknown whether a topic could be created."""
 
 
 def ask_kafka(
@@ -125,10 +139,13 @@ class _Asking:
         return {name: self._judge_creation(future) for name, future in futures.items()}
 
     def _judge_creation(self, future: Any) -> TopicAnswer:
+        """Return whether Kafka would create a missing topic. Raises KafkaException if that is unknown."""
         try:
             get_answer(future)
         except KafkaException as error:
             code = error.args[0].code()
+            if code in _UNDECIDED:
+                raise
             denied = code in (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHORIZATION_FAILED)
             return TopicAnswer(exists=False, refusal=error.args[0].str(), creation_denied=denied)
         return TopicAnswer(exists=False)

@@ -106,6 +106,11 @@ class Dictionary:
             self._texts = Texts(text, np.concatenate((self._texts.bounds, ends)))
         return self._texts
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next `encode` empties the dictionary first."""
+        return self._tuples >= self._limit or bool(self._stored_at[self._tuples] >= LIMIT_BYTES)
+
     def encode(self, buf: Bytes, at: Ints, size: Ints) -> Codes:
         """Return the code of each record's subject, int32, one per record; -1 - i if it has none
         because of REASONS[i]. `at`, `size`: position and size in `buf` of each field's bytes, as
@@ -114,7 +119,7 @@ class Dictionary:
         All codes of one call belong to one generation. If the dictionary is full, it is emptied
         first, and `generation` is raised: codes of earlier calls are then invalid.
         """
-        if self._tuples >= self._limit or self._stored_at[self._tuples] >= LIMIT_BYTES:
+        if self.is_full:
             self.generation += 1
             self._clear()
         tuples = np.empty(at.shape[1], np.int32)

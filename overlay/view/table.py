@@ -25,6 +25,7 @@ _STYLES = {
     "running": "green",
     "catching up": "cyan",
     "paused": "yellow",
+    "parked": "yellow",
     "stopped": "bold red",
     "stalled": "bold red",
     "removed": "yellow",

@@ -31,7 +31,7 @@ class Style(Enum):
 
 _STYLES = {
     **dict.fromkeys(("running",), Style.GOOD),
-    **dict.fromkeys(("starting", "catching up", "drained", "waiting", "removed"), Style.ODD),
+    **dict.fromkeys(("starting", "catching up", "parked", "drained", "waiting", "removed"), Style.ODD),
     **dict.fromkeys(("silent", "stalled", "stopped", "not served", "no owner", "two owners"), Style.BAD),
 }
 
@@ -101,7 +101,7 @@ _FIELDS = {
     Order.UNACKED: "unacked",
     Order.REDELIVERED: "redelivered",
 }
-_WORST = ("not served", "silent", "stalled", "stopped", "starting", "catching up")
+_WORST = ("not served", "silent", "stalled", "stopped", "starting", "parked", "catching up")
 """States by how much they want to be looked at; all others come after them."""
 
 

@@ -15,6 +15,7 @@ from overlay.control.responses import describe_acks
 from overlay.state.shard_state import ConsumerId
 from overlay.units import format_time
 
+from .backpressure import FULL
 from .commit.first_reads import FirstReads, ReadCounts
 from .cursors.cursor import find_tail
 from .lag import Lags, find_places
@@ -29,6 +30,11 @@ WINDOW_MS = 10_000
 SLOT_MS = 250
 """Counts within this time are kept as one, in ms: at the tail there are hundreds of rounds a
 second."""
+
+PARKED = (
+    f"at least {FULL // 4:,} messages that were read for it wait to be delivered: more are read when there are fewer"
+)
+"""The reason of a consumer that is parked (backpressure.py)."""
 
 
 @dataclass(slots=True)
@@ -63,6 +69,13 @@ class Rates:
         while self._recent and self._recent[0][0] < now - WINDOW_MS:
             self._recent.popleft()
         return self._recent
+
+    def forget(self, consumers: Iterable[ConsumerId]) -> None:
+        """Drop the counts of consumers that were deleted, so that others under their names begin at 0."""
+        for consumer in consumers:
+            self.newest.pop(consumer, None)
+            for counts in (self.delivered, *(delivered for _, delivered, *_ in self._recent)):
+                counts.pop(consumer, None)
 
     def list_active(self, now: int) -> set[ConsumerId]:
         """Return the consumers that were given records in the last ten seconds. `now`: ms since 1970."""
@@ -161,7 +174,7 @@ def report_consumer(
             found["acks"] = describe_acks(info)
         if consumer in session.assignment.readers:
             found |= _count_pending(session, consumer)
-    if found["state"] in ("running", "catching up") and (config.pause_until or 0) > now_ns():
+    if found["state"] in ("running", "catching up", "parked") and (config.pause_until or 0) > now_ns():
         assert config.pause_until is not None
         found |= {"state": "paused", "reason": f"until {format_time(config.pause_until)}"}
     lag = lags.find(consumer, now)
@@ -173,20 +186,33 @@ def report_consumer(
 
 def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
     """Return what the cursors tell of a consumer that is being served, by the keys `state` (starting,
-    catching up or running), `consumer_sequence`, and `positions` (by partition, its next offset)."""
+    catching up, running, parked or stopped), `reason`, `consumer_sequence`, and `positions` (by partition, its
+    next offset)."""
+    standing, halts = session.cursors.standing(consumer), session.cursors.halts
+    if standing.parked is not None:
+        return {
+            "state": "parked",
+            "reason": PARKED,
+            "consumer_sequence": standing.sequence,
+            "positions": {f"{topic}-{number}": at.position for (topic, number), at in standing.parked.items()},
+        }
     positions: dict[str, int] = {}
+    stops: list[str] = []
     is_known, catching_up = True, False
     for (stream, (topic, partition)), cursors in session.cursors.partitions():
         for cursor in cursors:
             if stream == consumer[0] and consumer in cursor.members:
                 positions[f"{topic}-{partition}"] = cursor.position
+                if cursor.is_halted:
+                    stops.append(str(halts[stream, (topic, partition)]))
                 # the first response tells where the log ends
                 is_known &= cursor.stable_end >= 0
                 tail = find_tail(cursors)
                 catching_up |= tail is None or cursor.is_alone or cursor.position < tail.position
     return {
-        "state": "starting" if not is_known else "catching up" if catching_up else "running",
-        "consumer_sequence": session.cursors.standing(consumer).sequence,
+        "state": "stopped" if stops else "starting" if not is_known else "catching up" if catching_up else "running",
+        "reason": "; ".join(dict.fromkeys(stops)),
+        "consumer_sequence": standing.sequence,
         "positions": positions,
     }
 

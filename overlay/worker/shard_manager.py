@@ -117,6 +117,9 @@ class ShardManager:
             await self._stop([number for number in self._serving if number not in numbers])
             # after the last commits of the ended sessions, which would open the series again
             await self._close_consumers(self.elsewhere)
+            # those that were deleted while this worker was in no group
+            known = {*self.opened, *self.rates.delivered, *self.rates.newest}
+            await self._drop(known - self.loaded.served.keys())
             self._close_moved()
             return True
 
@@ -168,13 +171,16 @@ class ShardManager:
                             dispatch_loop.order(id, Deleted())
                     await self._stop([number])
                     try:
+                        # one that is made again under the name begins at 0, and its session opens its series
+                        await self._drop(gone)
                         failures += await self._forget(number, gone)
                     finally:
                         self._start(number)
                 elif (shard := self.shards.get(number)) is not None:
                     shard.loaded = loaded
             # after the last commits of the ended sessions, which would open the series again
-            await self._close_consumers(before.served.keys() - loaded.served.keys())
+            elsewhere = {id for id in forget if self.find_shard(id) is None}
+            await self._drop((before.served.keys() - loaded.served.keys()) | elsewhere)
             self.series.close_streams(before.streams.keys() - loaded.streams.keys())
             self._close_moved()
         if failures:
@@ -184,6 +190,11 @@ class ShardManager:
         """Remove the series and the lag of consumers that are not served here any more."""
         self.lags.forget(ids)
         await self.series.close_consumers(ids)
+
+    async def _drop(self, ids: Collection[ConsumerId]) -> None:
+        """Remove the counts, the series and the lag of consumers that were deleted."""
+        self.rates.forget(ids)
+        await self._close_consumers(ids)
 
     def _close_moved(self) -> None:
         """Remove the index gauges of streams whose index this worker does not keep, and the other gauges

@@ -79,3 +79,15 @@ def test_what_was_read_again_is_there_for_one_step() -> None:
     assert not record_cache.find("S", np.array([5, 9])).missing.size
     record_cache.clear()
     assert record_cache.find("S", np.array([5, 9])).missing.size == 2
+
+
+def test_joining_the_newest_slices_leaves_the_oldest_its_place() -> None:
+    record_cache = RecordCache(sum(cut(*span).size for span in ((1, 100), (1, 40))))
+    record_cache.put("S", cut(1, 100))
+    record_cache.put("T", cut(1, 20))
+    for n in range(101, 111):
+        record_cache.put("S", cut(n, n))
+    assert not record_cache.find("S", np.array([1])).missing.size
+    record_cache.put("U", cut(1, 30))
+    assert record_cache.find("S", np.array([1, 110])).missing.tolist() == [0]
+    assert not record_cache.find("T", np.array([1])).missing.size

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
 
-from overlay.worker.report import SLOT_MS, WINDOW_MS, Rates
+from overlay.clock import now_ns
+from overlay.errors import CorruptBatch
+from overlay.kafka.log_position import LogPosition
+from overlay.state.shard_state import ConsumerState
+from overlay.worker.cursors.cursors import Cursors
+from overlay.worker.cursors.table import State
+from overlay.worker.lag import Lags
+from overlay.worker.report import PARKED, SLOT_MS, WINDOW_MS, Rates, report_consumer
 from overlay.worker.round.task import Counts
+from tests.control.registries import make_config
 
 CONSUMER = ("S", "c")
 
@@ -30,3 +40,49 @@ def test_what_is_noted_belongs_to_its_source() -> None:
     rates.note(counts, 20)
     assert counts.delivered[CONSUMER] == 1
     assert rates.of_consumer(CONSUMER, 1_000) == 2
+
+
+def test_counts_of_a_deleted_consumer_are_dropped() -> None:
+    rates, other = Rates(began=0), ("S", "d")
+    rates.note(Counts(delivered=Counter({CONSUMER: 5, other: 1}), newest={CONSUMER: 7}), 10)
+    rates.forget([CONSUMER])
+    assert (rates.delivered[CONSUMER], rates.newest, rates.of_consumer(CONSUMER, 20)) == (0, {}, 0)
+    assert rates.list_active(20) == {other} == {*rates.delivered}
+
+
+def report(cursors: Cursors, pause_until: int | None = None) -> dict[str, Any]:
+    """What /consumers says of CONSUMER, of a session with these cursors."""
+    config = make_config("c").model_copy(update={"pause_until": pause_until})
+    assignment = SimpleNamespace(stalled={}, stopped={}, readers={CONSUMER: None})
+    estimate = SimpleNamespace(find=lambda consumer, source: None)
+    session = SimpleNamespace(assignment=assignment, cursors=cursors, dispatch_loop=None, pending_estimate=estimate)
+    loaded = SimpleNamespace(consumers={CONSUMER: config})
+    return report_consumer(cast("Any", loaded), [cast("Any", session)], Rates(began=0), Lags(), CONSUMER, False)
+
+
+def place_at(offset: int) -> Cursors:
+    cursors = Cursors()
+    cursors.enlist(CONSUMER, ConsumerState(), {("t", 0): LogPosition(offset)})
+    (cursor,) = cursors.of(("S", ("t", 0)))
+    cursor.stable_end = 9
+    return cursors
+
+
+def test_a_parked_consumer_is_reported_with_its_reason_and_positions() -> None:
+    cursors = place_at(5)
+    assert (report(cursors)["state"], report(cursors)["positions"]) == ("running", {"t-0": 5})
+    cursors.park({CONSUMER})
+    found = report(cursors)
+    assert (found["state"], found["reason"], found["positions"]) == ("parked", PARKED, {"t-0": 5})
+    assert report(cursors, now_ns() + 10**12)["state"] == "paused"
+    cursors.resume({CONSUMER}, 0)
+    assert report(cursors)["state"] == "starting"
+
+
+def test_a_consumer_of_a_halted_partition_is_reported_as_stopped() -> None:
+    cursors = place_at(5)
+    (cursor,) = cursors.of(("S", ("t", 0)))
+    cursor.state = State.HALTED
+    cursors.halts["S", ("t", 0)] = CorruptBatch("t", 0, 5, "torn")
+    found = report(cursors)
+    assert found["state"] == "stopped" and found["reason"].startswith("t-0@5: torn")

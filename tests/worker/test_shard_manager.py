@@ -225,3 +225,49 @@ async def test_series_end_with_a_shard_that_moves_and_with_a_consumer(monkeypatc
         await shard_manager.take_up(make_files(*(config for config in configs if config.id[1] != gone)))
         assert list_consumers() == here - {gone}
         await shard_manager.release()
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_counts_and_series_go_with_their_consumer(monkeypatch: pytest.MonkeyPatch, is_made_again: bool) -> None:
+    """Also if one is made again under the name before the deletion is taken up."""
+
+    async def amend(*_: object) -> list[int]:
+        return []
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    monkeypatch.setattr("overlay.worker.shard_manager.amend", amend)
+    one, other, metrics = make_config("c"), make_config("d"), Metrics()
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, [one, other], Group(), metrics)
+        await serve(shard_manager, 0, 1, 2, 3)
+        for _ in range(2):
+            shard_manager._note_commit(Counts(delivered=Counter({one.id: 3, other.id: 1}), newest={one.id: 5}))
+        assert _read_delivered(metrics) == {one.id: 6, other.id: 2}
+        await shard_manager.take_up(make_files(other, *([one] if is_made_again else [])), [one.id])
+        assert _read_delivered(metrics) == {other.id: 2} | ({one.id: 0} if is_made_again else {})
+        assert shard_manager.rates.delivered == {other.id: 2}
+        assert not shard_manager.rates.newest
+        await shard_manager.release()
+
+
+async def test_counts_of_consumers_that_were_deleted_between_two_memberships_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    kept, metrics = make_config("d"), Metrics()
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, [kept], Group(), metrics)
+        shard_manager.series.open_consumers([("S", "gone")])
+        shard_manager._note_commit(Counts(delivered=Counter({("S", "gone"): 3, kept.id: 1})))
+        await serve(shard_manager, 0, 1, 2, 3)
+        assert _read_delivered(metrics) == {kept.id: 1} == shard_manager.rates.delivered
+        await shard_manager.release()
+
+
+def _read_delivered(metrics: Metrics) -> dict[tuple[str, str], float]:
+    (family,) = metrics.records_delivered.collect()
+    return {
+        (each.labels["stream"], each.labels["consumer"]): each.value
+        for each in family.samples
+        if each.name.endswith("_total")
+    }

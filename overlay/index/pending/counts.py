@@ -2,8 +2,8 @@
 subject.
 
 Subjects repeat from chunk to chunk, so each is kept once and chunks hold its number. Beyond LIMIT
-distinct subjects, chunks are kept without their counts, and readers treat them as unknown. So
-memory is bounded for any topic.
+distinct subjects, or the bytes of subjects that a dictionary stores, chunks are kept without their
+counts, and readers treat them as unknown. So memory is bounded for any topic.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Counts:
         counts that must not be used. The counts of a header are unknown if it is not wanted, if the
         table of distinct subjects was full before the call, or if its subjects do not all fit.
         """
-        known = wanted & (len(self._subjects.subjects) < self._limit)
+        # a dictionary that is full would be emptied, and the codes of the rows before be invalid
+        known = wanted & (len(self._subjects.subjects) < self._limit and not self._subjects.is_full)
         sizes = np.where(known, block.heads["subjects"][rows], 0).astype(np.int64)
         total = int(sizes.sum())
         at, size, records = (np.empty(total, np.int64) for _ in range(3))

@@ -9,7 +9,7 @@ even if the stream's subjects change later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from .bloom import NONE, Bloom
@@ -17,6 +17,11 @@ from .zones import Bounds
 
 MAX_SUBJECTS = 64
 """A chunk with more distinct subjects has no counts by subject."""
+
+MAX_SUBJECT_CHARS = 16_384
+"""Most characters of a chunk's subjects that are written with their counts, so that a header stays
+small beside its chunk.
+"""
 
 NO_TIME = -1
 
@@ -55,6 +60,13 @@ class Header:
     """Fingerprints of the properties whose terms are in the Bloom filter, ascending."""
     bloom: Bloom = NONE
     subjects: Mapping[str, int] | None = None
-    """Records by subject; None if there are more than MAX_SUBJECTS."""
+    """Records by subject; None if there are too many to be counted (`is_countable`)."""
     zones: Mapping[int, Bounds] = field(default_factory=dict)
     """Zones by the fingerprint of their property."""
+
+
+def is_countable(subjects: Collection[str]) -> bool:
+    """Return whether a header may count records by these subjects: at most MAX_SUBJECTS of them, with at most
+    MAX_SUBJECT_CHARS characters.
+    """
+    return len(subjects) <= MAX_SUBJECTS and sum(map(len, subjects)) <= MAX_SUBJECT_CHARS

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from overlay.config.stream import IndexConfig
 
 from . import bloom
-from .chunk_header import MAX_SUBJECTS, NO_TIME, Header
+from .chunk_header import NO_TIME, Header, is_countable
 from .zones import unite
 
 LIMIT = 2 * bloom.TARGET
@@ -106,4 +106,4 @@ def _add(a: Mapping[str, int] | None, b: Mapping[str, int] | None) -> dict[str, 
     if a is None or b is None:
         return None
     counts = dict(Counter(a) + Counter(b))
-    return counts if len(counts) <= MAX_SUBJECTS else None
+    return counts if is_countable(counts) else None

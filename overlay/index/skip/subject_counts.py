@@ -8,14 +8,10 @@ from overlay.arrays import Int32s, Ints
 from overlay.kernels import kernel
 from overlay.subject.dictionary import Codes
 
-from .chunk_header import MAX_SUBJECTS, NO_TIME
+from .chunk_header import MAX_SUBJECTS, NO_TIME, is_countable
 from .contents import Vocabulary
 from .term_set import TermSet
 
-MAX_SUBJECT_CHARS = 16_384
-"""Most characters of a chunk's subjects that are written with their counts, so that a header stays
-small beside its chunk.
-"""
 _NO_MIN = 1 << 62
 
 
@@ -81,8 +77,7 @@ class SubjectCounts:
             for code in self._seen[: self._distinct].tolist():
                 subject = self._vocabulary.subjects[code]
                 counts[subject] = counts.get(subject, 0) + int(self._counts[code])
-        is_small = len(counts) <= MAX_SUBJECTS and sum(map(len, counts)) <= MAX_SUBJECT_CHARS
-        return counts if is_small else None
+        return counts if is_countable(counts) else None
 
     @property
     def times(self) -> tuple[int, int]:

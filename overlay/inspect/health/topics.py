@@ -149,10 +149,13 @@ def _judge_indexes(loaded: Loaded, answers: ClusterAnswers) -> Iterator[Diagnosi
             continue
         changes = find_changes(_describe(index, answers.topics[index]), [_describe(*each) for each in there.items()])
         if changes:
-            has = (answers.topics[index].config or {}).get("retention.ms", str(FOR_EVER))
+            config = answers.topics[index].config or {}
+            words = {"retention.ms": f"for {_span(config.get('retention.ms', str(FOR_EVER)))}"}
+            words["retention.bytes"] = f"up to {config.get('retention.bytes')} bytes a partition"
+            kept = " and ".join(words[setting] for setting in changes)
             what = " and ".join(f"{setting}={value}" for setting, value in changes.items())
             text = (
-                f"it keeps records for {_span(has)}, and those of {_list(sorted(there))} may stay for longer: they get no"
+                f"it keeps records {kept}, and those of {_list(sorted(there))} may stay for longer: they get no"
                 " sequence again, and are read in full"
             )
             todo = f"grant AlterConfigs on it and start the service, or set {what} on it"

@@ -229,6 +229,18 @@ def test_counts_beyond_the_limit_of_subjects_are_not_known() -> None:
     assert counts.count(Choice([Pattern("s.0.>")]).learn(counts.subjects), 1, 12).tolist() == [4, 6, *[0] * 9]
 
 
+def test_counts_beyond_the_bytes_of_subjects_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dictionary that is full is emptied, and gives its codes to other subjects."""
+    monkeypatch.setattr("overlay.subject.dictionary.LIMIT_BYTES", 40)
+    counts, known = Counts(), list[bool]()
+    for at in range(4):
+        header = replace(make(0, [], {f"s.{at}.long.subject": 1}), addressed=1, records=1)
+        known += counts.add(parse_values([encode(header)[1]]), np.arange(1), np.ones(1, np.bool_)).tolist()
+    assert known == [True, True, False, False]
+    assert counts.subjects == ["s.0.long.subject", "s.1.long.subject"]
+    assert counts.count(Choice([Pattern("s.0.>")]).learn(counts.subjects), 0, 4).tolist() == [1, 0, 0, 0]
+
+
 @pytest.mark.slow
 def test_a_million_headers() -> None:
     """In a process of its own, whose memory is all theirs. Values are made from a pattern while they are loaded."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from overlay.config.stream import IndexConfig
 from overlay.index.skip import bloom
 from overlay.index.skip.bloom import Bloom
-from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.chunk_header import MAX_SUBJECT_CHARS, Header
 from overlay.index.skip.merge import LIMIT, join, merge
 from overlay.index.skip.terms import Term
 from overlay.index.skip.zones import Bounds
@@ -111,6 +111,14 @@ def test_counts_of_too_many_subjects_are_dropped() -> None:
     joined = join(a, replace(b, first_offset=10, next_offset=20), INDEX)
     assert joined is not None
     assert joined.subjects is None
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(MAX_SUBJECT_CHARS // 2, True), (MAX_SUBJECT_CHARS // 2 + 1, False)])
+def test_counts_of_subjects_that_are_too_long_together_are_dropped(size: int, is_kept: bool) -> None:
+    a, b = (replace(make(0, 10), subjects={name * size: 1}) for name in "ab")
+    joined = join(a, replace(b, first_offset=10, next_offset=20), INDEX)
+    assert joined is not None
+    assert (joined.subjects is not None) == is_kept
 
 
 chains = st.lists(st.tuples(st.integers(1, 60), st.booleans(), st.sets(st.integers(0, 300), max_size=60)), max_size=10)

@@ -111,6 +111,20 @@ def test_an_index_that_expires_before_its_sources(tmp_path: Path) -> None:
     assert [each.severity for each in hidden] == [Severity.NOTE, Severity.OK]
 
 
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        ({"retention.ms": "-1"}, "up to 5000 bytes a partition"),
+        ({"retention.ms": "86400000"}, "for 24h and up to 5000 bytes a partition"),
+    ],
+)
+def test_an_index_that_is_limited_in_bytes(tmp_path: Path, kept: Mapping[str, str], words: str) -> None:
+    settings = {"cleanup.policy": "compact,delete", "retention.bytes": "5000", **kept}
+    (found,) = judge(load(tmp_path), {"overlay.FLIGHTS.index": settings})
+    assert found.text.startswith(f"it keeps records {words}, and those of flights may stay for longer")
+    assert "retention.bytes=-1" in found.todo
+
+
 def test_ack_topics_that_lose_acks(tmp_path: Path) -> None:
     loaded, acks = load(tmp_path, ACKED), "overlay.FLIGHTS.acks"
     (compacted,) = judge(loaded, {acks: {"cleanup.policy": "compact"}})
