@@ -112,8 +112,10 @@ class StateCut(SourceUnavailable):
 
 
 class SourceChanged(OverlayError):
-    """The log is not the one that the state was written for (deleted, created anew, truncated, or
-    with more partitions than can be read), or may not be read any more. The operator has to act.
+    """The log is not the one that the state was written for (deleted, created anew, truncated), does
+    not fit the config (a topic or partition that is not there, a ledger that is missing), has a
+    batch that cannot be read in a topic of the overlay, or may not be read any more. The operator
+    has to act. Partitions that were added are no reason: they are left unread.
 
     `stream`: the stream that has to stop; "" if unknown.
     """

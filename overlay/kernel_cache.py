@@ -1,10 +1,10 @@
 """The cache on disk of machine code, which all processes of an installation share.
 
-Compiling all kernels takes a minute. Numba's own cache is not safe for several processes. It numbers
-the files with machine code, and an index says which signature is in which file. Two processes that
-compile one function for two signatures at the same time choose the same number. The index and the
-code that are written last may then belong to different signatures, and from then on arguments are
-interpreted wrongly.
+Compiling all kernels takes a minute or two. Numba's own cache is not safe for several processes. It
+numbers the files with machine code, and an index says which signature is in which file. Two
+processes that compile one function for two signatures at the same time choose the same number. The
+index and the code that are written last may then belong to different signatures, and from then on
+arguments are interpreted wrongly.
 
 Here a file of machine code is named by its content, and the index can lack an entry but never be
 wrong. A function is compiled again if its stamp (kernels.py) has changed, or whether bounds are

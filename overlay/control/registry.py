@@ -51,8 +51,8 @@ PENDING_BYTES = 8 << 20
 """Most characters of all requests without an answer. A parsed one takes up to 25 times as much memory."""
 
 MOST_COPIED = 100
-"""Most requests topics of which is known how far they were copied. There is one at a time, but whoever may write to
-the control topic can name others."""
+"""Most requests topics of which is known how far they were copied. There is one at a time, but a writer of the
+control topic can name others."""
 
 
 class _Followed(NamedTuple):
@@ -346,7 +346,8 @@ class Registry:
         self, id: ConsumerId, config: ConsumerConfig, known: Definition | None, kept: AckPolicy | None
     ) -> tuple[ConsumerConfig, list[ConfigError]]:
         """Return what `_follow` does. `known`: the topic's definition; `kept`: the ack policy of the
-        state, if the config says another one.
+        state, if the config has said another one; it stays until the topic says it too, so a file
+        that was put back says the same. None otherwise.
         """
         place = self.files.files[id]
         if kept is not None and (known is None or known.config.ack_policy is not kept):

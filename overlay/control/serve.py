@@ -735,9 +735,10 @@ class RequestServer:
             await self._drop_journals()
 
     async def _answer_made(self, requests: Sequence[Request]) -> None:
-        """Answer creates and updates that were carried out, in one transaction. If a topic refuses
-        that, because of one of them, answer each in a transaction of its own. Raises errors of
-        Kafka.
+        """End creates and updates that were carried out: write their tombstones and audits in one
+        transaction, and send the answers after it. If the events topic refuses it, perhaps because
+        of one audit, or the control topic does so for good, end each in a transaction of its own.
+        Raises errors of Kafka.
         """
         slices = Slices(SLICE_S)
         entries: list[list[Entry]] = []

@@ -82,9 +82,11 @@ def _hint(before: Sequence[FilterToken], found: FilterToken, accepted: Set[str])
 
 
 def _hint_dialect(before: Sequence[FilterToken], found: FilterToken) -> str:
-    """Return the hint for a word of another SQL dialect, or "".
+    """Return the hint for an expression that begins with SELECT, WHERE or FILTER, wherever it fails;
+    for a word of another SQL dialect that is `found` or the token before it; or for a name before a
+    parenthesis, as of a function. Otherwise "".
 
-    Such words are legal names here, so the parser fails at the word or at the token after it.
+    All these words are legal names here, so the parser fails after some of them, not at the first.
     """
     if before and before[0].text.upper() in ("SELECT", "WHERE", "FILTER"):
         return f"write the condition alone, without {before[0].text}"

@@ -240,8 +240,9 @@ async def _find_last(
     ledger: Ledger | None,
 ) -> dict[TopicPartition, int]:
     """Return start positions by partition, such that the last record that matches the consumer's
-    subject filters is delivered first: the one with the highest sequence, or, of those without a
-    sequence yet, the one with the latest timestamp.
+    subject filters is delivered first. Of each partition only its last matching record, by offset,
+    is looked at. Of these it is the one without a sequence yet, as it will get the highest; of
+    several such the one with the latest timestamp; otherwise the one with the highest sequence.
 
     The other partitions start at their first sequence above it, or at their ends if it has no
     sequence. If nothing matches, all start at their ends. `bounds`: log start and end of each

@@ -67,7 +67,8 @@ class ResourceKind(Enum):
 @dataclass(frozen=True, slots=True)
 class Need:
     """One Kafka resource that a config needs. `operations` are Kafka's words for ACLs. Create
-    counts only while the topic is missing, and AlterConfigs only while it lets records expire.
+    counts only while the topic is missing, and AlterConfigs only while its cleanup.policy has
+    `delete`.
     """
 
     kind: ResourceKind

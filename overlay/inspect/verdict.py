@@ -233,7 +233,8 @@ def _remark_output(need: Need, topic: TopicAnswer) -> list[str]:
 
 def _list_wanted(need: Need, topic: TopicAnswer) -> tuple[str, ...]:
     """Return the operations that are needed on a topic that exists: those of the need without
-    Create, and without AlterConfigs unless the topic's config lets records expire.
+    Create, and without AlterConfigs unless the topic's cleanup.policy is known and has `delete`,
+    whatever its retention.
     """
     expires = "delete" in (topic.config or {}).get("cleanup.policy", "")
     return tuple(operation for operation in _without_create(need) if operation != ALTER_CONFIGS or expires)

@@ -97,7 +97,7 @@ def requests_topic(prefix: str) -> str:
 
 def events_topic(prefix: str) -> str:
     """Return the name of the events topic: one partition. The key is the subject to which JetStream
-    would publish the event."""
+    would publish the event, or `$OVERLAY.EVENT.FLEET.<KIND>` for a finding of the fleet."""
     return f"{prefix}.events"
 
 

@@ -136,7 +136,7 @@ def _explain_none(loaded: Loaded, stream: str, streams: set[str]) -> str:
 
 
 def find_log(bounds: ReadBounds) -> Ends:
-    """Return first and next offset of each partition's log."""
+    """Return the log start and the last stable offset of each partition, where its range in `bounds` ends."""
     return {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
 
 

@@ -200,7 +200,8 @@ class Control:
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
         """Replace the config of an existing consumer, and return its info. Fields that are left out get
-        their defaults, not their present values. Arguments and errors are those of `create`; raises
+        their defaults, not their present values; but a pause stays as it is, whatever `pause_until`
+        says (see `pause` and `resume`). Arguments and errors are those of `create`; raises
         ConsumerDoesNotExist, a Refused, if there is no such consumer.
         """
         return self._define(Op.UPDATE, "update", stream, config, fields)

@@ -44,7 +44,7 @@ def judge_kernels(kernels: KernelFacts) -> Diagnosis:
         text = "this user may not write there: what is not compiled yet is compiled at every start"
         return Diagnosis(Severity.WARNING, Check.KERNELS, about, text, _FOLDER)
     if not kernels.is_filled:
-        text = "it has no kernels of this version yet: the next start compiles them, which takes up to a minute"
+        text = "it has no kernels of this version yet: the next start compiles them, which takes up to two minutes"
         return Diagnosis(Severity.NOTE, Check.KERNELS, about, text)
     return Diagnosis(Severity.OK, Check.KERNELS, about, "compiled kernels are kept there")
 

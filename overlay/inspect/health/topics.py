@@ -138,8 +138,9 @@ def _keeps(setting: str, has: str, wanted: str) -> bool:
 
 
 def _judge_indexes(loaded: Loaded, answers: ClusterAnswers) -> Iterator[Diagnosis]:
-    """Yield a warning for each index topic that keeps its records for less time than the sources of its stream keep
-    theirs. Streams with a topic whose settings are not known are passed over.
+    """Yield a warning for each index topic whose settings `find_changes` would raise: it deletes records, and it has a
+    retention.ms below what the sources' records may need (their retention and some days more), or any retention.bytes.
+    Streams with a topic whose settings are not known are passed over.
     """
     for name, stream in loaded.streams.items():
         index = index_topic(loaded.service.topics.prefix, name)
