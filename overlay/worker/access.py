@@ -98,8 +98,9 @@ def make_guard(http: HttpConfig, listens_at: str) -> Middleware:
 
 
 def load_tls(http: HttpConfig) -> ssl.SSLContext | None:
-    """Return the server's side of TLS, None if no certificate is configured. Raises OverlayError if the
-    files cannot be read or do not belong together."""
+    """Return the server's side of TLS, None if no certificate is configured. Raises OverlayError if the files cannot
+    be read or do not belong together, or if the key has a password.
+    """
     if not http.tls_certificate:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -51,8 +51,9 @@ class Member:
 
     @classmethod
     def decode(cls, data: bytes) -> Member:
-        """Return what a member told in the user data of its subscription. DRAINED says only that it is
-        drained. Other data that `encode` did not write, or that is empty, counts as `Member()`."""
+        """Return what a member told in the user data of its subscription. DRAINED says only that it is drained. Data
+        that is empty, or does not have the form that `encode` writes, counts as `Member()`.
+        """
         if data == DRAINED:
             return cls(drained=True)
         try:
@@ -99,10 +100,11 @@ def deal(shards: Collection[int], members: Mapping[str, Member]) -> Deal:
 
 
 def keep(members: Mapping[str, Member]) -> Deal:
-    """Assign each member what it holds, for a leader that has not learnt the topic's partitions yet.
+    """Assign each member what it holds (`_find_holders`), for a leader that has not learnt the topic's partitions
+    yet.
 
-    To deal out none would stop every shard of every worker. No shard moves: one that no member holds
-    is assigned to none. The group joins anew once the leader learns the partitions.
+    To deal out none would stop every shard of every worker. No shard moves: one that no member holds is assigned to
+    none. The group joins anew once the leader learns the partitions.
     """
     shards: dict[str, list[int]] = {name: [] for name in members}
     held = frozenset[int]().union(*(member.holds for member in members.values()))
@@ -112,9 +114,10 @@ def keep(members: Mapping[str, Member]) -> Deal:
 
 
 def _find_holders(shards: Collection[int], members: Mapping[str, Member]) -> dict[int, str]:
-    """Return, by shard, the member that holds it; shards that no member holds are left out. Of several
-    that say so, it is the one with the latest generation: the others were not heard of for a while,
-    and the group has dealt out their shards since."""
+    """Return, by shard, the member that holds it; shards that no member holds are left out. Of several that say so,
+    it is the one with the latest generation: the others were not heard of for a while, and the group has dealt out
+    their shards since. Of equal generations, it is the last by name.
+    """
     holders: dict[int, str] = {}
     for name, member in sorted(members.items(), key=lambda item: (item[1].generation, item[0])):
         holders.update((number, name) for number in member.holds if number in shards)

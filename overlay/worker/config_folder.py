@@ -1,6 +1,6 @@
 """A watch on the config folder: files that change while the service runs are read again.
 
-The times and sizes of the files are compared once a second. A change counts when it is still the
+The times and sizes of stream, consumer and schema files are compared once a second. A change counts when it is still the
 same at the next look, so that a file is not read while it is being written. Which changes are
 allowed is decided elsewhere (control/registry.py).
 """
@@ -23,11 +23,11 @@ EVERY_S = 1.0
 
 
 async def watch_folder(folder: Path, take: Callable[[Loaded], None], every: float = EVERY_S) -> None:
-    """Read the folder again whenever its stream or consumer files have changed, and pass the
-    configs to `take`; runs until cancelled. The configs at the time of the call are not passed.
+    """Read the folder again whenever its stream, consumer or schema files have changed, and pass the configs to
+    `take`; runs until cancelled. The configs at the time of the call are not passed.
 
-    A change counts once two looks in a row have found the same files. A folder that cannot be read
-    is logged, and the next change is awaited. `every`: seconds between two looks.
+    A change counts once two looks in a row have found the same files. A folder that cannot be read is logged, and the
+    next change is awaited. `every`: seconds between two looks.
     """
     # before the first wait, so that no change from here on is missed
     taken = seen = sign(folder)

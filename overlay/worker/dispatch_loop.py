@@ -352,9 +352,9 @@ class DispatchLoop:
     async def _drop_unreachable(
         self, said: dict[ConsumerId, list[AckBatch | Event]]
     ) -> dict[ConsumerId, list[AckBatch | Event]]:
-        """Return `said`, the acks and events by consumer, without the pull requests whose reply
-        topics do not exist, so that other requests get these messages. Looks these topics up, and
-        counts the requests that it leaves out.
+        """Return `said`, the acks and events by consumer, without the pull requests whose reply address cannot be
+        reached (ReplyTopics.sort), so that other requests get these messages. Looks the topics up, and counts the
+        requests that it leaves out.
 
         For replies to acks, the topics are looked up when the replies are sent.
         """

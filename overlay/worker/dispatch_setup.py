@@ -132,11 +132,11 @@ def _fill_slots(
 async def _find_acks(
     admin: Admin, metrics: Metrics, prefix: str, streams: Iterable[str], assignment: Assignment, state: ShardState
 ) -> tuple[dict[StreamPartition, AckOffsets], dict[StreamPartition, LogPosition]]:
-    """Find where to go on reading the ack topics of `streams`, and record it in `state`. Return two
-    mappings by stream and partition of its ack topic: the first offset that is new for each consumer,
-    and the log position that the consumers which are not behind share.
+    """Find where to go on reading the ack topics of `streams`, and record it in `state`. Return two mappings by
+    stream and partition of its ack topic: the first offset that is new for each consumer, and the log position that
+    the consumers which are not behind share.
 
-    A topic that is new here is read from its end, one that was created again from its start.
+    A topic that is new here is read from its last stable offsets, one that was created again from its start.
     """
     found: dict[StreamPartition, AckOffsets] = {}
     log_positions: dict[StreamPartition, LogPosition] = {}

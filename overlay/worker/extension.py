@@ -93,13 +93,12 @@ async def plan_extension(loaded: Loaded, name: str) -> Extension:
 
 
 async def carry_out(loaded: Loaded, plan: Extension) -> int:
-    """Give the planned stream its ledger, and record that in the state of every shard. Each shard
-    is taken over for it, so its worker is fenced and has to begin again.
+    """Give the planned stream its ledger, and record that in the state of every shard. Each shard is taken over for
+    it, so its worker is fenced and has to begin again.
 
-    Return the log end of the stream's first partition: sequences up to this number stay offset + 1.
-    Return -1 if the ledger existed before. Raises Fenced if the service keeps taking a shard back,
-    SourceUnavailable, OverlayError. Finished steps stay done, and another call continues after
-    them.
+    Return the last stable offset of the stream's first partition: sequences up to this number stay offset + 1. Return
+    -1 if the ledger existed before. Raises Fenced if the service keeps taking a shard back, SourceUnavailable,
+    OverlayError. Finished steps stay done, and another call continues after them.
     """
     service, name = loaded.service, plan.stream.name
     async with connect(service.kafka) as (admin, client):
@@ -120,11 +119,10 @@ async def carry_out(loaded: Loaded, plan: Extension) -> int:
 
 
 async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Extension, mark: Delta) -> int:
-    """Take over the shard that keeps the stream and commit the first ledger entry, by which
-    sequences stay offset + 1 up to the log's end. `mark`: recorded in the state in the same
-    transaction.
+    """Take over the shard that keeps the stream and commit the first ledger entry, by which sequences stay offset + 1
+    up to the last stable offset. `mark`: recorded in the state in the same transaction.
 
-    Return that end, or -1 if the ledger already has an entry, which another process has written.
+    Return that offset, or -1 if the ledger already has an entry, which another process has written.
     """
     cut = -1
 

@@ -65,12 +65,11 @@ class Build:
     _fault: str = ""
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Index up to the present end of the log, or until `stop`. Return whether the end was
-        reached.
+        """Index up to the present end of the log, or until `stop`. Return whether the end was reached.
 
-        Raises OverlayError if another worker is in the group or joins it, or if the stream or its
-        index is refused. Raises SourceUnavailable or CredentialsRefused if Kafka cannot be reached.
-        What was committed stays.
+        Raises OverlayError if another worker is in the group or joins it, if the stream or its index is refused, or
+        if a corrupt batch stops a partition. Raises SourceUnavailable or CredentialsRefused if Kafka cannot be
+        reached, in an exception group once the build has joined the group of workers. What was committed stays.
         """
         service = self.loaded.service
         await reach(service.kafka, REACH_S)

@@ -1,8 +1,8 @@
 """The last messages of `last_per_subject` consumers: which records below the ends of their
 snapshots they are given.
 
-In a stream of one partition, the log alone tells, before a session reads anything. With several
-partitions, the last message of a subject is the one with the highest sequence in all of them.
+In a stream without a ledger, the log alone tells, before a session reads anything. With a ledger,
+the last message of a subject is the one with the highest sequence in all partitions.
 Sequences are given out while a session reads, maybe by another shard. So such a consumer's cursors
 stay where they are until the ledger has reached the ends of its snapshot. Then each partition is
 searched, and the subjects are merged (index/pending/last_per_subject.py).
@@ -93,8 +93,10 @@ class Snapshots:
             await asyncio.gather(self._searching, return_exceptions=True)
 
     def _find_next(self) -> ConsumerId | None:
-        """Return a consumer that waits for its search and whose stream's ledger has sequences up to
-        the ends of its snapshot in all partitions. Return None if there is none."""
+        """Return a consumer that waits for its search and whose stream's ledger reaches far enough in all partitions
+        in which it waits: to the end of its snapshot, or to the last stable offset if that is lower. Return None if
+        there is none.
+        """
         waiting: dict[ConsumerId, bool] = {}
         for (stream, source), cursor in self.cursors.all():
             if cursor.is_searching:
@@ -106,9 +108,11 @@ class Snapshots:
         return next((consumer for consumer, is_known in waiting.items() if is_known), None)
 
     async def _search_all(self, consumer: ConsumerId) -> dict[TopicPartition, Ints]:
-        """Search all partitions of a consumer's stream, one after the other. Return by partition
-        the offsets (int64, ascending) of the records that are the last of their subject in the
-        whole stream. For streams with a ledger."""
+        """Search all partitions of a consumer's stream, one after the other. Return by partition the offsets (int64,
+        ascending) of the records that are the last of their subject among all that are searched: those of the
+        consumer's subjects, from the offsets of `find_lows` on, below the ends of its snapshot. For streams with a
+        ledger.
+        """
         stream = consumer[0]
         ledger, ends = self.assignment.ledgers[stream], self.cursors.standing(consumer).snapshot
         positions = {source: cursor.position for source, cursor in self.cursors.members_of(consumer)}

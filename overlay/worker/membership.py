@@ -143,8 +143,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         """Join the group and stay a member until `stop`; then hand the shards over and leave. Raises
         CredentialsRefused.
 
-        After each rebalance, `take` is awaited with the shards assigned to us, all of them; calls do
-        not overlap. `release` is awaited if the group has lost us, and at the end.
+        After a rebalance, unless the next one has begun, `take` is awaited with the shards assigned to us, all of
+        them; calls do not overlap. `release` is awaited if the group has lost us, before each rebalance if this
+        member is not cooperative, and at the end.
         """
         self._take, self._release = take, release
         helpers = [asyncio.create_task(self._follow()), asyncio.create_task(self._hurry())]
@@ -223,8 +224,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             self._join_if_changed()
 
     async def _let_go(self) -> None:
-        """Release all shards: the group has lost us, and other workers may have them. Shards that are
-        assigned to us again meanwhile count as held."""
+        """Release all shards, since other workers may have them or are about to: the group has lost us, or this
+        member is not cooperative. Shards that are assigned to us again meanwhile count as held.
+        """
         if self._release is not None:
             await self._release()
         self._held, self._is_lost = self.owned, False

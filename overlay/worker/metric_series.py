@@ -112,8 +112,9 @@ class Series:
                 _remove(metric, name)
 
     def open_consumers(self, ids: Iterable[ConsumerId]) -> None:
-        """Create, at zero, the series of counters of these consumers. Existing series keep their
-        values."""
+        """Create, at zero, the series of deliveries, redeliveries and dead letters of these consumers. Series of
+        consumers that have them keep their values.
+        """
         metrics = self.metrics
         # a session opens those of all its consumers, and thousands of them are open already
         for id in (id for id in ids if id not in self.opened):

@@ -4,7 +4,7 @@ told to stop.
 The process is one worker of a group. It serves the shards that the group assigns to it. A second
 process with the same config takes a part of them, or stands by if there is one shard only. The
 folder's files and the control topic together say what is served (control/registry.py). Changes of
-both take effect while the service runs.
+both take effect while the service runs, but those of overlay.yaml only at the next start.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ class Service:
         return self.shard_manager.sessions if self.shard_manager else []
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Listen for HTTP, load the kernels, and `serve` until `stop`. Raises OverlayError if an HTTP
-        address is taken or the TLS certificate cannot be used, CredentialsRefused."""
+        """Listen for HTTP, load the kernels, and `serve` until `stop`. Raises OverlayError if an HTTP address is
+        taken or the TLS certificate cannot be used; else as `serve`.
+        """
         http = self.loaded.service.http
         runners, self.port = await start_pages(self.metrics, self, http)
         log.info("http listens", url=f"{http.scheme}://{http.address[0]}:{self.port}/readyz")
@@ -120,10 +121,10 @@ class Service:
             self._request_server.reload(self.loaded)
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, without HTTP; the caller has loaded the kernels. While Kafka cannot
-        be reached, try again without limit.
+        """Serve until `stop`, without HTTP; the caller has loaded the kernels. While Kafka cannot be reached, try
+        again without limit.
 
-        Raises CredentialsRefused.
+        Raises CredentialsRefused; in an exception group if the group of workers refuses us.
         """
 
         async def rest(seconds: float) -> None:
@@ -143,9 +144,10 @@ class Service:
                     raise
 
     async def _work(self, stop: asyncio.Event) -> None:
-        """Connect to Kafka, create the topics of the overlay that are missing, and be a worker of
-        the group until `stop`. Raises SourceUnavailable, also if the state topic accepts no
-        records; CredentialsRefused."""
+        """Connect to Kafka, create the topics of the overlay that are missing, and be a worker of the group until
+        `stop`. Raises SourceUnavailable, also if the state topic accepts no records; CredentialsRefused, in an
+        exception group if the group of workers refuses us.
+        """
         async with Admin(self.loaded.service.kafka) as admin:
             try:
                 if await unless(stop, self._prepare(admin)):
@@ -191,8 +193,9 @@ class Service:
             self._watch(admin, shard_manager, group, stop)
 
             async def take(numbers: frozenset[int]) -> bool:
-                """Serve exactly these shards, after the control topic was read to its end. Return
-                whether that is so; if their assignment is over, nothing was done."""
+                """Serve exactly these shards, after waiting for a limited time until all of the control
+                topic is taken up. Return whether they are served; if their assignment is over, nothing was
+                done."""
                 if numbers and request_server is not None:
                     await request_server.catch_up()
                 if not await shard_manager.take(numbers):

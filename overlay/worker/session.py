@@ -171,11 +171,11 @@ class Session:
             await self.snapshots.close()
 
     async def _prepare(self, changed: asyncio.Event) -> Round:
-        """Return the next round, which may be empty. Before, handle failed fetches, followed
-        ledgers, searches for last messages and parked consumers, and have the fetcher go on.
+        """Return the next round, which may be empty. Before, handle failed fetches, followed ledgers, searches for
+        last messages, parked consumers and cursor groups that a corrupt batch has stopped, and have the fetcher go
+        on.
 
-        Queues a commit unit, and waits for room in the queue, if a position has moved to its log's
-        start.
+        Queues a commit unit, and waits for room in the queue, if a position has moved to its log's start.
         """
         moved = await self.fetches.recover()
         if moved.partitions:
@@ -196,9 +196,9 @@ class Session:
     def _absorb(self, result: RoundResult, made: Round, changed: asyncio.Event) -> CommitUnit:
         """Move the cursors to where the round has brought them, and return what is to be committed.
 
-        Also hands offers to the dispatch loop, parks consumers that are full, and begins the plain
-        sends. `changed`: set later when the reading loop has to look again. Raises DeliveryFailed
-        if a batch is larger than its topic takes.
+        Also hands offers to the dispatch loop, parks consumers that are full, and begins the plain sends. `changed`:
+        set later when the reading loop has to look again. Raises DeliveryFailed if a batch is larger than its topic
+        takes, SourceUnavailable if a corrupt batch stops the head of a ledger.
         """
         refuse_oversized(result.batches)
         self.cursors.note_ends(self.fetches.look())
@@ -225,9 +225,9 @@ class Session:
         )
 
     def _hand_over(self, result: RoundResult, moved: Moved) -> Delta:
-        """Pass a round's offers to the dispatch loop, and park the consumers that have too many
-        undelivered messages. Return the delta of the state for the round. `moved`: what the round
-        itself has moved."""
+        """If there is a dispatch loop, pass the round's offers to it, and park the consumers that have too many
+        undelivered messages. Return the delta of the state for the round. `moved`: what the round itself has moved.
+        """
         consumers = moved.consumers | {*result.counts.delivered, *result.counts.dead_letters}
         if self.dispatch_loop is None or self._backpressure is None:
             return self.cursors.delta(moved.partitions, consumers)
@@ -237,8 +237,9 @@ class Session:
         return self.cursors.delta(moved.partitions | left.partitions, consumers | left.consumers)
 
     def _note_ends(self) -> None:
-        """Tell the machines of consumers that have reached the end of the log that there are no more
-        records to read for them. A partition fetch may learn of the log's end only after the last record
-        was processed."""
+        """Tell the machines that were told of records ahead, and whose consumers have reached the last stable
+        offsets, that there are none any more. A partition fetch may learn of the log's end only after the last record
+        was processed.
+        """
         if self.dispatch_loop is not None and (ended := self.pending_estimate.settle(self.cursors.is_at_end)):
             self.dispatch_loop.offer((), ended)

@@ -1,10 +1,11 @@
 """A shard's life: take it over, serve it, and after an error begin again from what is committed.
 
 The kind of error decides what happens. If Kafka is unreachable, the shard retries with growing
-pauses. If an output topic refuses a batch, the consumers that write to it are stalled, and their
-neighbours go on; the stalled ones are tried again after a while. If a source topic is no longer the
-log that was read, its stream is stopped. If the shard was fenced, another worker may own it; this
-one takes it again only if the group still assigns it the shard (docs/exactly-once.md#fencing).
+pauses. If an output topic refuses a batch finally, or twice, the consumers that write to it are
+stalled, and their neighbours go on; the stalled ones are tried again after a while. If a source
+topic is no longer the log that was read, its stream is stopped. If the shard was fenced, another
+worker may own it; this one takes it again only if the group still assigns it the shard
+(docs/exactly-once.md#fencing).
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ class Shard:
 
     @property
     def session(self) -> Session | None:
-        """The session that serves the shard or is about to; None if there is none, or if it is
-        ending."""
+        """The session that serves the shard or is about to; None if there is none, or if it only waits for its tasks
+        to end.
+        """
         return None if self._session is None or self._session.is_over else self._session
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -297,8 +299,9 @@ class Shard:
         self._failures = 0
 
     def _note_counts(self, counts: Counts) -> None:
-        """Reset the refusals of the output and dead letter topics to which consumers have delivered
-        in a committed round. Then call `on_commit`."""
+        """Reset the refusals of the output topic and the dead letter topic of each consumer that has deliveries or
+        dead letters in a committed unit. Then call `on_commit`.
+        """
         for consumer in {*counts.delivered, *counts.dead_letters} if self._refusals else ():
             config = self.mine[consumer]
             for topic in (config.deliver_subject, config.dead_letter_topic):
@@ -306,8 +309,9 @@ class Shard:
         self.on_commit(counts)
 
     async def _open_plain(self, assignment: Assignment, closing: contextlib.AsyncExitStack) -> PlainSender | None:
-        """Return a started sender for the output topics that are not written in transactions, None
-        if there are none. `closing` gets the callback that closes it."""
+        """Return a started sender for the output and dead letter topics that are not written in transactions, None if
+        there are none. `closing` gets the callback that closes it.
+        """
         output_topics = [
             each
             for reader in assignment.readers.values()

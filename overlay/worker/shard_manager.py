@@ -2,8 +2,8 @@
 
 Two kinds of change arrive. If the group deals out shards anew, those that stay run on. If a consumer
 is created, changed or removed while the service runs, only the shards concerned commit what is under
-way and begin a new session. The state of a deleted consumer is dropped between two sessions, while
-no session uses it.
+way and begin a new session, unless running machines can take the change over. The state of a
+deleted consumer is dropped between two sessions, while no session uses it.
 """
 
 from __future__ import annotations
@@ -245,7 +245,9 @@ class ShardManager:
         return idle
 
     def _tend_pause(self, id: ConsumerId, facts: Facts, dispatch_loop: DispatchLoop) -> None:
-        """Pause or resume a machine if its `pause_until` has changed or has passed."""
+        """Have a machine paused if its config's `pause_until` is ahead and is not the machine's; have it resumed if
+        that is not ahead and the machine is still paused.
+        """
         config = self.loaded.consumers.get(id)
         if config is None:
             return

@@ -26,8 +26,9 @@ BACKLOG_BYTES = 1 << 19
 
 @dataclass(slots=True)
 class SourceFetches:
-    """The fetches for a session's cursors (shared reading positions): one partition fetch for each
-    cursor that is not halted."""
+    """The fetches for a session's cursors (shared reading positions): at most one partition fetch for each cursor.
+    That of a halted cursor rests.
+    """
 
     cursors: Cursors
     fetcher: Fetcher
@@ -145,8 +146,8 @@ class SourceFetches:
     def _note_loss(self, partition: StreamPartition, cursor: Cursor, lost: int) -> None:
         """Count and log records that retention deleted before a cursor read them.
 
-        A cursor that only the index is made from has lost nothing: retention would delete its
-        chunks as well.
+        A cursor without consumers has lost nothing, such as one that only the index is made from: retention would
+        delete its chunks as well.
         """
         if cursor.members:
             stream, source = partition

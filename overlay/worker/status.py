@@ -66,11 +66,12 @@ class StatusSource:
     """Deleted consumers that the last status tells of."""
 
     async def collect(self, is_last: bool, was_lost: bool) -> Sequence[bytes]:
-        """Return the records of a status: the worker, the consumers that have changed or whose turn has come, and those that
-        were deleted since the last call. With `was_lost`, those that the last call said were deleted are named again.
+        """Return the records of a status: the worker, the consumers that have changed or whose turn has come, and
+        those that a status told of and that were deleted since the last call. With `was_lost`, those that the last
+        call said were deleted are named again, unless consumers of their names are served now.
 
-        `is_last`: whether the worker was told to stop; then no consumer is described. `was_lost`: whether the status of the
-        last call could not be written.
+        `is_last`: whether the worker was told to stop; then no consumer is described, and no new deletion is told.
+        `was_lost`: whether the status of the last call could not be written.
         """
         found, consumers = ([], []) if is_last else await self._collect_consumers()
         # one of that name may have been created meanwhile

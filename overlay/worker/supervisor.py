@@ -39,8 +39,8 @@ class Supervisor:
     _running: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Keep the workers running until `stop`, and then end them. Return whether all of them have then ended in time
-        (none was killed) and with exit code 0.
+        """Keep the workers running until `stop`, and then end them. Return whether all that ran at that time have
+        ended within `stop_s` (none was killed) and with exit code 0.
         """
         async with asyncio.TaskGroup() as group:
             keeping = [group.create_task(self._keep(number, stop)) for number in range(self.count)]

@@ -95,8 +95,8 @@ def load_kernels() -> None:
 
 
 def _load_pipeline(fields: dict[str, object], codec: Codec, *, batches: int, chunk_batches: int) -> None:
-    """Have a pipeline work on a fetch of so many batches, each of one record, and pass what it makes
-    on to an index and a dispatcher. Only the kernels that this loads are wanted.
+    """Have a pipeline work on a fetch of so many batches, each of one record, and pass what it makes on to an index
+    and, for a single batch, to a dispatcher. Only the kernels that this loads are wanted.
 
     `fields`: of the stream's file. `chunk_batches`: how many batches a chunk of the index has.
     """

@@ -28,13 +28,13 @@ TOPICS_A_SECOND = 200
 
 
 async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> str:
-    """Look at the session's topics about every second, or less often if there are many, until there is a
-    reason for a new session. Return the reason.
+    """Look at the session's topics about every second, or less often if there are many, until there is a reason for a
+    new session. Return the reason.
 
-    `until`: monotonic time in seconds at which stalled consumers are tried again, which is such a
-    reason. Raises SourceChanged if a topic that is being read was deleted or created again, or may
-    not be read any more. Raises DeliveryFailed if an output topic was deleted or accepts no more
-    records. While Kafka does not answer, the looks go on.
+    `until`: monotonic time in seconds at which the consumers, streams and indexes that were left out are tried again,
+    which is such a reason. Raises SourceChanged if a topic that is being read was deleted or created again, or may
+    not be read any more. Raises DeliveryFailed if an output topic, or another topic that consumers need, was deleted
+    or accepts no more records. While Kafka does not answer, the looks go on.
     """
     names = {*assignment.topics, *assignment.outputs}
     pause = max(EVERY_S, len(names) / TOPICS_A_SECOND)
@@ -60,9 +60,10 @@ async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> st
 
 
 def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, served: bool) -> str:
-    """Return why a change of a source topic requires a new session, empty if it does not. `was`,
-    `now`: None for a missing topic. `served`: whether it is being read; then SourceChanged is
-    raised if it was deleted or replaced."""
+    """Return why a change of a source or ledger topic requires a new session, empty if it does not. `was`, `now`:
+    None for a missing topic. `served`: whether it is being read; then SourceChanged is raised if it is missing now or
+    was replaced.
+    """
     if was is None or now is None:
         if served and now is None:
             raise SourceChanged(f"topic {name} was deleted")

@@ -108,8 +108,9 @@ class CommitUnit:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the unit has deliveries, ledger entries or answers, so that readers or clients
-        wait for its commit. Other units can wait for the next transaction."""
+        """Whether the unit has deliveries for the transaction, ledger entries or answers, so that readers or clients
+        wait for its commit. Other units can wait for the next transaction.
+        """
         return bool(self.owned or self.ledger or self.answers)
 
     @property
@@ -273,11 +274,11 @@ class Commits:
         return None
 
     async def _commit(self, queued: list[_Queued]) -> bool:
-        """Commit these units in one transaction. Return whether the last one tells of a backlog
-        (much more is waiting to be read).
+        """Commit these units, in one transaction unless the session writes to more than PARTITIONS output partitions
+        (`_commit_in_parts`). Return whether the last one tells of a backlog (much more is waiting to be read).
 
-        While it does, the transaction stays open for up to BULK_S, and units that arrive are added
-        to `queued` and committed with it.
+        While it does, that one transaction stays open for up to BULK_S, and units that arrive are added to `queued`
+        and committed with it.
         """
         if self.partitions > PARTITIONS:
             return await self._commit_in_parts(queued)

@@ -61,8 +61,9 @@ class Counting:
         return found
 
     def tell_progress(self, cursors: Cursors, now: float) -> None:
-        """Log, at most every PROGRESS_S, how far each cursor is behind the end of its partition.
-        `now`: monotonic seconds."""
+        """Log, at most every PROGRESS_S, each cursor that is below the last stable offset of its partition, and by
+        how many offsets. `now`: monotonic seconds.
+        """
         if now - self._told < PROGRESS_S:
             return
         self._told = now

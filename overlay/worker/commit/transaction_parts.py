@@ -32,13 +32,12 @@ def split(
     cursors: Mapping[tuple[str, TopicPartition], LogPosition],
     limit: int,
 ) -> Iterator[tuple[list[OutputBatch], Delta]]:
-    """Yield transactions that together write `batches` and `delta`, at least one. Each has all
-    batches of its consumers, and at most `limit` output partitions unless consumers that share
-    batches have more.
+    """Yield transactions that together write `batches` and `delta`, at least one. Each has all batches of its
+    consumers, and at most `limit` output partitions unless one consumer, or consumers that share batches, have more.
 
-    The last has all of `delta`; those before it record only the new states of their consumers, with
-    positions of their own. `batches`: each with its consumers, which `delta.consumers` must have.
-    `cursors`: by stream and partition, the stream's position in the state before these transactions.
+    The last has all of `delta`; those before it record only the new states of their consumers, with positions of
+    their own. `batches`: each with its consumers, which `delta.consumers` must have. `cursors`: by stream and
+    partition, the stream's position in the state before these transactions.
     """
     *firsts, last = _group(_list_bound(batches), limit)
     moved = {**cursors, **delta.cursors}

@@ -45,8 +45,9 @@ from .table import TRANSITIONS, Move, State
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be fetched for a cursor: its partition from `log_position` on. `is_urgent`:
-    whether other cursors wait for this data."""
+    """What is to be fetched for a cursor: its partition from `log_position` on. `is_urgent`: whether other cursors
+    may wait for this data.
+    """
 
     log_position: LogPosition
     route: SkipRoute | None
@@ -54,14 +55,16 @@ class Wish:
     is_urgent: bool
 
     def find_size(self, position: int) -> int | None:
-        """Return how many bytes to fetch from `position` on before a part that the cursor skips;
-        None if that is unknown."""
+        """Return how many bytes to fetch from `position` on before a part that the cursor skips; None if that is
+        unknown, or if it skips nothing more.
+        """
         return None if self.route is None else self.route.find_size(position)
 
 
 class Moved(NamedTuple):
-    """What the state must record anew: partitions in which a cursor has moved, and consumers whose
-    positions or sequences have changed.
+    """What the state must record anew: the positions of `partitions`, in which a cursor has moved, come or ended, and
+    the states of `consumers`. A consumer that has only advanced with the foremost cursor need not be among these,
+    even if its sequence has changed.
 
     `halted`: partitions that a corrupt batch has stopped in this call.
     """
@@ -324,11 +327,10 @@ class Cursors:
     # rounds
 
     def take_round(self, looks: Mapping[Cursor, Look], now: float) -> Round:
-        """Return the tasks of the next round; there may be none. Their data counts as taken from
-        the fetcher. `looks`: by cursor, the data that is ready and the last stable offset. `now`:
-        monotonic seconds.
+        """Return the tasks of the next round; there may be none. Their data counts as taken from the fetcher.
+        `looks`: by cursor, the data that is ready and the last stable offset. `now`: monotonic seconds.
 
-        Raises SourceUnavailable if data begins behind its cursor's position.
+        Raises SourceUnavailable if data begins at an offset above its cursor's position.
         """
         self.note_ends(looks)
         made = self._intake.take_round(self._cursors, self._standings, looks, self._committed, now)
@@ -342,12 +344,12 @@ class Cursors:
         return made
 
     def advance(self, owners: Owners, result: RoundResult, now: int) -> Moved:
-        """Move the cursors to where a round has brought them, and join those that are now at the
-        same position. Return what the state must record. `owners`: the cursor of each task. `now`:
-        ms since 1970.
+        """Move the cursors to where a round has brought them and past what they may skip there, and join those that
+        are now at the same position. Return what the state must record for these moves; the caller adds the consumers
+        of which only the sequence has changed. `owners`: the cursor of each task. `now`: ms since 1970.
 
-        Raises SourceUnavailable if a corrupt batch stops the head of a ledger: what it cannot read
-        has sequences only once a session begins behind it (kept/ledgers.py).
+        Raises SourceUnavailable if a corrupt batch stops the head of a ledger: what it cannot read has sequences only
+        once a session begins behind it (kept/ledgers.py).
         """
         for (partition, cursor), progress in zip(owners, result.progress, strict=True):
             if progress.stopped and cursor.sequenced:
@@ -422,20 +424,19 @@ class Cursors:
         self._standings[consumer].heard = heard
 
     def hold(self, consumer: ConsumerId, first_offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the offsets that the state records as the consumer's positions, in place of the last
-        ones.
+        """Set the offsets that the state records as the consumer's positions. They replace those of the last call.
 
-        `first_offsets`: by partition, the first offset that was offered to the consumer's machine
-        and is not delivered. The cursors advance beyond these offsets. The next session reads
-        again from them.
+        `first_offsets`: by partition, the first offset that was offered to the consumer's machine and is not
+        delivered. The cursors advance beyond these offsets. The next session reads again from them.
         """
         self._standings[consumer].holds = first_offsets
 
     # what the state records
 
     def delta(self, partitions: Iterable[StreamPartition], consumers: Iterable[ConsumerId]) -> Delta:
-        """Return what the state has to record: for each of these partitions the position of its
-        foremost cursor, and for each of these consumers its whole state."""
+        """Return what the state has to record: for each of these partitions the position of its foremost cursor as
+        `find_tail` finds it (nothing if there is none), and for each of these consumers its whole state.
+        """
         tails = self._find_tails()
         moved = {partition: tails[partition] for partition in partitions}
         positions = {partition: tail.log_position for partition, tail in moved.items() if tail is not None}
@@ -478,12 +479,10 @@ class Cursors:
         )
 
     def _find_own(self, consumer: ConsumerId, apart: Apart) -> dict[TopicPartition, LogPosition]:
-        """Return the positions that the state records for the consumer itself. `apart`: see
-        `_list_apart`.
+        """Return the positions that the state records for the consumer itself. `apart`: see `_list_apart`.
 
-        These are its positions on cursors other than the tail, and its holds. For a parked consumer
-        they are where it left its cursors. Partitions that its stream does not have now are
-        included.
+        These are its positions on cursors other than the tail; for a parked consumer, where it left its cursors. In a
+        partition with a hold, the hold takes their place. Partitions that its stream does not have now are included.
         """
         standing = self._standings[consumer]
         # thousands of consumers at the tail are in each delta, and have nothing of their own

@@ -1,6 +1,7 @@
 """Initial positions of a session: the positions of the state as cursors, without IO.
 
-Consumers with machines in a stream of several partitions step back to one sequence in all of them.
+In a stream with a ledger, a consumer with a machine and positions of its own steps back to one
+sequence in all partitions.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from .skip_route import Routes
 
 
 def open_cursors(assignment: Assignment, state: ShardState, indexed: Mapping[StreamPartition, LogPosition]) -> Cursors:
-    """Return a session's cursors. Consumers at one position of a partition share a cursor. They
-    begin where the state says, or at the partition's log start if it has no position.
+    """Return a session's cursors. Consumers at one position of a partition share a cursor. They begin where the state
+    says, or at the partition's log start if it has no position.
 
-    With a ledger, a consumer with a machine steps back to one sequence in all partitions. Ledgers
-    begin at `assignment.heads`, indexes at `indexed`. `state` must have every consumer of the
-    assignment: apply the delta of `enlist` before.
+    In a stream with a ledger, a consumer with a machine and positions of its own steps back to one sequence in all
+    partitions. Ledgers that are kept here begin at `assignment.heads`, indexes at `indexed`. `state` must have every
+    consumer of the assignment: apply the delta of `enlist` before.
     """
     routes = Routes(assignment.streams, assignment.indexes, assignment.readers)
     cursors = Cursors(assignment.readers, assignment.ledgers, routes)
@@ -57,15 +58,15 @@ def open_cursors(assignment: Assignment, state: ShardState, indexed: Mapping[Str
 def _step_back(
     log_positions: Mapping[TopicPartition, LogPosition], own: Mapping[TopicPartition, LogPosition], ledger: Ledger
 ) -> dict[TopicPartition, LogPosition]:
-    """Return the positions of a consumer with a machine, moved back to one sequence in all
-    partitions; `log_positions` as they are if `own` is empty.
+    """Return the positions of a consumer with a machine, moved back to one sequence in all partitions;
+    `log_positions` as they are if `own` is empty. A position that is below that sequence already stays.
 
-    `own`: the consumer's positions of its own. In a partition with offered and undelivered
-    messages, this is the offset of the first of them.
+    `own`: the consumer's positions of its own. In a partition with offered and undelivered messages, this is the
+    offset of the first of them.
 
-    The sequence is the lowest that any of these offsets has. The other partitions have been read to
-    their ends, but maybe with an earlier filter, so they are read again from that sequence on. The
-    machine ignores messages that it has handled already.
+    The sequence is the lowest that any record from these offsets on has. In the other partitions the consumer is at
+    the stream's position. It may have come there with an earlier filter, so they are read again from that sequence
+    on. The machine ignores messages that it has handled already.
     """
     if not own:
         return dict(log_positions)

@@ -1,10 +1,10 @@
 """What a round takes in: the tasks that can be made of what was fetched.
 
-In a stream of one partition a cursor processes all that is there, up to the next cursor. In a
+In a stream without a ledger a cursor processes all that is there, up to the next cursor. In a
 stream with a ledger only what the order by sequence allows is processed (order.py); the rest stays
 with its cursor for the next round.
 
-Nothing is changed here. `Cursors` notes what was taken.
+No cursor is changed here. `Cursors` notes what was taken.
 """
 
 from __future__ import annotations
@@ -68,10 +68,9 @@ class Round:
 
 
 class Intake:
-    """Decides what a round processes. `take_round` returns tasks, each of which gives a range of one
-    partition's fetched offsets to some consumers. `readers`: all served consumers. `ledgers`: by
-    stream with a ledger; of these streams, records are taken only as far as the order by sequence
-    allows.
+    """Decides what a round processes. `take_round` returns tasks, each of which gives a range of one partition's
+    fetched offsets to the consumers of a cursor, if it has any. `readers`: all served consumers. `ledgers`: by stream
+    with a ledger; of these streams, records are taken only as far as the order by sequence allows.
     """
 
     def __init__(self, readers: Mapping[ConsumerId, Reader], ledgers: Mapping[str, Ledger]) -> None:
@@ -206,8 +205,9 @@ class _Making:
         self.made.owners.append((partition, cursor))
 
     def _find_readership(self, source: TopicPartition, cursor: Cursor) -> Readership:
-        """Return the consumers of a cursor in `source`. The same object as in the last round if they
-        are the same: at the tail of thousands of consumers there are many small rounds."""
+        """Return the consumers of a cursor in `source`. It is mostly the same object as in the last round if they are
+        the same: at the tail of thousands of consumers there are many small rounds.
+        """
         known = self.readerships.get(cursor)
         if known is None or known.members != cursor.members:
             readers = tuple(self.readers[consumer] for consumer in sorted(cursor.members))

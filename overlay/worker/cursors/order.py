@@ -143,15 +143,17 @@ class _CursorGroup:
         return is_alike and not self.is_alone and not other.is_alone
 
     def find_place(self, ledger: Ledger) -> int:
-        """Return the sequence of the first record that the group has not read; the ledger's next
-        sequence if it has read all that have one."""
+        """Return the sequence of the first record that the group has not read in the partitions of `places`; the
+        ledger's next sequence if it has read all that have one.
+        """
         return min((ledger.sequence_from(*place) for place in self.places.items()), default=ledger.next_sequence)
 
     def advance(self, fetched_to: Mapping[Cursor, int], ledger: Ledger, goal: int) -> tuple[list[Step], set[Cursor]]:
         """Return the steps towards the sequence `goal` that the fetched data allows, at most STEPS.
 
-        Return with them the cursor that lacks data for the next step, as a set of at most one. A halted
-        cursor is not in it, since no data can come for it.
+        Return with them, as a set of at most one, the cursor at which they end before the goal: its data ends there,
+        or its snapshot. The set is empty if that cursor is halted, since no data can come for it, and after STEPS
+        steps.
         """
         steps = list[Step]()
         at = self.places
@@ -172,8 +174,10 @@ class _CursorGroup:
     def _list_stops(
         self, at: Mapping[TopicPartition, int], ledger: Ledger, goal: int
     ) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield, in the order of sequences, a partition and the offset (exclusive) up to which it
-        is to be read next, until everything below the sequence `goal` is read."""
+        """Yield, run by run in the order of sequences and up to the sequence `goal`, a partition and the offset
+        (exclusive) up to which it is to be read next. After the runs come the partitions and offsets of `_find_ends`,
+        so that offsets without a sequence are read as well.
+        """
         sequence = self.find_place(ledger)
         while sequence < goal and (run := ledger.locate(sequence)) is not None and run.first_sequence < goal:
             sequence = run.next_sequence
@@ -181,19 +185,20 @@ class _CursorGroup:
         yield from _find_ends(at, ledger, goal).items()
 
     def reaches(self, steps: Sequence[Step], goal: int, ledger: Ledger) -> bool:
-        """Return whether the group has read everything below the sequence `goal` after these
-        steps."""
+        """Return whether the group has read everything below the sequence `goal` in the partitions of `places` after
+        these steps.
+        """
         at = self.places | {step.source: step.stop for step in steps}
         ends = _find_ends(at, ledger, goal)
         return all(position >= ends.get(source, 0) for source, position in at.items())
 
 
 def _find_ends(at: Mapping[TopicPartition, int], ledger: Ledger, goal: int) -> dict[TopicPartition, int]:
-    """Return, for each partition of the ledger, the first offset whose sequence is at least `goal`, or
-    where the partition ends in the ledger if there is none.
+    """Return, for each partition of the ledger, the first offset whose sequence is at least `goal`, or where the
+    partition ends in the ledger if there is none.
 
-    Empty if the positions in `at` are at the end of the ledger in every partition. Below the offset
-    that is returned there may be offsets whose runs the ledger has lost.
+    Empty if each position in `at` is at or beyond the end of its partition in the ledger. Below the offset that is
+    returned there may be offsets whose runs the ledger has lost.
     """
     if all(position >= ledger.end_of(source) for source, position in at.items()):
         return {}

@@ -2,9 +2,9 @@
 No IO.
 
 A cursor behind the tail reads its partition by itself, so it need not read what none of its
-consumers wants. Its route is planned once, when the cursor begins or when other consumers join it.
-A chunk that any of its consumers may want is read. What the index does not cover is always read, so
-the tail is never skipped.
+consumers wants. Its route is planned when the cursor begins, and anew when cursors of its partition
+join. A chunk that any of its consumers may want is read. What the index does not cover is always
+read, so the tail is never skipped.
 
 A cursor of last messages knows the offsets that it wants, and needs no index.
 """
@@ -47,8 +47,9 @@ class SkipRoute:
         return max(position, min(self.route.next_needed(position), end))
 
     def find_size(self, position: int) -> int | None:
-        """Return the bytes from `position` to where the next skipped part begins. None if that is
-        unknown, or if nothing more is skipped."""
+        """Return how many bytes the chunks have from the one at `position` to where the next skipped part begins.
+        None if that is unknown, or if nothing more is skipped.
+        """
         span = self.route.next(position)
         if self.chunks is None or span is None or span.next_offset == OPEN_END:
             return None
@@ -68,9 +69,10 @@ class SkipRoute:
 def plan_route(
     readers: Sequence[Reader], stream: StreamConfig, chunks: Chunks, position: int, now: int
 ) -> SkipRoute | None:
-    """Return what a cursor with these consumers may skip from `position` on, by the headers of
-    `chunks`. None if there is nothing to skip, or too little. `now`: ms since 1970, for UTC() in
-    filters."""
+    """Return what a cursor with these consumers may skip from `position` on, by the headers of `chunks`. None if
+    there are no consumers or chunks, or if there is nothing to skip, or too little. `now`: ms since 1970, for UTC()
+    in filters.
+    """
     if not readers or not len(chunks):
         return None
     answers = [
@@ -84,8 +86,10 @@ def plan_route(
 
 
 def plan_visits(offsets: Ints, end: int) -> SkipRoute:
-    """Return the route that reads these offsets (ascending; those from `end` on are ignored) and
-    everything from `end` on. Up to NEAR offsets between two of them are read as well."""
+    """Return the route that reads these offsets (ascending; those from `end` on are ignored) and everything from
+    `end` on. Between two of these offsets, or the last one and `end`, everything is read if they are at most NEAR
+    apart.
+    """
     wanted = np.append(offsets[offsets < end], end)
     first = np.flatnonzero(np.diff(wanted, prepend=-NEAR - 1) > NEAR)
     last = np.append(first[1:], wanted.size) - 1
@@ -109,8 +113,8 @@ class Routes:
     def plan(
         self, partition: StreamPartition, members: Collection[ConsumerId], position: int, now: int
     ) -> SkipRoute | None:
-        """Return what a cursor with the consumers `members` may skip from `position` on. None if
-        its stream has no index, or if there is nothing to skip, or too little.
+        """Return what a cursor with the consumers `members` may skip from `position` on. None if its stream has no
+        index or there are no members, or if there is nothing to skip, or too little.
 
         `now`: ms since 1970, for UTC() in filters.
         """

@@ -10,8 +10,7 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 
 @dataclass(slots=True)
 class Standing:
-    """What a session knows of one consumer besides the cursors that it is on: its last sequence, its
-    snapshot, its floors, its ack positions, and where it was parked."""
+    """What a session knows of one consumer besides the cursors that it is on."""
 
     sequence: int = 0
     """The last consumer sequence given out."""

@@ -1,15 +1,15 @@
 """The states of a cursor, and the complete table of moves.
 
 ```
-             enlist ──────────► READING ◄── FIND ── SEARCHING ◄── enlist, with a snapshot and a ledger
+             enlist ──────────► READING ◄── FIND ── SEARCHING ◄── enlist, below the end of a snapshot
                                  │  ▲
          STOP: a corrupt batch   │  └── ADVANCE, SKIP, PASS: it stays where it is in this picture
                                  ▼
                                HALTED
 ```
 
-From every state a cursor may END: it has joined another, or none of its consumers is left on it. A
-halted cursor goes on only in a new session, which begins where the cursor stands.
+From each of these states a cursor may END: it has joined another, or none of its consumers is left
+on it. A halted cursor goes on only in a new session, which begins where the cursor stands.
 
 Whether a reading cursor is at the tail or catching up is no state. It follows from where the others
 are: the foremost is the tail (`cursor.find_tail`). A cursor whose position is not in its log any

@@ -1,4 +1,4 @@
-"""How far stream sequences are committed: a record is delivered once its sequence is. Ledgers that
+"""How far stream sequences are committed: no record becomes readable before its sequence. Ledgers that
 other shards keep are read as they grow; for our own, commits tell."""
 
 from __future__ import annotations

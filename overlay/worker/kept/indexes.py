@@ -44,16 +44,15 @@ async def open_indexes(
     state: ShardState,
     delta: Delta,
 ) -> dict[StreamPartition, LogPosition]:
-    """Open the indexes of the assignment's streams. Return the log position from which indexing
-    goes on in each partition of the streams whose index is kept here.
+    """Open the indexes of the assignment's streams. Return the log position from which indexing goes on in each
+    partition of the streams whose index is kept here.
 
-    `keeps`: the streams whose index this shard keeps, each with the reason if it is left out for
-    now, else "".
+    `keeps`: the streams whose index this shard keeps, each with the reason if it is left out for now, else "".
 
-    Fills the assignment's `index_topics` and `unindexed` for these streams. Fills `indexes` for all
-    streams that have an index, since catching-up consumers read by it whichever shard keeps it.
-    Opens the ledgers of the streams that need one, or stops these streams; `delta` gets the
-    identities of their topics. Raises SourceUnavailable.
+    Fills the assignment's `index_topics` and `unindexed` for these streams, and `opening` with batches for their
+    topics. Fills `indexes` for all streams whose index topic can be used and that are not stopped, since catching-up
+    consumers read by it whichever shard keeps it. Opens the ledgers of the streams that need or have one, or stops
+    these streams; `delta` gets the identities of their topics. Raises SourceUnavailable.
     """
     topics = {name: index_topic(service.topics.prefix, name) for name in assignment.sources}
     known = {name: state.topics[name, topic] for name, topic in topics.items() if (name, topic) in state.topics}

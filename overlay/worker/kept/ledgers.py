@@ -7,16 +7,16 @@ current position. That keeps the position known beyond the retention of the inde
 
 Sequences that were given out must be known. The state says in which index topic (by Kafka's id) the
 ledger of a stream is, and which sequence comes next. They are unknown if that topic was deleted or
-replaced, if it holds no entry although consumers were given records, if it has lost entries from its
-end or its midst, or if its last entry cannot be read. Then the stream stops, and its error message
+replaced, if it holds no entry although the stream was read, if it has lost entries from its end or
+its midst, or if its last entry cannot be read. Then the stream stops, and its error message
 tells the operator what to do.
 
 Entries of records that retention has deleted are dropped when a session begins, and about once a
 minute while it runs. Entries of records that are still to be processed are kept.
 
 A log that was truncated (docs/exactly-once.md#log-identity) is a different log from there on. Its
-partition restarts behind the last chunk whose last batch is still the one that was read. The
-records that replace the old ones get new sequences.
+partition restarts behind the last chunk whose last batch is still the one that was read, or at the
+log's start if there is none. The records that replace the old ones get new sequences.
 """
 
 from __future__ import annotations
@@ -66,18 +66,22 @@ class Opening:
 
 
 def explain_refusal(stream: str, topic: str, reason: str, known: Mapping[str, str]) -> str:
-    """Return the message for a stream of several partitions that has to stop because its index
-    topic cannot be used. `reason`: why not. `known`: ids of the ledger topics in the state, by
-    stream."""
+    """Return the message for a stream that needs a ledger and has to stop because its index topic cannot be used.
+    `reason`: why not. `known`: ids of the ledger topics in the state, by stream.
+    """
     if stream in known:
         return f"the ledger of stream {stream} is not to be had: {reason}. {_GIVE_UP.format(stream=stream)}"
     return f"stream {stream} has no ledger yet: {reason}. The worker that keeps the stream's index makes it"
 
 
 def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) -> str:
-    """Return why a stream has to stop, and what to do: it is unknown which sequences were given
-    out, since the ledger's topic was replaced, holds no entry, has lost some, or holds one that
-    cannot be read. Empty if all is known."""
+    """Return why a stream has to stop, and what to do, if it is unknown which sequences were given out; empty
+    otherwise.
+
+    It is unknown if the ledger's topic was created again since the state knows it, if the topic that the state knows
+    holds no entry although the stream was read (`_has_delivered`), or if entries were lost. It is also unknown, in a
+    ledger that is kept here, if a record that cannot be read may have given sequences out.
+    """
     stream, topic = opening.stream, opening.topic
     known, give_up = state.topics.get((stream, topic)), _GIVE_UP.format(stream=stream)
     if known is not None and known != opening.identity:
@@ -208,10 +212,11 @@ def _find_lows(
 async def _catch_up(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment
 ) -> Mapping[TopicPartition, LogPosition]:
-    """Append the entries to a ledger kept here that must be recorded before the first record is read:
-    restarts of partitions whose log was cut, and sequences for all records that have none yet. Add them
-    to `assignment.opening`, which the session commits first. Return the log position in each partition
-    from which records get sequences next."""
+    """Append the entries to a ledger kept here that must be recorded before the first record is read: restarts of
+    partitions whose log was cut, and sequences for all records that have none yet. Unless the ledger is still empty
+    then, also an entry that repeats the positions of all other partitions. Add them to `assignment.opening`, which
+    the session commits first. Return the log position in each partition from which records get sequences next.
+    """
     # three kinds of entries: restarts of truncated partitions, sequences for records that have none
     # yet, and restarts that repeat the positions of all other partitions
     ledger, sources = opening.index.ledger, assignment.sources[opening.stream].partitions
@@ -235,8 +240,10 @@ async def _catch_up(
 async def _find_cuts(
     client: AIOKafkaClient, admin: Admin, opening: Opening, assignment: Assignment
 ) -> dict[TopicPartition, LogPosition]:
-    """Compare each partition's log with the one that got sequences. Return the log position from
-    which sequences are given out anew in each partition whose log differs; empty if none does."""
+    """Compare each partition's log with the one that got sequences. Return the log position from which sequences are
+    given out anew in each partition whose log differs: the end of its last chunk, or the log's start if it has none.
+    Empty if no log differs.
+    """
     index, cut = opening.index, dict[TopicPartition, LogPosition]()
     sources = assignment.sources[opening.stream].partitions
     bounds = await admin.find_bounds(sources, committed=False)

@@ -2,8 +2,8 @@
 what may merge.
 
 Chunks in memory show which of them would fit into one with a neighbour. Their headers are read from
-the index topic again, since memory does not keep whole headers. So nothing is done about a small
-number of small chunks. The last chunk of a partition, which still grows, is never merged.
+the index topic again, since memory does not keep whole headers. So nothing is done if only a small
+share of the chunks is small. The last chunk of a partition is not merged while it still grows.
 
 The merged headers are written in the first transaction of a session, and the keys of the headers
 they replace are deleted in it. A reader of the index topic sees all of that or nothing.
@@ -88,8 +88,10 @@ def find_small(chunks: Chunks, config: IndexConfig, stop: int) -> Ints:
 async def _read_headers(
     client: AIOKafkaClient, admin: Admin, topic: str, index: Index, wanted: set[tuple[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], Header]:
-    """Read the index topic and return the current headers of the wanted chunks, by partition and
-    first offset. A header that cannot be read is left out. Empty if the topic cannot be read."""
+    """Read the index topic and return the current headers of the wanted chunks, by partition and first offset. A
+    header that cannot be read is left out. Empty if reading the records raises SourceChanged or CredentialsRefused.
+    Raises SourceUnavailable.
+    """
     first, _ = (await admin.find_bounds([(topic, 0)]))[topic, 0]
     headers = dict[tuple[TopicPartition, int], Header]()
     try:

@@ -23,12 +23,12 @@ EVERY_S = 300.0
 async def follow_retention(
     admin: Admin, assignment: Assignment, told: dict[str, str], every_s: float = EVERY_S
 ) -> None:
-    """Every `every_s` seconds, raise the retention of the index topics that are kept here if their
-    records would be deleted before those of the stream's topics. Runs until cancelled. An
+    """Every `every_s` seconds, raise the retention of the index topics that are kept here if it is shorter than their
+    stream's topics need (overlay/index/retention.py), and lift a limit of their size. Runs until cancelled. An
     OverlayError is logged, and the topics are looked at again the next time.
 
-    `told`: by topic, the refusal by Kafka that was logged last; updated here. A refusal is logged
-    again when the reason is another one.
+    `told`: by topic, the refusal by Kafka that was logged last; updated here. A refusal is logged again when its
+    reason or the wanted settings are others.
     """
     while True:
         for stream, topic in assignment.index_topics.items():
@@ -40,9 +40,10 @@ async def follow_retention(
 
 
 async def _extend(admin: Admin, assignment: Assignment, stream: str, topic: str, told: dict[str, str]) -> None:
-    """Raise the retention of one index topic if it is shorter than its stream's topics need. A
-    refusal by Kafka is logged if it differs from the one in `told`, by topic. Raises OverlayError
-    if the topics cannot be looked up."""
+    """Raise the retention of one index topic if it is shorter than its stream's topics need, and lift a limit of its
+    size. A refusal by Kafka is logged if it differs from the one in `told`, by topic. Raises OverlayError if the
+    topics cannot be looked up.
+    """
     names = assignment.streams[stream].topic_names
     found = await admin.find_topics([topic, *names])
     if topic not in found or not all(name in found for name in names):

@@ -41,11 +41,11 @@ _SETTINGS = tuple(each.name for each in fields(OutputTopic) if each.name != "env
 
 
 def share_outputs(readers: Mapping[ConsumerId, Reader]) -> dict[ConsumerId, Reader]:
-    """Return the readers with the same output topic, and the same envelope but for their names, as
+    """Return the readers whose output topics have equal settings, and the same envelope but for their names, as
     recipients of one envelope. All others are returned as they are.
 
-    A reader with a machine keeps its own, since its machine delivers. So does one with dead
-    letters: what its output can never take depends on the size of its own tokens.
+    A reader with a machine keeps its own, since its machine delivers. So does one with dead letters: what its output
+    can never take depends on the size of its own tokens.
     """
     alike: dict[tuple[object, ...], list[Reader]] = defaultdict(list)
     for reader in readers.values():
@@ -111,12 +111,13 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crowd:
-    """The readers of a task that are given every record of their subjects, whatever else it holds. They are told by arrays,
-    so that thousands of them cost no Python object for each slice.
+    """The readers of a task that are given every record of their subjects, whatever else it holds. They are kept as
+    arrays, so that thousands of them cost no Python object for each slice. Readers with machines and those of pull
+    consumers are not among them.
 
     `numbers`: of the readers, those of one output after the other; the readers of outputs[i] are
-    numbers[bounds[i]:bounds[i+1]]. `recipients`: of each, its number among the recipients of its envelope. `others`: the
-    numbers of all other readers, ascending.
+    numbers[bounds[i]:bounds[i+1]]. `recipients`: of each, its number among the recipients of its envelope. `others`:
+    the numbers of all other readers, ascending.
     """
 
     outputs: tuple[_Output, ...]

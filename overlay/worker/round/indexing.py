@@ -105,8 +105,8 @@ class Indexing:
         return any(sealer.has_more for sealer in self._sealers.values())
 
     def finish(self, now: int, *, last: bool = False) -> tuple[list[Sealed], list[OutputBatch]]:
-        """Return the chunks that are full or old enough and not written yet, and their headers as
-        batches for the index topics. Call once a round. `now`: ms since 1970.
+        """Return the chunks that are complete or old enough and not written yet, and their headers as batches for the
+        index topics. Call once a round. `now`: ms since 1970.
 
         `last`: no more records follow, so all growing chunks are returned as well.
         """

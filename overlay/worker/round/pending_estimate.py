@@ -17,8 +17,8 @@ In a stream of several partitions all of them count, each from where the consume
 goes out.
 
 Only consumers that want something of a slice are looked at. Records count if they match the
-consumer's subjects, whether or not its filter lets them through: they are pending until it has
-passed them.
+consumer's subjects (and its `filter.values`, if these are subjects), whether or not the rest of its
+filter lets them through: they are pending until it has passed them.
 """
 
 from __future__ import annotations
@@ -151,8 +151,9 @@ class PendingEstimate:
         return chunks if chunks is not None and len(chunks) and int(chunks.next_offset[-1]) > position else None
 
     def _make_backlog(self, place: StreamPartition, reader: Reader, position: int, chunks: Chunks) -> Backlog:
-        """Return a new count of the records from `position` on that match the reader's subjects, by
-        the headers of `chunks`."""
+        """Return a new count of the records from `position` on that match the reader's subjects, and its filter
+        values if these are subjects, by the headers of `chunks`.
+        """
         subjects = narrow(reader.subjects, reader.values)
         backlog = Backlog(simplify(self.streams[place[0]], subjects) if subjects else (), position)
         backlog.learn(chunks)
@@ -282,8 +283,9 @@ class View:
         return news
 
     def _look_again(self, reader: Reader) -> int:
-        """Return how many matching records lie ahead of a reader in all partitions, an estimate.
-        Partitions without an index count as 0."""
+        """Return how many matching records lie ahead of a reader in all partitions, an estimate. Partitions without
+        chunk headers ahead count as 0.
+        """
         count = 0
         if self._chunks is not None:
             count = self._catch_up(reader, self._chunks).pending_at(self._task.fetched.stable_end).count

@@ -70,8 +70,8 @@ class Reading(Protocol):
 class Sequencing:
     """Gives stream sequences to records, and looks them up. Not thread-safe.
 
-    `ledgers`: of the streams that have one; `topics`: by stream whose sequences are given out here,
-    its index topic.
+    `ledgers`: of the streams that have one; `topics`: by stream whose chunk index is kept here, its index topic.
+    Sequences are given out here for the streams that are in both.
     """
 
     ledgers: Mapping[str, Ledger]
@@ -111,9 +111,10 @@ class Sequencing:
         return allocate(self.ledgers[stream].standing, parts)
 
     def _renew(self, stream: str, parts: Parts, now: int) -> LedgerEntry | None:
-        """Return an entry that repeats the positions of the partitions that are not in `parts`.
-        None if the last such entry of the stream, or the first call for it, is less than RENEW_MS ago,
-        or if no partition is idle. `now`: ms since 1970."""
+        """Return an entry that repeats the positions of the partitions that are not in `parts`. None if no partition
+        is idle. Looks only every RENEW_MS, for the first time so long after the first call for the stream; returns
+        None in between. `now`: ms since 1970.
+        """
         if now - self._renewed.setdefault(stream, now) < RENEW_MS:
             return None
         self._renewed[stream] = now
@@ -122,11 +123,10 @@ class Sequencing:
         return restart(standing, idle) if idle else None
 
     def find_sequences(self, stream: str, source: TopicPartition, offsets: Ints) -> Ints:
-        """Return the stream sequence of each offset, int64: offset + 1 in a stream without a
-        ledger.
+        """Return the stream sequence of each offset, int64: offset + 1 in a stream without a ledger.
 
-        0 if the ledger has none for it. Such a record is delivered all the same to consumers
-        without a machine.
+        0 if the ledger has none for it. Such a record is delivered all the same to consumers without a machine,
+        unless they begin at a start sequence.
         """
         ledger = self.ledgers.get(stream)
         return offsets + 1 if ledger is None else ledger.sequence_of(source, offsets)
@@ -134,8 +134,10 @@ class Sequencing:
 
 @dataclass(slots=True)
 class Linger:
-    """Keeps ledger entries of a busy stream at least LINGER_S apart. A stream is busy with more
-    than LINGER_RATE records a second. Rounds of a backlog take longer than that anyway."""
+    """Spaces the ledger entries of a busy stream: of three in a row, the third comes at least LINGER_S after the
+    first. A stream is busy if it had more than LINGER_RATE records a second between the last two. Rounds of a backlog
+    take longer than that anyway.
+    """
 
     _last: dict[str, tuple[int, float]] = field(default_factory=dict)
 

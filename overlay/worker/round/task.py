@@ -44,14 +44,15 @@ class Reader:
 
     @property
     def takes_all(self) -> bool:
-        """Whether the consumer wants every record of its subjects, since it has no filter."""
+        """Whether the consumer wants every record of its subjects, since it has neither a filter nor filter values."""
         return self.filter is None and self.values is None
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One cursor's part in a round: the offsets from `position` to `stop` (exclusive) of fetched
-    data, for the consumers `readers`."""
+    """One reading of a cursor in a round, of which it may have several: the offsets from `position` to `stop`
+    (exclusive) of fetched data, for the consumers `readers`.
+    """
 
     stream: str
     source: TopicPartition
