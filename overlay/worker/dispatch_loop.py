@@ -62,9 +62,10 @@ PROBE_S = 0.1
 
 @dataclass(slots=True)
 class DispatchLoop:
-    """The loop around the dispatcher of one session, which delivers to the consumers with machines
-    (those with acks, pull requests or pacing). The loop does the IO: it reads ack topics, runs the
-    dispatcher step by step, and queues its output for commit. `ack_decoders`: by stream."""
+    """The loop around the dispatcher of one session, which delivers to the consumers with machines (those with acks
+    or pull requests, and those that are paced or watched). The loop does the IO: it reads ack topics, runs the
+    dispatcher step by step, and queues its output for commit. `ack_decoders`: by stream.
+    """
 
     dispatcher: Dispatcher
     client: AIOKafkaClient

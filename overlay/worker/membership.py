@@ -368,9 +368,10 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
             self._coordinator.request_rejoin()
 
     async def confirm(self, shard: int) -> int | None:
-        """Send the group's coordinator a heartbeat, to learn whether the shard is still assigned to
-        us; within a rebalance, wait for its end first. Return the group's generation if it is
-        assigned to us. Return None if it is not, or if all this takes longer than CONFIRM_S."""
+        """Send the group's coordinator a heartbeat, to learn whether the shard is still assigned to us; within a
+        rebalance, wait for its end first. Return the group's generation if it is. Return None if it is not, if the
+        heartbeat fails, or if all this takes longer than CONFIRM_S.
+        """
         try:
             async with asyncio.timeout(CONFIRM_S):
                 await self._is_assigned.wait()

@@ -301,11 +301,11 @@ def report_stream(
 def report_index(session: Session, stream: str) -> dict[str, Any] | None:
     """Return what /streams says of a stream's chunk index, None if this session has no index of it.
 
-    The keys: `partitions`: by `TOPIC-NUMBER`, for the partitions whose index this session makes, the
-    number of `chunks`, the `position` up to which they go, and the `end` of the log, -1 if unknown.
-    Chunks are those made with the current config; retention may have deleted some. `reason`: why the
-    index is not kept for now, empty if it is. `ledger`: the first and last sequence that were given
-    out, and in how many runs; None if sequences come from offsets, or if none was given out yet.
+    The keys: `partitions`: by `TOPIC-NUMBER`, for the partitions whose index this session makes, the number of
+    `chunks`, the `position` up to which they go, and as `end` the last stable offset of the log, -1 if unknown.
+    Chunks are those made with the current config; retention may have deleted some. `reason`: why the index is not
+    kept for now, empty if it is. `ledger`: the first and last sequence that were given out, and in how many runs;
+    None if sequences come from offsets, or if none was given out yet.
     """
     if stream in session.assignment.unindexed:
         return {"reason": session.assignment.unindexed[stream], "partitions": {}, "ledger": None}

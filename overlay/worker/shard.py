@@ -211,9 +211,10 @@ class Shard:
                 self.reply_sender.leave()
 
     async def _open_session(self, closing: contextlib.AsyncExitStack) -> tuple[Session, ShardState]:
-        """Take the shard over, and find where its streams and consumers go on. Return the session,
-        which does not run yet, and the shard's state. `closing` gets callbacks that close what was
-        opened."""
+        """Take the shard over, create the topics that its streams and consumers lack, and find where these go on.
+        Return the session, which does not run yet, and the shard's state. `closing` gets callbacks that close what
+        was opened.
+        """
         service = self.loaded.service
         client = await open_client(service.kafka)
         closing.push_async_callback(client.close)

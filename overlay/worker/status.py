@@ -83,8 +83,9 @@ class StatusSource:
         return values
 
     async def _collect_consumers(self) -> tuple[list[ConsumerId], list[ConsumerStatus]]:
-        """Return the consumers that were deleted since the last call, and the descriptions of those that have changed or whose
-        turn has come (overlay/fleet/changes.py)."""
+        """Return the deleted consumers that `_assign` returns, and the descriptions of the consumers that have
+        changed or whose turn has come (overlay/fleet/changes.py).
+        """
         gone = self._assign()
         manager = self.shard_manager
         self._changes.note(manager.rates.list_active(now_ms()))
@@ -102,8 +103,9 @@ class StatusSource:
         return gone, told
 
     def _assign(self) -> list[ConsumerId]:
-        """If the worker's shards, sessions or configs are others than at the last call, have the next statuses tell of all
-        its consumers. Return those that a status told of and that do not exist any more; none if nothing is other.
+        """If the worker's shards, sessions or configs are others than at the last call, have all its consumers
+        described for the next statuses, which tell of those that have changed. Return those that a status told of and
+        that do not exist any more; none if nothing is other.
         """
         manager = self.shard_manager
         loaded, owned, sessions = manager.loaded, manager.owned, manager.sessions
