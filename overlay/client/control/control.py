@@ -264,8 +264,9 @@ class Control:
     def next(
         self, stream: str, name: str, batch: int = 1, *, expires: float = 5.0, **more: Unpack[PullFields]
     ) -> list[Pulled]:
-        """Pull up to `batch` messages of a pull consumer, blocking. Return when they have come, after
-        `expires` seconds, or at once with no_wait=True; then there may be fewer, or none.
+        """Pull up to `batch` messages of a pull consumer, blocking. Return when they have come,
+        after `expires` seconds, when the service ends the pull, as for max_bytes, or at once with
+        no_wait=True; then there may be fewer, or none.
 
         `more`: further fields of JetStream's pull request, such as max_bytes. If an error ends the
         pull after some messages have come, they are returned, and the error is not raised: the next
@@ -406,9 +407,9 @@ class Control:
             raise NoService(f"{error}. The request is withdrawn. Start a service with `overlay run`") from error
 
     def _take_other_topic(self) -> bool:
-        """Send requests to the requests topic from now on, since Kafka does not let this client write
-        to the control topic. Return whether that is new: False if requests go there already, or if
-        the overlay has no such topic.
+        """Send requests to the requests topic from now on, since Kafka does not let this client
+        write to the control topic. Return whether that is new: False if requests go there already,
+        or if Kafka shows this user no such topic.
         """
         topic = requests_topic(self.prefix)
         if self._topic == topic or not self._inbox.has_topic(topic):
@@ -418,9 +419,8 @@ class Control:
 
 
 def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
-    """Return a ConsumerInfo from the JSON object that the service sends for a consumer. Raises
-    KeyError if one of JetStream's fields is missing, and ConfigError if the consumer's config cannot
-    be read.
+    """Return a ConsumerInfo from the JSON object that the service sends for a consumer. Raises KeyError if one of
+    JetStream's fields is missing that every answer has, and ConfigError if the consumer's config cannot be read.
     """
     own = answer.get("overlay", {})
     return ConsumerInfo(

@@ -239,10 +239,10 @@ class Scan:
         """Yield batches of the records that pass, without regard to the request's `limit`. It does not end if the request
         follows the stream.
 
-        The order within a partition is that of offsets. Several partitions are merged by sequence if
-        the stream has a ledger, otherwise interleaved as they come. Records that are only counted come
-        first, as batches without columns. With `last` or `last_per_subject`, of the records that are
-        there already only the last are returned, oldest first.
+        The order within a partition is that of offsets. Several partitions are merged by sequence if `bounds` have an
+        order, that of the stream's ledger; otherwise they are interleaved as they come. Records that are only counted
+        come first, as batches without columns. With `last` or `last_per_subject`, of the records that are there
+        already only the last are returned, oldest first.
         """
         offset_ranges, further = self.read_plan.offset_ranges, self.bounds.further if self.request.follow else ()
         for batch in self._count(self.read_plan.counted):
