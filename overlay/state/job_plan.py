@@ -129,12 +129,12 @@ class BatchPlan:
     """A batch of a job. The driver writes it down before any of its deliveries is sent, and again
     when the batch has ended.
 
-    `batch`: Spark's number. `now`: ms since 1970, the time that the batch has for filters. `name`:
-    the stream's. `stream`: fingerprint of its config. `ends`: first and next offset of each source
-    partition. `writers`: by output partition, the partition of the state topic. `is_complete`:
-    whether all deliveries are committed. `left`: the consumers that have left the job. `log_ends`: where
-    the log of each partition ended, for what is ahead of the consumers. `owner`: the id of the Spark application whose
-    driver wrote the plan. `ended`: ms since 1970 when the last batch that is complete ended, 0 if none has.
+    `batch`: Spark's number. `now`: ms since 1970, the time that the batch has for filters. `name`: the stream's.
+    `stream`: fingerprint of its config. `ends`: first and next offset of each source partition. `writers`: by output
+    partition, the partition of the state topic. `is_complete`: whether all deliveries are committed. `left`: the
+    consumers that have left the job. `log_ends`: where the log of each partition ended when the batch was begun, for
+    what is ahead of the consumers. `owner`: the id of the Spark application whose driver wrote the plan. `ended`: ms
+    since 1970 when the last batch that is complete ended, 0 if none has.
     """
 
     batch: int

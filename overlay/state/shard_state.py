@@ -53,7 +53,7 @@ class StateUnreadable(OverlayError):
 class ConsumerState:
     """What the state records of one consumer.
 
-    `sequence`: the last consumer sequence given out. `own`: positions where they differ from the
+    `sequence`: the last consumer sequence given out. `own`: positions that count in place of the
     stream's. `snapshot`: for last_per_subject, the offsets below which only the last message of
     each subject is delivered. `floor`: the offsets below which nothing is delivered, for a consumer
     that begins after its position. `heard`: the next offset to read in each partition of the

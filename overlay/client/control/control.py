@@ -176,10 +176,10 @@ class Control:
     def create(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Create a consumer of `stream`, or update it if it exists. Return its info once it is served.
-        Its fields are those of consumer files, such as durable_name; `fields` replace those of
-        `config`. In `fields`, filters may be given by the words of Client.read: subjects, sql,
-        properties, values, match_unfiltered.
+        """Create a consumer of `stream`, or update it if it exists. Return its info once it is
+        served, or as it is after some seconds. Its fields are those of consumer files, such as
+        durable_name; `fields` replace those of `config`. In `fields`, filters may be given by the
+        words of Client.read: subjects, sql, properties, values, match_unfiltered.
 
         Raises Refused, NoAnswer, FiltersDiffer if the consumer got other filters, UnknownArgument for
         a keyword that is not a field, and ArgumentConflict for two that say the same. The keys of a
@@ -190,9 +190,9 @@ class Control:
     def add(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Create a consumer as `create` does, but never update one. If it exists with the same config,
-        return its info; if it exists with another config, raise ConsumerAlreadyExists, a Refused.
-        Raises otherwise as `create`.
+        """Create a consumer as `create` does, but never update one. If it exists with the same
+        config (`pause_until` apart), return its info; if it exists with another config, raise
+        ConsumerAlreadyExists, a Refused. Raises otherwise as `create`.
         """
         return self._define(Op.CREATE, "create", stream, config, fields)
 
@@ -207,8 +207,9 @@ class Control:
         return self._define(Op.UPDATE, "update", stream, config, fields)
 
     def delete(self, stream: str, name: str) -> None:
-        """Delete a consumer and its state, and return once that is done. Its output topic stays, unless
-        the service made it as a temporary one. Raises Refused if the consumer does not exist, NoAnswer.
+        """Delete a consumer and its state, and return once that is done. Its output topic stays, also a temporary
+        one: that is only deleted when `inactive_threshold` ends the consumer. Raises Refused if the consumer does not
+        exist or a file defines it, NoAnswer.
         """
         self._ask(Op.DELETE, stream=stream, consumer=name)
 
@@ -234,13 +235,13 @@ class Control:
         now: False if that time is over, which ends a pause.
 
         `until`: a time (local if it has no zone), a span from now, or a text in RFC 3339. Raises
-        Refused if the consumer does not exist or the text is not a time.
+        Refused if the consumer does not exist, a Spark job delivers it, or the text is not a time.
         """
         answer = self._ask(Op.PAUSE, stream=stream, consumer=name, pause_until=write_time(until))
         return bool(answer["paused"])
 
     def resume(self, stream: str, name: str) -> None:
-        """End a consumer's pause. Raises Refused if the consumer does not exist."""
+        """End a consumer's pause. Raises Refused if the consumer does not exist or a Spark job delivers it."""
         self._ask(Op.RESUME, stream=stream, consumer=name)
 
     def drain(self, worker: str, boot: str) -> None:

@@ -85,7 +85,7 @@ class RecordIntake:
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """Send the queued acks, commit how far messages were handed out, leave the group, and wait
+        """Commit how far messages were handed out, leave the group, send the queued acks, and wait
         for the end of both threads.
 
         May be called again, and from another thread.

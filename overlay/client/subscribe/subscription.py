@@ -190,7 +190,7 @@ class Subscription:
         return None
 
     def close(self) -> None:
-        """Send the queued acks, commit how far messages were handed out, and leave the group;
+        """Commit how far messages were handed out, leave the group, and send the queued acks;
         blocks until that is done. The iteration then ends.
 
         May be called again, and from another thread.
