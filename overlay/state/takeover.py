@@ -119,9 +119,8 @@ async def take_over(
     shard: int,
     confirm: Callable[[ShardState], Awaitable[int | None]],
 ) -> tuple[Transactions, ShardState]:
-    """Become the owner of the shard, which fences the former one. Return its transactions, of which none
-    has begun and which the caller has to close, and its state. The new generation is in that state and
-    not yet in the log.
+    """Become the owner of the shard, which fences the former one. Return its transactions, of which none is open and
+    which the caller has to close, and its state. The new generation is in that state and not yet in the log.
 
     `confirm` is called after the state was read. It returns the generation by which we own the shard, or None if we
     do not; then Fenced is raised, as it is if another owner fences us meanwhile. Raises also what `read_state` and

@@ -38,8 +38,8 @@ DEADLINE_S = 5.0
 
 
 class NoSequence(OverlayError):
-    """A reading has `from_seq`, and its stream has no sequences: it has several partitions and no ledger that can be
-    read. The caller acts.
+    """A reading is to begin (in `spark` perhaps to end) at a stream sequence, and its stream has none: it has several
+    partitions and no ledger that can be read. The caller acts.
     """
 
 

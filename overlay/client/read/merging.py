@@ -127,8 +127,8 @@ class Merge:
         return self.take()
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the rows that can be returned now, and drop them here: first those whose
-        place (sequences.py) is below that of the next row of every partition, in the order of
+        """Yield batches of the rows that can be returned now, and drop them here: first the rows
+        whose place (sequences.py) is below that of the next row of every partition, in the order of
         places; then, if the ledger is followed, all rows without a sequence, as they were added.
         """
         limit = self._find_next()

@@ -36,7 +36,8 @@ M = TypeVar("M", bound=Delivered)
 
 
 class Subscription:
-    """The messages of a push consumer, which are shared among all its subscriptions: each gets some.
+    """The messages of a push consumer. Its subscriptions share them by partitions of the output
+    topic.
 
     Iterate by `for` or by `async for`.
 
