@@ -110,11 +110,10 @@ class Client:
         headers are string properties. `declare` describes other properties: {"dep_delay": "double",
         "tail": {"type": "string", "from": "{value:tailnum}"}}.
 
-        Raises BadQuestion, UnknownArgument and ArgumentConflict (both TypeErrors), UnknownStream,
-        UnknownConsumer, SubjectError, FilterSyntaxError and ConfigError at once; for a consumer that
-        no file describes also Refused, NoAnswer and SourceUnavailable. Other errors come out of the
-        iteration: CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged,
-        CorruptBatch, NoSequence.
+        Raises BadQuestion, UnknownArgument and ArgumentConflict (both TypeErrors), UnknownStream, UnknownConsumer,
+        SubjectError, FilterSyntaxError and ConfigError at once; for a consumer that no file describes also Refused,
+        NoAnswer, SourceUnavailable and CredentialsRefused. Other errors come out of the iteration:
+        CredentialsRefused, SourceUnavailable, TopicNotFound, SourceChanged, CorruptBatch, NoSequence.
         """
         request, progress = self._ask(stream, topic, consumer, declare, question), Progress()
         read = partial(read_batches, indexes=self._indexes, request=request, progress=progress)
@@ -151,11 +150,11 @@ class Client:
         """Return the messages of a push consumer, for `for message in ...` or `async for message in
         ...`. Receiving begins at once, in threads that `close` of the result ends.
 
-        `stream`: needed if several streams have a consumer of this name. `where`: a function of a
-        message; those for which it returns a false value are acked and not returned. `prefetch`: most
-        messages that wait to be taken. `on_silence`: with `raise`, the iteration ends with
-        HeartbeatsMissed when nothing comes for two idle_heartbeats; with `flag`, only `is_silent` is
-        set. `idle`: seconds without a message after which a loop ends; by default it has no end.
+        `stream`: needed if several streams have a consumer of this name. `where`: a function of a message; those for
+        which it returns a false value are not returned, and acked unless it has settled them. `prefetch`: about how
+        many messages may wait to be taken before receiving stops. `on_silence`: with `raise`, the iteration ends with
+        HeartbeatsMissed when nothing comes for two idle_heartbeats; with `flag`, only `is_silent` is set. `idle`:
+        seconds without a message after which a loop ends; by default it has no end.
 
         A consumer that no file describes is looked up at the service. Raises BadQuestion (also for a
         pull consumer), UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused at
@@ -188,9 +187,9 @@ class Client:
         """Return a pull consumer, whose messages are asked for: `fetch(500, timeout=2)`, or `for
         message in ...`. Nothing is sent yet. Hold on to the result: it keeps its connections.
 
-        `stream`: needed if several streams have a consumer of this name. `batch`: messages that a
-        loop asks for at once. `idle`: seconds without a message after which a loop ends; by default
-        it has no end.
+        `stream`: needed if several streams have a consumer of this name. `batch`: most messages
+        that a loop asks for at once. `idle`: seconds without a message after which a loop ends; by
+        default it has no end.
 
         A consumer that no file describes is looked up at the service. Raises BadQuestion (also for a
         push consumer), UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused.
@@ -208,8 +207,8 @@ class Client:
 
         `config`: fields of a consumer file, such as deliver_policy, opt_start_seq, idle_heartbeat,
         and the filters of `read`: subjects, sql, properties, values, match_unfiltered. Needs a
-        running service. Raises UnknownArgument, ArgumentConflict (a TypeError), BadOrder, Refused,
-        NoAnswer, SourceUnavailable.
+        running service. Raises UnknownArgument and ArgumentConflict (both TypeErrors), BadOrder,
+        Refused, FiltersDiffer, NoAnswer, SourceUnavailable, CredentialsRefused.
         """
         check_names("ordered", config, ("stream", *FORBIDDEN, *CONSUMER_FIELDS, *FILTER_WORDS))
         control, topic = Control(self.kafka, self.prefix), acks_topic(self.prefix, stream)
@@ -277,8 +276,9 @@ def open_client(
     `bootstrap`: `host:port`, several separated by commas; with a config it replaces the address in
     it. `kafka`: more settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"};
     they replace those of the config, and `bootstrap`. `prefix`: of the overlay's own topics; if
-    empty, that of the config or the default. Raises ConfigError, and BadQuestion if there is
-    neither a config nor an address.
+    empty, that of the config or the default. Raises ConfigError for overlay.yaml and the settings,
+    and BadQuestion if there is neither a config nor an address. Files of streams and consumers that
+    have errors are left out.
     """
     if config is None:
         if not bootstrap and "bootstrap.servers" not in (kafka or {}):

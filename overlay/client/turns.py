@@ -19,7 +19,9 @@ T = TypeVar("T")
 
 
 class ConcurrentIteration(OverlayError, RuntimeError):
-    """Two iterations of one subscription, pull consumer, ordered consumer or reading overlap. The application acts."""
+    """Two iterations of one subscription, pull consumer, ordered consumer or reading overlap; calls of a pull
+    consumer's `fetch` count as well. The application acts.
+    """
 
 
 class IterationGuard:

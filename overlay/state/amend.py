@@ -72,13 +72,14 @@ async def _keep_generation(state: ShardState) -> int:
 
 
 async def amend(service: ServiceConfig, admin: Admin, change: Change, confirm: Confirm = _keep_generation) -> list[int]:
-    """Commit what `change` returns to each shard for which that is not empty, as its owner and in a
-    transaction of its own. Return the numbers of these shards, ascending.
+    """Commit what `change` returns to each shard for whose state, as it is read first, that is not
+    empty; as its owner and in a transaction of its own. Return the numbers of these shards,
+    ascending.
 
-    `confirm` returns the generation to write with, or None to try again (`Confirm`); without it, the
-    generation stays. Raises Fenced if the owners keep taking a shard back, SourceUnavailable if Kafka
-    does not answer, StateUnreadable, and what `change` and `confirm` raise. Shards that were changed
-    before stay changed.
+    `confirm` returns the generation to write with, or None to try again (`Confirm`); without it, the generation
+    stays. Raises Fenced if the owners keep taking a shard back, SourceUnavailable if Kafka does not answer,
+    StateUnreadable, SourceChanged, and what `change` and `confirm` raise. Shards that were changed before stay
+    changed.
     """
     client = await open_client(service.kafka)
     try:
@@ -99,9 +100,8 @@ async def amend_shard(
     change: Change,
     confirm: Confirm = _keep_generation,
 ) -> None:
-    """Take over one shard and commit what `change` returns for its state, also an empty delta. `confirm`:
-    as in `amend`. Raises Fenced, SourceUnavailable, StateUnreadable, and what `change` and `confirm`
-    raise."""
+    """Take over one shard and commit what `change` returns for its state, also an empty delta. `confirm`: as in
+    `amend`. Raises Fenced, SourceUnavailable, StateUnreadable, SourceChanged, and what `change` and `confirm` raise."""
 
     async def write(transactions: Transactions, state: ShardState) -> None:
         delta = Delta(generation=state.generation).merge(change(state))
@@ -119,12 +119,12 @@ async def own_shard(
     work: Work,
     confirm: Confirm = _keep_generation,
 ) -> None:
-    """Take over a shard and run `work` as its owner; the shard is released afterwards. Try again, up to
-    ATTEMPTS times within PATIENCE_S, if the service takes the shard back meanwhile (Fenced) or Kafka
-    does not answer (SourceUnavailable). The last of these errors is raised.
+    """Take over a shard and run `work` as its owner; the shard is released afterwards. Try again if the service takes
+    the shard back meanwhile (Fenced) or Kafka does not answer (SourceUnavailable): at most ATTEMPTS attempts in all,
+    none begun after PATIENCE_S. The last of these errors is raised.
 
-    `work` may run again although it has succeeded, so it has to look at the state first. A `confirm`
-    that returns None counts as Fenced (`Confirm`). Raises any other error of `work` or `confirm` at once.
+    `work` may run again although it has succeeded, so it has to look at the state first. A `confirm` that returns
+    None counts as Fenced (`Confirm`). Any other error is raised at once.
     """
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type((Fenced, SourceUnavailable)),

@@ -66,9 +66,10 @@ Starts = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A consumer that a job may deliver. `claim`: what its plans have to repeat; "" if no service
-    has run yet. `start`: where it begins; None if it goes on as the job's own plan says or, if that
-    does not have the consumer, begins as a new one."""
+    """A consumer that a job may deliver. `claim`: what its plans have to repeat; "" if the job
+    began to deliver it before any service had run. `start`: where it begins; None if it goes on as
+    the job's own plan says or, if that does not have the consumer under `claim`, begins as a new
+    one."""
 
     claim: str
     start: JobPosition | None
@@ -76,9 +77,10 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """A consumer that the service takes from a job. `job`: its name, "" if that is unknown, since a
-    plan cannot be read. `reason`: why the consumer stays the job's; empty if it does not. `state`:
-    without a reason, what the state is to record of it; None if it begins as a new consumer."""
+    """A consumer that the service takes from a job. `job`: its name, or that of one of them if
+    several have delivered it; "" if that is unknown, since some job's plan cannot be read.
+    `reason`: why the consumer stays the job's; empty if it does not. `state`: without a reason,
+    what the state is to record of it; None if it begins as a new consumer."""
 
     job: str
     state: ConsumerState | None = None
@@ -102,9 +104,9 @@ async def claim_consumers(
     driver has fenced its predecessor. `starts`: the log start of each partition of the stream. Shards in which
     nothing changes are not taken over.
 
-    Raises OverlayError for a consumer that the job cannot take, for example BatchUnfinished if a batch
-    of another job that delivers it has not ended; also Fenced, SourceUnavailable. Consumers of shards
-    that were written before stay claimed.
+    Raises OverlayError for a consumer that the job cannot take, for example BatchUnfinished if a batch of another job
+    that delivers it has not ended; also the errors of `amend_shard`. Consumers of shards that were written before
+    stay claimed.
     """
     known = _list_claims(plan, stream)
     shards = await count_shards(admin, service.topics.prefix)
@@ -151,8 +153,9 @@ async def take_back(
     state: ShardState,
     record: Callable[[Delta], Awaitable[None]],
 ) -> dict[ConsumerId, TakenBack]:
-    """Take consumers that the owner of their shard is to deliver from the Spark jobs that have them:
-    record a recall for each, fence the drivers of these jobs, and find where the consumers go on.
+    """Take consumers that the owner of their shard is to deliver from the Spark jobs that have
+    them: record a recall for each that has none, fence the drivers of these jobs, and find where
+    the consumers go on.
 
     Return those that a job has had, or may have had if a job's plan cannot be read. Those left out are
     the service's already, or new. A consumer that cannot be taken has a `reason`. The states returned

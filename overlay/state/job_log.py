@@ -1,8 +1,8 @@
 """The state topic of a job: made if missing, grown with the job's outputs, and read at its end.
 
 Partition 0 belongs to the driver, each other partition to one writer. So the records of a partition
-are written under one transactional id, and after InitProducerId no transaction in it is open
-(docs/exactly-once.md#takeover).
+are written under one transactional id, and after InitProducerId no transaction in it is open,
+except one whose marker Kafka has lost (docs/exactly-once.md#takeover).
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ async def grow_state_log(admin: Admin, topic: str, partitions: int) -> None:
 
 
 async def read_last(client: AIOKafkaClient, admin: Admin, topic: str, partition: int) -> bytes | None:
-    """Return the value of the last committed record of a partition, None if it has none.
+    """Return the value of the last committed record of a partition below its last stable offset,
+    None if it has none.
 
     To miss none that is being committed, call it after InitProducerId under the partition's
-    transactional id: then no transaction is open there. Raises SourceChanged and SourceUnavailable.
+    transactional id and `Transactions.end_lost`: then no transaction is open there. Raises
+    SourceChanged and SourceUnavailable.
     """
     first, end = (await admin.find_bounds([(topic, partition)]))[topic, partition]
     reach, last = LOOK_BACK, None

@@ -42,9 +42,10 @@ class BatchUnfinished(OverlayError):
 class Limit:
     """What a batch that is planned now may read for consumers that have offsets of their own.
 
-    `offsets`: at most so many for each such consumer, in addition to what the batch reads for all. `now`: ms since 1970,
-    the time of the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`: the first
-    offset that the log of each partition still has.
+    `offsets`: about so many for each such consumer (`catch_up`, `read_part`), in addition to what the batch reads for
+    all; a consumer that is given its last messages and has no rate is not limited. `now`: ms since 1970, the time of
+    the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`: the first offset that
+    the log of each partition still has.
     """
 
     offsets: int
@@ -125,14 +126,15 @@ class JobPosition:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """A batch of a job, as the driver wrote it down before any of its deliveries was sent.
+    """A batch of a job. The driver writes it down before any of its deliveries is sent, and again
+    when the batch has ended.
 
-    `batch`: Spark's number. `now`: ms since 1970, the time that the batch has for filters. `name`:
-    the stream's. `stream`: fingerprint of its config. `ends`: first and next offset of each source
-    partition. `writers`: by output partition, the partition of the state topic. `is_complete`:
-    whether all deliveries are committed. `left`: the consumers that have left the job. `log_ends`: where
-    the log of each partition ended, for what is ahead of the consumers. `owner`: the id of the Spark application whose
-    driver wrote the plan. `ended`: ms since 1970 when the last batch that is complete ended, 0 if none has.
+    `batch`: Spark's number. `now`: ms since 1970, the time that the batch has for filters. `name`: the stream's.
+    `stream`: fingerprint of its config. `ends`: first and next offset of each source partition. `writers`: by output
+    partition, the partition of the state topic. `is_complete`: whether all deliveries are committed. `left`: the
+    consumers that have left the job. `log_ends`: where the log of each partition ended when the batch was begun, for
+    what is ahead of the consumers. `owner`: the id of the Spark application whose driver wrote the plan. `ended`: ms
+    since 1970 when the last batch that is complete ended, 0 if none has.
     """
 
     batch: int
@@ -181,8 +183,8 @@ class BatchPlan:
         return 0.0 if self.is_complete and now - self.ended > IDLE_MS else known.rate
 
     def count_behind(self) -> dict[str, int]:
-        """Return, by name, how many offsets below the batch's end each consumer that is catching up has still to read once
-        the batch has ended, over all partitions. Consumers that reach the batch's end are left out."""
+        """Return, by name, how many offsets below the batch's end each consumer has still to read once the batch has
+        ended, over all partitions. Consumers that reach the batch's end are left out."""
         counts = {name: self._count_left(each) for name, each in self.consumers.items()}
         return {name: count for name, count in counts.items() if count}
 
@@ -240,8 +242,8 @@ class BatchPlan:
         return {name: found for name in sorted(names) if (found := self.find_position(name)) is not None}
 
     def find_position(self, consumer: str) -> JobPosition | None:
-        """Return where a consumer stands after the batch; for one that has left the job, where it left. None if the job
-        never had it.
+        """Return where a consumer stands after the batch; for one that has left the job, where it left. None if the
+        plan has neither.
 
         Raises BatchUnfinished if the consumer is in the batch and that has not ended.
         """
@@ -255,8 +257,8 @@ class BatchPlan:
         return self._place(known, is_over=True)
 
     def find_delivered(self, consumer: str) -> JobPosition | None:
-        """Return how far a consumer's deliveries are committed for sure: to the end of the batch if that has ended, else to
-        its beginning; for one that has left the job, to where it left. None if the job never had it.
+        """Return how far a consumer's deliveries are committed for sure: to the end of the batch if that has ended,
+        else to its beginning; for one that has left the job, to where it left. None if the plan has neither.
         """
         if (known := self.consumers.get(consumer)) is None:
             return self.left.get(consumer)

@@ -2,10 +2,9 @@
 those of the service.
 
 A pipeline that runs a consumer is a member of the Kafka group `lease_group` (spark/lease.py). Only
-consumers that are new to the service, or that its state gives to a Spark job, are checked: of all
-others the state says that they are the service's. The group tells whether a pipeline runs now, so
-that the service does not take a consumer from it. What keeps two owners apart is the state
-(handover.py).
+consumers that the service's state gives to a Spark job, and new ones that a job could deliver, are
+checked. The group tells whether a pipeline runs now, so that the service does not take a consumer
+from it. What keeps two owners apart is the state (handover.py).
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ log = get_logger(__name__)
 async def find_held(
     admin: Admin, prefix: str, consumers: Iterable[ConsumerConfig], state: ShardState
 ) -> dict[ConsumerId, str]:
-    """Return which of these consumers a Spark pipeline runs now, each with a message for the operator.
-    Only those are checked that a Spark job may have delivered last (`may_be_a_jobs`), in one request.
-    Empty, with a line in the log, if Kafka does not let this user see their groups. Raises
-    SourceUnavailable."""
+    """Return which of these consumers a Spark pipeline runs now, each with a message for the operator. Only those are
+    checked that a Spark job may have delivered last (`may_be_a_jobs`). Empty, with a line in the log, if Kafka does
+    not let this user see the group of one of these. Raises SourceUnavailable."""
     groups = {config.id: lease_group(prefix, config.id) for config in consumers if may_be_a_jobs(config, state)}
     try:
         members = await admin.count_members_of(groups.values())

@@ -37,10 +37,10 @@ def list_sources(
     """Return the partitions that a stream is to be read from. `topics`: Kafka's facts of the stream's topics,
     by name; a topic that does not exist is not in it.
 
-    `is_extended`: the stream has a ledger, so partitions that were added are read like any other.
-    Without a ledger, those that were added to a single one are in `unread`. Raises SourceChanged if a
-    topic or partition of the config is missing, if a topic was created again since `state` knows it,
-    or if, without a ledger, none of the partitions read before is left.
+    `is_extended`: the stream has a ledger, so partitions that were added are read like any other. Without a ledger,
+    if `state` has positions in just one of several partitions of the config, that one is read, and the others are in
+    `unread`. Raises SourceChanged if a topic or partition of the config is missing, if a topic was created again
+    since `state` knows it, or if, without a ledger, none of the partitions read before is left.
     """
     found: list[TopicPartition] = []
     for entry in stream.topics:

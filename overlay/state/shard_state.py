@@ -5,14 +5,14 @@ says what one transaction changed, and is in the same transaction as the records
 for. A checkpoint says everything, so that older records can be deleted. The state is read by
 applying the records in order.
 
-Consumers at the tail share the stream's position. When they advance, one number a partition is
-written, however many consumers there are. A consumer elsewhere (catching up, stalled, or its file
-removed) has positions of its own.
+Consumers at the tail share the stream's position. When they advance, one position of each partition
+is written, however many consumers there are. A consumer elsewhere (catching up, stalled, or its
+file removed) has positions of its own.
 
 A log position is an offset with the leader epoch and CRC of the batch before it. With these a later
 reader can tell whether the log below the offset is still the log that was read.
 
-State records are JSON with a version. A record with a newer version is refused, never read in part.
+State records are JSON with a version. A record of another version is refused, never read in part.
 The log also has the records of consumers' machines (overlay/consumer/snapshot.py); their key names
 the consumer, and this module does not read their values. A machine's record that is larger than a
 Kafka record may be is written in parts, which the key counts. All parts are in one transaction, so
@@ -45,15 +45,15 @@ Fact = TypeVar("Fact")
 
 
 class StateUnreadable(OverlayError):
-    """The state partition holds something that this version cannot read. The operator has to
-    act."""
+    """A state partition, or the state topic of a Spark job, holds something that this version
+    cannot read. The operator has to act."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
     """What the state records of one consumer.
 
-    `sequence`: the last consumer sequence given out. `own`: positions where they differ from the
+    `sequence`: the last consumer sequence given out. `own`: positions that count in place of the
     stream's. `snapshot`: for last_per_subject, the offsets below which only the last message of
     each subject is delivered. `floor`: the offsets below which nothing is delivered, for a consumer
     that begins after its position. `heard`: the next offset to read in each partition of the
@@ -125,7 +125,7 @@ class Delta:
 @dataclass(slots=True)
 class ShardState:
     """The whole state of a shard, in memory. Fields without a text are as in Delta; `generation` is
-    that of the last owner, -1 if there was none."""
+    that of the last worker that owned the shard, -1 if there was none."""
 
     cursors: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     consumers: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
@@ -177,8 +177,8 @@ class ShardState:
         return self.cursors.get((consumer[0], source))
 
     def pin(self, consumer: ConsumerId, starts: Mapping[TopicPartition, int]) -> ConsumerState:
-        """Return the consumer's state with every position its own, so that the stream's position
-        can move on without it.
+        """Return the consumer's state with a position of its own in each partition of `starts`, so
+        that the stream's position can move on without it.
 
         `starts`: by partition of the stream, the offset at which the consumer begins if it has no
         position there yet. Raises KeyError if the consumer is unknown. Nothing is changed here.

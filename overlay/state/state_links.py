@@ -28,9 +28,9 @@ _ROOT = -1
 class Link:
     """A state record's place in its log.
 
-    `offset`: its own. `end`: the offset after the last record of a machine that was written with it.
-    `after`: the end of the records that its writer knew; None for a record of an earlier version,
-    which follows the record before it. `is_whole`: it holds the whole state of the shard.
+    `offset`: its own. `end`: the offset after the record and the records of machines that follow it. `after`: the end
+    of the records that its writer knew; None if the record does not say (as in earlier versions), and then it follows
+    the record before it. `is_whole`: it holds the whole state of the shard.
     """
 
     offset: int
@@ -60,8 +60,9 @@ def find_void(links: Sequence[Link], log_start: int) -> frozenset[int]:
 
 
 def _find_predecessors(links: Sequence[Link], log_start: int) -> list[int | None]:
-    """Return the row of each record's predecessor, _ROOT for a record that follows no other one, and
-    None for a void record: its predecessor is lost, or is void itself."""
+    """Return the row of each record's predecessor; _ROOT for a record that needs none, since it is
+    whole, follows nothing, or follows records below `log_start`; None for a record whose
+    predecessor is lost, or builds on a lost one."""
     found: list[int | None] = []
     rows = dict[int, int]()
     for row, link in enumerate(links):

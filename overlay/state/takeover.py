@@ -8,8 +8,8 @@ is open, it can be anything down to 0. What the former owner's last transaction 
 Kafka lost its marker, is ended in between (overlay/output/lost_markers.py).
 
 A worker that was slow between its assignment and this point has fenced the rightful owner. So it
-asks the group again after it has read the state, and leaves without writing if the shard is not
-assigned to it (docs/exactly-once.md#fencing). The rightful owner notices that it was fenced,
+asks the group again after it has read the state, and leaves without changing the state if the shard
+is not assigned to it (docs/exactly-once.md#fencing). The rightful owner notices that it was fenced,
 confirms that it still owns the shard, and takes it again. The state also records the generation of
 its owner, for operators and for the log.
 """
@@ -60,8 +60,9 @@ async def ensure_state_topic(admin: Admin, prefix: str, shards: int, replication
 
 
 async def refuse_running_service(admin: Admin, prefix: str) -> None:
-    """Raise OverlayError if a service runs with this prefix (the group of workers has members), since it
-    keeps the indexes of its streams itself. Raises SourceUnavailable if Kafka does not tell."""
+    """Raise OverlayError if a service runs with this prefix (the group of workers has members),
+    since it keeps the indexes of its streams itself. Raises SourceUnavailable or CredentialsRefused
+    if Kafka does not tell."""
     group = workers_group(prefix)
     count = await admin.count_members(group)
     if count:
@@ -77,9 +78,9 @@ async def read_state(
 ) -> tuple[ShardState, int]:
     """Return a shard's state, read up to the high watermark, and how many records were read.
 
-    If records are lost, the state is the last one that is known as a whole (state_links.py), and the
-    log says so. `plain`: read without kernels, for commands. Raises StateUnreadable,
-    SourceUnavailable, and SourceChanged if the log is trimmed at each of READS attempts.
+    If records are lost, the state is the last one that is known as a whole (state_links.py), and the log says so.
+    `plain`: read without kernels, for commands. Raises StateUnreadable, SourceUnavailable, CredentialsRefused, and
+    SourceChanged if at each of READS attempts the log is trimmed or a batch of it cannot be read.
     """
     replay = StateReplay()
     # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
@@ -118,13 +119,12 @@ async def take_over(
     shard: int,
     confirm: Callable[[ShardState], Awaitable[int | None]],
 ) -> tuple[Transactions, ShardState]:
-    """Become the owner of the shard, which fences the former one. Return its transactions, of which none
-    has begun and which the caller has to close, and its state. The new generation is in that state and
-    not yet in the log.
+    """Become the owner of the shard, which fences the former one. Return its transactions, of which none is open and
+    which the caller has to close, and its state. The new generation is in that state and not yet in the log.
 
-    `confirm` is called after the state was read. It returns the generation by which we own the
-    shard, or None if we do not; then Fenced is raised. Raises also what `read_state` and `confirm` raise;
-    after any error the transactions are closed.
+    `confirm` is called after the state was read. It returns the generation by which we own the shard, or None if we
+    do not; then Fenced is raised, as it is if another owner fences us meanwhile. Raises also what `read_state` and
+    `confirm` raise; after any error the transactions are closed.
     """
     from overlay.output.transaction import Transactions  # commands that read a state alone need none
 

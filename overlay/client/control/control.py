@@ -176,10 +176,10 @@ class Control:
     def create(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Create a consumer of `stream`, or update it if it exists. Return its info once it is served.
-        Its fields are those of consumer files, such as durable_name; `fields` replace those of
-        `config`. In `fields`, filters may be given by the words of Client.read: subjects, sql,
-        properties, values, match_unfiltered.
+        """Create a consumer of `stream`, or update it if it exists. Return its info once it is
+        served, or as it is after some seconds. Its fields are those of consumer files, such as
+        durable_name; `fields` replace those of `config`. In `fields`, filters may be given by the
+        words of Client.read: subjects, sql, properties, values, match_unfiltered.
 
         Raises Refused, NoAnswer, FiltersDiffer if the consumer got other filters, UnknownArgument for
         a keyword that is not a field, and ArgumentConflict for two that say the same. The keys of a
@@ -190,9 +190,9 @@ class Control:
     def add(
         self, stream: str, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **fields: Any
     ) -> ConsumerInfo:
-        """Create a consumer as `create` does, but never update one. If it exists with the same config,
-        return its info; if it exists with another config, raise ConsumerAlreadyExists, a Refused.
-        Raises otherwise as `create`.
+        """Create a consumer as `create` does, but never update one. If it exists with the same
+        config (`pause_until` apart), return its info; if it exists with another config, raise
+        ConsumerAlreadyExists, a Refused. Raises otherwise as `create`.
         """
         return self._define(Op.CREATE, "create", stream, config, fields)
 
@@ -207,8 +207,9 @@ class Control:
         return self._define(Op.UPDATE, "update", stream, config, fields)
 
     def delete(self, stream: str, name: str) -> None:
-        """Delete a consumer and its state, and return once that is done. Its output topic stays, unless
-        the service made it as a temporary one. Raises Refused if the consumer does not exist, NoAnswer.
+        """Delete a consumer and its state, and return once that is done. Its output topic stays, also a temporary
+        one: that is only deleted when `inactive_threshold` ends the consumer. Raises Refused if the consumer does not
+        exist or a file defines it, NoAnswer.
         """
         self._ask(Op.DELETE, stream=stream, consumer=name)
 
@@ -234,13 +235,13 @@ class Control:
         now: False if that time is over, which ends a pause.
 
         `until`: a time (local if it has no zone), a span from now, or a text in RFC 3339. Raises
-        Refused if the consumer does not exist or the text is not a time.
+        Refused if the consumer does not exist, a Spark job delivers it, or the text is not a time.
         """
         answer = self._ask(Op.PAUSE, stream=stream, consumer=name, pause_until=write_time(until))
         return bool(answer["paused"])
 
     def resume(self, stream: str, name: str) -> None:
-        """End a consumer's pause. Raises Refused if the consumer does not exist."""
+        """End a consumer's pause. Raises Refused if the consumer does not exist or a Spark job delivers it."""
         self._ask(Op.RESUME, stream=stream, consumer=name)
 
     def drain(self, worker: str, boot: str) -> None:
@@ -264,8 +265,9 @@ class Control:
     def next(
         self, stream: str, name: str, batch: int = 1, *, expires: float = 5.0, **more: Unpack[PullFields]
     ) -> list[Pulled]:
-        """Pull up to `batch` messages of a pull consumer, blocking. Return when they have come, after
-        `expires` seconds, or at once with no_wait=True; then there may be fewer, or none.
+        """Pull up to `batch` messages of a pull consumer, blocking. Return when they have come,
+        after `expires` seconds, when the service ends the pull, as for max_bytes, or at once with
+        no_wait=True; then there may be fewer, or none.
 
         `more`: further fields of JetStream's pull request, such as max_bytes. If an error ends the
         pull after some messages have come, they are returned, and the error is not raised: the next
@@ -406,9 +408,9 @@ class Control:
             raise NoService(f"{error}. The request is withdrawn. Start a service with `overlay run`") from error
 
     def _take_other_topic(self) -> bool:
-        """Send requests to the requests topic from now on, since Kafka does not let this client write
-        to the control topic. Return whether that is new: False if requests go there already, or if
-        the overlay has no such topic.
+        """Send requests to the requests topic from now on, since Kafka does not let this client
+        write to the control topic. Return whether that is new: False if requests go there already,
+        or if Kafka shows this user no such topic.
         """
         topic = requests_topic(self.prefix)
         if self._topic == topic or not self._inbox.has_topic(topic):
@@ -418,9 +420,8 @@ class Control:
 
 
 def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
-    """Return a ConsumerInfo from the JSON object that the service sends for a consumer. Raises
-    KeyError if one of JetStream's fields is missing, and ConfigError if the consumer's config cannot
-    be read.
+    """Return a ConsumerInfo from the JSON object that the service sends for a consumer. Raises KeyError if one of
+    JetStream's fields is missing that every answer has, and ConfigError if the consumer's config cannot be read.
     """
     own = answer.get("overlay", {})
     return ConsumerInfo(

@@ -23,8 +23,8 @@ _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHO
 
 
 def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Consumer:
-    """Return a Kafka consumer that reads all partitions of `topic`, the reply topic, from the ends
-    that they have now. The caller closes it.
+    """Return a Kafka consumer that reads all partitions of `topic`, the reply topic, from the high
+    watermarks that they have now. The caller closes it.
 
     `group`: a consumer group for which nothing is ever committed. `more`: further settings by
     librdkafka's names, which replace others. Raises SourceUnavailable, also if the topic does not

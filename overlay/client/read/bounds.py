@@ -38,8 +38,8 @@ DEADLINE_S = 5.0
 
 
 class NoSequence(OverlayError):
-    """A reading has `from_seq`, and its stream has no sequences: it has several partitions and no ledger. The caller
-    acts.
+    """A reading is to begin (in `spark` perhaps to end) at a stream sequence, and its stream has none: it has several
+    partitions and no ledger that can be read. The caller acts.
     """
 
 
@@ -97,9 +97,10 @@ async def find_bounds(line: Connection, request: CheckedQuestion, offsets: Mappi
 
 
 def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOrder | None) -> ReadBounds:
-    """Return a copy of the bounds of a stream of several partitions, with `order` in it. If the request
-    has `from_seq`, each range begins at its partition's first offset with that sequence or a higher
-    one; if the ledger has none, where the ledger ends.
+    """Return a copy of the bounds of a stream of several partitions, with `order` in it. If the
+    request has `from_seq`, each range begins at its partition's first offset with that sequence or
+    a higher one; if the ledger has none, where the ledger ends; but never outside the range. The
+    range of a partition that the ledger does not know stays as it is.
 
     Raises NoSequence if the request has `from_seq` and `order` is None.
     """
@@ -125,7 +126,7 @@ def begin_in_order(bounds: ReadBounds, request: CheckedQuestion, order: LedgerOr
 async def _look(line: Connection, stream: StreamConfig) -> KnownStream:
     """Check that Kafka answers, have the connection's client that fetches learn the leaders of the
     stream's partitions, and return these partitions and their bounds. Raises CredentialsRefused,
-    SourceUnavailable, TopicNotFound.
+    SourceUnavailable, TopicNotFound, SourceChanged.
     """
     await reach(line.kafka, DEADLINE_S)
     sources = await _find_sources(line.kafka, line.admin, stream)

@@ -39,8 +39,8 @@ def list_headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
 
 
 def show_column(column: pa.Array) -> list[str | None]:
-    """Return the value of each row as text for people, on one line; None for null. Headers and structs are written as
-    `name=value` with spaces between.
+    """Return the value of each row as text for people; None for null. Bytes are escaped onto one line
+    (`show_content`), texts stay as they are. Headers and structs are written as `name=value` with spaces between.
     """
     type = column.type
     if pa.types.is_dictionary(type):

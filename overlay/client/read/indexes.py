@@ -320,10 +320,10 @@ class KeptIndex:
         offset_range: OffsetRange,
         answers: dict[TopicPartition, Answers],
     ) -> OffsetRange:
-        """Return the range with the route through it and, for a request with `last`, with `enough`; the range
-        itself if the index has no chunks of its partition or the range is empty. `answers`: a cache of what the
-        chunks of each partition answer, to which those of a new partition are added: a partition may have many
-        ranges.
+        """Return the range with the route through it and, for a request with `last` and no condition but its
+        subjects, with `enough`; the range itself if the index has no chunks of its partition or the range is empty.
+        `answers`: a cache of what the chunks of each partition answer, to which those of a new partition are added: a
+        partition may have many ranges.
         """
         source = offset_range.source
         chunks = self._index.of(source)

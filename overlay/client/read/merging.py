@@ -64,11 +64,12 @@ class Merge:
 
     def choose(self, readings: Sequence[RangeReading]) -> list[RangeReading]:
         """Return the readings whose data is to be taken now: those of the partition that is
-        farthest behind in sequences, unless their data still waits for sequences.
+        farthest behind in sequences (of all whose next rows have no sequence, if none has one),
+        unless their data still waits for sequences.
 
-        Marks the partition fetches of that partition as urgent, so that they are fetched even if the fetcher is
-        full, and those of the others as not urgent. Raises SourceChanged if the ledger's topic is not the one
-        that was read.
+        Marks the partition fetches of such a partition as urgent, so that they are fetched even if the fetcher is
+        full, and those of the others as not urgent. Raises SourceChanged if the ledger's topic is not the one that
+        was read.
         """
         self._read_on()
         first = self._find_next()
@@ -126,9 +127,9 @@ class Merge:
         return self.take()
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the rows that can be returned now, and drop them here: first those with a
-        sequence below the next one of every partition, in the order of sequences, then all rows
-        without a sequence, as they were added.
+        """Yield batches of the rows that can be returned now, and drop them here: first the rows
+        whose place (sequences.py) is below that of the next row of every partition, in the order of
+        places; then, if the ledger is followed, all rows without a sequence, as they were added.
         """
         limit = self._find_next()
         places, batches = list[Ints](), list[pa.RecordBatch]()

@@ -27,8 +27,9 @@ ALL_PARTS = Part.SUBJECT | Part.VALUES | Part.FILTER | Part.WINDOW
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedRoute:
-    """A route (the spans of a partition's log that have to be read), and the bytes of each of its
-    spans in the log: -1 if a part of the span has no chunk header.
+    """A route (the spans of a partition's log that have to be read), and for each of its spans the
+    bytes in the log of the chunks that it touches: -1 if headers of some of these are missing
+    (`weigh`).
     """
 
     route: Route

@@ -183,9 +183,9 @@ async def count_spans(
     wanted: Sequence[tuple[Pattern, ...]],
     spans: Sequence[tuple[TopicPartition, int, int]],
 ) -> Ints:
-    """Return how many records that match each list of patterns in `wanted` the stream's index counts in each of `spans`
-    (partition, first and next offset), int64 [lists, spans]: -1 where it does not tell exactly or there is no index, 0
-    for a list without patterns. Raises what `find_bounds` raises."""
+    """Return how many records that match each list of patterns in `wanted` the stream's index counts in each of
+    `spans` (partition, first and next offset), int64 [lists, spans]: -1 where it does not tell exactly, 0 for a list
+    without patterns; -1 everywhere if there is no index that can be read. Raises what `find_bounds` raises."""
     index = indexes.keep(request) if request.index else None
     found = None
     if index is not None:
@@ -196,9 +196,9 @@ async def count_spans(
 async def _find_bounds(
     line: Connection, indexes: Indexes, index: KeptIndex | None, request: CheckedQuestion
 ) -> ReadBounds:
-    """Return the bounds of the logs of a request's stream. If the stream has several partitions and the request
-    has columns or `from_seq`, they have the order of its ledger, if there is one. `index`: the index that the
-    reading uses, None for none. Raises what `find_bounds` raises, and NoSequence.
+    """Return the bounds of the logs of a request's stream. If the stream has several partitions and the request has
+    columns or `from_seq`, they have the order of its ledger, if there is one that can be read. `index`: the index
+    that the reading uses, None for none. Raises what `find_bounds` raises, and NoSequence.
     """
     kept = index or (indexes.keep(request) if line.is_divided(request.stream) else None)
     bounds = await find_bounds(line, request, kept.offsets if kept else {})
@@ -239,10 +239,10 @@ class Scan:
         """Yield batches of the records that pass, without regard to the request's `limit`. It does not end if the request
         follows the stream.
 
-        The order within a partition is that of offsets. Several partitions are merged by sequence if
-        the stream has a ledger, otherwise interleaved as they come. Records that are only counted come
-        first, as batches without columns. With `last` or `last_per_subject`, of the records that are
-        there already only the last are returned, oldest first.
+        The order within a partition is that of offsets. Several partitions are merged by sequence if `bounds` have an
+        order, that of the stream's ledger; otherwise they are interleaved as they come. Records that are only counted
+        come first, as batches without columns. With `last` or `last_per_subject`, of the records that are there
+        already only the last are returned, oldest first.
         """
         offset_ranges, further = self.read_plan.offset_ranges, self.bounds.further if self.request.follow else ()
         for batch in self._count(self.read_plan.counted):
@@ -497,9 +497,9 @@ def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[FilteredRows]], 
     """Return, as batches of `schema`, the last `count` rows of several partitions, keeping the order of
     each; [] if there are none. `partitions`: the parts of each, by offset.
 
-    Among the partitions' last rows the one with the latest timestamp comes last, and so on
-    backwards. This is a sort by the smallest timestamp from a row to the end of its partition. With
-    a ledger, sequences are used instead of timestamps.
+    Among the partitions' last rows the one with the latest timestamp comes last (of equal ones,
+    that of the later partition), and so on backwards. This is a sort by the smallest timestamp from
+    a row to the end of its partition. With a ledger, sequences are used instead of timestamps.
     """
     batches: list[pa.RecordBatch] = []
     keys: list[Ints] = []

@@ -62,8 +62,8 @@ class AnswerWait:
     def wait(self, timeout: float) -> None:
         """Block until the answer has come.
 
-        Raises AckTimeout after `timeout` seconds, SourceUnavailable if answers can no longer be
-        read.
+        Raises AckTimeout after `timeout` seconds, SourceUnavailable if the AckAnswers is closed
+        meanwhile.
         """
         try:
             self._future.result(timeout)
@@ -123,8 +123,8 @@ class AckAnswers:
             return self.make_waiting()
 
     def make_waiting(self) -> AnswerWait:
-        """Return a registration as `expect` does, without starting to listen: the answer is only noticed if the thread
-        runs already.
+        """Return a registration as `expect` does, without starting to listen: the answer is only noticed while the
+        thread runs.
         """
         correlation = f"{self._name}-{next(self._numbers)}".encode()
         future = self._listener.waiting[correlation] = Future[None]()

@@ -1,13 +1,15 @@
 """The sender of acks: collects them for some milliseconds in a thread of its own, so that `ack`
 costs only an append.
 
-Acks are sent within LINGER_S seconds, or sooner once there are MANY. Closing sends what is left and
-waits until Kafka has it. Records are produced idempotently, and the Kafka client retries them for
-minutes. If Kafka refuses a record or never takes it, that is reported to the reader at once,
-because all later acks might be lost as well.
+Acks are sent LINGER_S seconds after the thread has noticed the first, or sooner once there are
+MANY. It notices one at once, or up to POLL_S seconds later while earlier records have no answer
+yet. Closing sends what is left and waits until Kafka has it, at most CLOSE_S seconds. Records are
+produced idempotently, and the Kafka client retries them for minutes. If Kafka refuses a record, or
+the client gives it up, that is reported to the reader, because all later acks might be lost as
+well.
 
-The queue has no limit of its own. It cannot exceed the messages handed out, which the consumer's
-max_ack_pending limits.
+The queue has no limit of its own. Progress reports apart, it hardly exceeds the messages handed
+out, which the consumer's max_ack_pending limits.
 """
 
 from __future__ import annotations
@@ -53,8 +55,9 @@ _REFUSALS = (RdKafkaError.TOPIC_AUTHORIZATION_FAILED, RdKafkaError.CLUSTER_AUTHO
 
 
 class Closed(OverlayError):
-    """A message is to be settled after its subscription or pull consumer was closed, or a pull consumer is used after its
-    `close`. The application acts.
+    """A message is to be settled after its subscription or pull consumer was closed, its subscription has ended with
+    an error, or its Faust application has stopped; or a pull consumer is used after its `close`. The application
+    acts.
     """
 
 

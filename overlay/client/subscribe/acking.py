@@ -3,8 +3,9 @@
 The format is in docs/client.md#acks-from-any-other-client. An application that keeps up acks long
 runs, because consumer sequences have no holes. A thousand acks are one range, in one record of
 fifty bytes. So acks are collected for some milliseconds. A kernel reads the sequences from their
-tokens, and they are sorted and joined. Two ack policies differ: with `all` the token of the latest
-message stands for all before it, and with `none` there is nothing to send.
+tokens, and they are sorted and joined. The other ack policies differ: with `all` the token of the
+latest message stands for all before it, with `flow_control` the answers to flow control requests
+are the acks, and with `none` there is nothing to send.
 
 A consumer sequence is only valid together with the incarnation that gave it out
 (overlay/consumer/lineage.py), which the token names. So each incarnation has records of its own,
@@ -81,9 +82,9 @@ class Head:
 class TokenColumns(NamedTuple):
     """The contents of tokens, as columns (int64, one per token).
 
-    `streams` and `consumers`: stream sequences and consumer sequences, 0 if they cannot be parsed.
-    `by`: index of the token's incarnation in `incarnations`, -1 for a token of version 1, which
-    names none.
+    `streams` and `consumers`: stream sequences and consumer sequences, 0 if a token ends before
+    them, negative if too large for int64. `by`: index of the token's incarnation in `incarnations`,
+    -1 for a token of version 1, which names none.
     """
 
     streams: Ints

@@ -34,8 +34,8 @@ class RecordIntake:
     """Two running threads for one consumer: one reads its output topic into `message_buffer`, as a
     member of the reader group; the other sends acks. They start with the construction.
 
-    `ack_topic`: where acks go. `answers`: the listener for answers to them. `prefetch`: most records
-    that wait in `message_buffer`. `is_alone`: no other member can be in the group.
+    `ack_topic`: where acks go. `answers`: the listener for answers to them. `prefetch`: about how many records may
+    wait in `message_buffer` before receiving stops. `is_alone`: no other member can be in the group.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RecordIntake:
 
     @property
     def is_paused(self) -> bool:
-        """Whether fetching is paused, because no messages are taken."""
+        """Whether fetching is paused, because the message buffer has had no room for a while."""
         return self._work.member.is_paused
 
     @property
@@ -85,7 +85,7 @@ class RecordIntake:
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """Send the queued acks, commit how far messages were handed out, leave the group, and wait
+        """Commit how far messages were handed out, leave the group, send the queued acks, and wait
         for the end of both threads.
 
         May be called again, and from another thread.

@@ -8,8 +8,8 @@ yet. If this member leaves, the next one gets it. With `ack_policy: none` or `fl
 is redelivered. Then a message is passed only when the application asks for the next one.
 
 Commits and polls continue while an application is busy, because they run in a thread of their own.
-So a member that is slow for minutes does not leave the group. If the application takes no messages,
-fetching is paused.
+So a member that is slow for minutes does not leave the group. If the message buffer has no room for
+PATIENCE_S seconds, fetching is paused.
 """
 
 from __future__ import annotations
@@ -215,10 +215,10 @@ class Member:
             self._take_in([first, *consumer.consume(min(BATCH, max(self._message_buffer.room, 1)), 0)])
 
     def _take_in(self, received: Sequence[KafkaRecord]) -> None:
-        """Put received records into the buffer, a batch for each run of records of one partition. At
-        the end of a partition, put an empty batch if transaction markers follow the last record, so
-        that they are committed too. Raises CredentialsRefused or SourceUnavailable for an error among
-        the records that a retry cannot help with.
+        """Put received records into the buffer, a batch for each run of records of one partition. At the end of a
+        partition, put an empty batch if that end is above the records of the partition among `received`, so that
+        transaction markers before it are committed too. Raises CredentialsRefused or SourceUnavailable for an error
+        among the records that a retry cannot help with.
         """
         # records are buffered by partition; errors and ends of partitions are handled one by one
         sound = [record for record in received if record.error() is None]

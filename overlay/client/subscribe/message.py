@@ -51,7 +51,7 @@ class NoAckWanted(OverlayError):
 
 
 class BadToken(OverlayError, ValueError):
-    """A record of the output topic has an invalid token.
+    """A record of an output topic, or a pulled message, has an invalid token.
 
     The owner of the application that wrote it acts.
     """
@@ -89,10 +89,10 @@ def read_metadata(token: bytes) -> Metadata:
 class Acks(Protocol):
     """The receiver of acks. Tokens are those of messages that were handed out to the application.
 
-    All methods queue, and return at once; only `ask` may block, to connect. They may be called from
-    any thread. They raise Closed if acks cannot be sent, as after the end of a subscription. If the
-    consumer's ack policy is `none` or `flow_control`, `ack` does nothing, and `tell` and `ask` raise
-    NoAckWanted. `ask` also raises SourceUnavailable and CredentialsRefused.
+    All methods queue, and return at once; only `ask` may block, to connect. They may be called from any thread. If
+    the consumer's ack policy is `none` or `flow_control`, `ack` does nothing, and `tell` and `ask` raise NoAckWanted.
+    Otherwise they raise Closed if acks cannot be sent, as after the end of a subscription. `ask` also raises
+    SourceUnavailable and CredentialsRefused.
 
     `verb`: nak, term or progress. `text`: the delay of a nak as `write_delay` returns it, or the
     reason of a term.
@@ -218,9 +218,10 @@ class Delivered:
 
 
 class Message(Delivered):
-    """A message of a `for` loop. Its methods queue an ack, nak, term or progress report and return at
-    once; it is sent within milliseconds. Only `ack_sync` waits. All raise Closed once the
-    subscription is closed.
+    """A message of a `for` loop. Its methods queue an ack, nak, term or progress report and return
+    at once; it is sent within milliseconds. Only `ack_sync` waits. All raise Closed once the
+    subscription is closed, unless the ack policy is `none` or `flow_control`: then `ack` does
+    nothing, and the others raise NoAckWanted.
     """
 
     __slots__ = ()
@@ -309,8 +310,8 @@ class AsyncMessage(Delivered):
 
 
 def write_delay(delay: Delay | None) -> str:
-    """Return what follows the verb in a nak with this delay: the JSON object {"delay": ns} as text, ""
-    for None. Raises ValueError for a negative delay.
+    """Return what follows the verb in a nak with this delay: the JSON object {"delay": ns} as text,
+    "" for None. Raises ValueError for a delay that is negative or NaN.
     """
     if delay is None:
         return ""

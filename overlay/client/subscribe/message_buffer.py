@@ -26,7 +26,9 @@ from confluent_kafka import Message as KafkaRecord
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Records of one partition, in order. `end`: the offset after all of them."""
+    """Records of one partition, in order. `end`: the offset after all of them; of a batch without
+    records, the end of the partition that was reached.
+    """
 
     partition: int
     records: deque[KafkaRecord]
@@ -67,8 +69,8 @@ class Batch:
 
 
 class MessageBuffer:
-    """The queue of batches between a receiving thread, which puts, and another thread or a loop, which takes. `room`: most
-    records that wait to be taken.
+    """The queue of batches between a receiving thread, which puts, and another thread or a loop, which takes. `room`:
+    how many records may wait to be taken before there is no room; `put` may exceed it.
     """
 
     def __init__(self, room: int) -> None:

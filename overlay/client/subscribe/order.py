@@ -12,8 +12,9 @@ sequence has been processed, and the next consumer may begin behind that. So a c
 messages does not begin at the old policy again. And a consumer of only new messages does not miss
 those that came while it was created again.
 
-If a heartbeat has a higher count than ours, messages were lost. A message with a lower count was
-handed out before (an output with at-least-once delivery may have repetitions), and is dropped.
+If a heartbeat has a higher count than ours, messages were lost. A message whose count is not higher
+than ours was handed out before (an output with at-least-once delivery may have repetitions), and is
+dropped.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class Verdict(enum.Enum):
 
 
 class Reason(enum.StrEnum):
-    """Why an ordered consumer has abandoned its consumer in the service: messages are missing, heartbeats are missing, or
-    the consumer or its topic does not exist any more.
+    """Why an ordered consumer has abandoned its consumer in the service: messages are missing or their stream
+    sequences do not rise, heartbeats are missing, or reading its topic has failed, for example since the topic does
+    not exist any more.
     """
 
     GAP = "gap"
@@ -148,8 +150,9 @@ class Order:
         return self._give_up(Reason.SILENCE) if self._is_open else Verdict.DROP
 
     def gone(self) -> Verdict:
-        """Return the verdict when the consumer or its topic does not exist any more: RENEW, after which
-        there is no consumer until `opened`; DROP if there is none already.
+        """Return the verdict when reading the consumer's topic has failed, for example since it
+        does not exist any more: RENEW, after which there is no consumer until `opened`; DROP if
+        there is none already.
         """
         return self._give_up(Reason.GONE) if self._is_open else Verdict.DROP
 
@@ -170,9 +173,10 @@ def is_silent(heard: float, now: float, heartbeat: float, slack: float) -> bool:
 
 
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the full config of an ordered consumer, by the names of consumer files: the fields that the
-    user gave, `config`, and those that ADR-17 fixes. Raises BadOrder if `config` has a field that an
-    ordered consumer may not have, or another value for a fixed one.
+    """Return the full config of an ordered consumer, by the names of consumer files: the fields that the user gave,
+    `config`, and those that ADR-17 fixes, which replace an `ack_wait` in `config`; `idle_heartbeat` is HEARTBEAT if
+    not given. Raises BadOrder if `config` has a field that an ordered consumer may not have, or another value for
+    `ack_policy`, `max_deliver`, `flow_control` or `mem_storage`.
     """
     for name in FORBIDDEN:
         if config.get(name):

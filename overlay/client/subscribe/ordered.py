@@ -2,10 +2,10 @@
 holes.
 
 Each ordered consumer has an ephemeral consumer in the service, and a private topic for its
-deliveries. order.py says whether a message is the next one. If it is not, or if heartbeats are
-missed, the consumer is deleted. Another one is created, which begins behind the last good message.
-This is retried while the service is away. Both consumers use the same topic; the token tells which
-one a delivery belongs to.
+deliveries. order.py says whether a message is the next one. If messages are missing before it, if
+heartbeats are missed, or if reading fails, the consumer is deleted. Another one is created, which
+begins behind the last good message. This is retried while the service is away. Both consumers use
+the same topic; the token tells which one a delivery belongs to.
 
 The topic is deleted at the end. If the process dies before, the service ends the consumer by its
 inactive_threshold and deletes the topic then.

@@ -107,9 +107,9 @@ class PullConsumer:
     consumer's ack_wait. Calls and loops may follow one another in different threads but may not
     overlap.
 
-    `batch`: messages that a loop asks for at once. `idle`: seconds without a message after which a
-    loop ends; None for a loop without an end. A loop ends at `close`. It raises as `fetch` does,
-    but waits while the service or Kafka does not answer.
+    `batch`: most messages that a loop asks for at once. `idle`: seconds without a message after
+    which a loop ends; None for a loop without an end. A loop ends at `close`. It raises as `fetch`
+    does, but waits while the service or Kafka does not answer.
     """
 
     def __init__(
@@ -281,8 +281,9 @@ class PullConsumer:
         self._is_drained = came == 0
 
     def _fetch(self, count: int, timeout: float, stop: threading.Event) -> None:
-        """Make requests until `count` records are waiting, `timeout` seconds have passed, or `stop` is
-        set. With a timeout of 0, ask for those that are there at once.
+        """Make requests until `count` records are waiting, `timeout` seconds have passed, `stop` is
+        set, or an error comes behind waiting records. With a timeout of 0, ask for those that are
+        there at once.
         """
         self._check()
         until = time.monotonic() + timeout
@@ -312,9 +313,9 @@ class PullConsumer:
         """Make one pull request for up to `count` records, which are put into `_waiting` as they come
         within `wait_s` seconds; if it is 0 or less, those that are there at once. Return how many came.
 
-        If an error ends the request while records are waiting, return None: they come first. `_check`
-        raises the error later, unless it is one that may have passed by then. `stop`: ends the request
-        soon when it is set.
+        If an error ends the request while no records are waiting, it is raised; otherwise return None: they come
+        first. `_check` raises the error later, unless it is one that may have passed by then. `stop`: ends the
+        request soon when it is set.
         """
         before, wait_s = len(self._waiting), max(wait_s, 0.0)
         more: PullFields = {} if wait_s else {"no_wait": True}

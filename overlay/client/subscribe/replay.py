@@ -8,7 +8,8 @@ complete message and is not replayed.
 
 How far dead letters have been replayed is the committed offset of a consumer group,
 `<prefix>.replay.<stream>.<consumer>`. It is committed in the transaction that produces the
-messages. So each dead letter is replayed once, even if a replay breaks off.
+messages. So no dead letter is replayed twice, even if a replay breaks off, unless a replay reads
+all of them again (`--again`).
 """
 
 from __future__ import annotations
@@ -158,11 +159,12 @@ class Replay:
             self._consumer.close()
 
     def read(self, *, limit: int | None = None, again: bool = False) -> list[Letter]:
-        """Return the consumer's dead letters since the last replay, or with `again` all that are in the
-        topic, in order within each partition. Blocks until the end of the topic is reached, or `limit`
+        """Return the consumer's dead letters since the last replay, or with `again` all that are in the topic, in
+        order within each partition. Blocks until the last stable offset of each partition is reached, or `limit`
         letters.
 
-        Raises SourceUnavailable, and OverlayError if the topic does not exist.
+        Raises SourceUnavailable, and OverlayError if the topic does not exist or Kafka does not
+        show it to this user.
         """
         assert self._consumer is not None
         try:
@@ -209,8 +211,9 @@ class Replay:
         another replay has come further, its offset stays. So every letter that was read counts as
         replayed, also one without its value or one that is not in `letters`.
 
-        Raises SourceUnavailable, and OverlayError if the topic does not exist; nothing is produced
-        then, unless only the answer to the commit was lost.
+        Raises SourceUnavailable, and OverlayError if the topic does not exist or Kafka does not
+        show it to this user; nothing is produced then, unless only the answer to the commit was
+        lost.
         """
         assert self._consumer is not None
         settings = {

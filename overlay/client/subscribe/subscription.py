@@ -5,7 +5,7 @@ that neither waits for what an application does with a message.
 
 `where` is the third stage of filtering: a test in the application, after the chunk index and the
 consumer's filter. It runs in the application's thread when a message is about to be handed out.
-Messages that fail it are acked.
+Messages that fail it are acked, unless it has settled them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ M = TypeVar("M", bound=Delivered)
 
 
 class Subscription:
-    """The messages of a push consumer, which are shared among all its subscriptions: each gets some.
+    """The messages of a push consumer. Its subscriptions share them by partitions of the output
+    topic.
 
     Iterate by `for` or by `async for`.
 
@@ -45,9 +46,9 @@ class Subscription:
     closes by itself. Loops may follow one another in different threads but may not overlap.
     Messages may be acked in any thread.
 
-    `idle`: seconds without a message of the consumer after which a loop ends; None for a loop without
-    an end. Only the time that a loop waits counts, and only after the subscription has joined its
-    group. The next loop waits as long again.
+    `idle`: seconds without a message of the consumer after which a loop ends; None for a loop without an end. The
+    count begins when a loop first waits after a message, and not before the subscription has joined its group. After
+    a loop that ends so, the next one waits as long again.
 
     The iteration raises ConcurrentIteration, CredentialsRefused, SourceUnavailable,
     HeartbeatsMissed if asked to, and what `where` raises.
@@ -82,7 +83,7 @@ class Subscription:
 
     @property
     def is_paused(self) -> bool:
-        """Whether fetching is paused, because no messages are taken."""
+        """Whether fetching is paused, because as many messages as `prefetch` says have been waiting for a while."""
         return self._intake.is_paused
 
     @property
@@ -103,8 +104,9 @@ class Subscription:
         return AsyncIteration(self._take_async)
 
     def _take(self) -> Message | None:
-        """Return the next message of a loop; blocks until there is one. None at the end of the loop: the subscription is
-        closed, or `idle` seconds have passed. Raises ConcurrentIteration, and the error that ended receiving.
+        """Return the next message of a loop; blocks until there is one. None at the end of the loop: the subscription
+        is closed, or `idle` seconds have passed. Raises ConcurrentIteration, the error that ended receiving, and what
+        `where` raises.
         """
         self._turn.enter()
         try:
@@ -189,7 +191,7 @@ class Subscription:
         return None
 
     def close(self) -> None:
-        """Send the queued acks, commit how far messages were handed out, and leave the group;
+        """Commit how far messages were handed out, leave the group, and send the queued acks;
         blocks until that is done. The iteration then ends.
 
         May be called again, and from another thread.

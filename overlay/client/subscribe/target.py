@@ -14,8 +14,9 @@ from .acking import Head
 
 
 class UnknownConsumer(OverlayError, LookupError):
-    """No config file has a consumer of this name, and the service does not know it or could not be asked. The caller names
-    another one."""
+    """No config file has a consumer of this name, and the service does not know it, could not be asked, or is not
+    asked (`spark`). In `spark` also: several streams have one of this name, or it is a pull consumer. The caller
+    names another one."""
 
 
 @dataclass(frozen=True, slots=True)
