@@ -44,7 +44,7 @@ _TIME_DIGITS = 19
 
 class Verb(enum.Enum):
     """What an ack asks for; a value is how its body begins. Only NAK, TERM and NEXT may have a text
-    after that. An empty body and `+OK` are ACK as well.
+    after that; a range ack has its ranges after `+ACK`. An empty body and `+OK` are ACK as well.
     """
 
     ACK = b"+ACK"
@@ -55,7 +55,7 @@ class Verb(enum.Enum):
 
 
 class Flaw(enum.Enum):
-    """Why an ack, or a part of it, has no effect; the `reason` label of
+    """Why an ack, or a part of it, has no effect (CLOSED: any event); the `reason` label of
     `overlay_acks_refused_total`.
     """
 
@@ -98,8 +98,8 @@ class Ack:
 
     `delay`: ns until the redelivery, None unless the ack is a nak with a delay. `text`: the reason
     of a term (cut to MAX_REASON characters), or the body of the pull request of a next, not parsed.
-    `is_flawed`: the delay of a nak could not be parsed, or the delay or the pull request is longer
-    than MAX_TEXT. `delay` is None and `text` empty then.
+    `is_flawed`: the delay of a nak could not be parsed, or the delay or the pull request is too
+    long (MAX_TEXT). `delay` is None and `text` empty then.
     """
 
     token: Token

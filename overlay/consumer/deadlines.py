@@ -1,9 +1,9 @@
 """The heap of deadlines: pairs of time and stream sequence in two arrays.
 
 Entries are never changed. A deadline that moves gets a second entry. The first one is known to be
-stale when it comes up, because the pending row has another time. `rebuild` leaves out stale entries
-once they are the larger part. Deadlines with equal waits are pushed in order, and then a push costs
-one comparison.
+stale when it comes up, because the row is settled, queued or due later. The window rebuilds the
+heap without stale entries once they are many (`Window._set_deadline`). Deadlines with equal waits
+are pushed in order, and then a push costs one comparison.
 """
 
 from __future__ import annotations

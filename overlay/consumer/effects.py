@@ -74,10 +74,10 @@ class Advise:
 
     `consumer_seq`: of the delivery that a nak or term is about. For a message that has left the
     stream, or that the output can never take, that of its first delivery, 0 if there was none.
-    Always 0 for MAX_DELIVER. `deliveries`: how often the message was delivered by then.
-    `reason`: why a message was terminated or a client unpinned. `is_paused`: whether a pause begins
-    (True) or ends. `until`: when the pause is or was to end, ns since 1970. `group`, `pin`:
-    priority group and pin id of a client.
+    Always 0 for MAX_DELIVER. `deliveries`: how often the message was delivered by then; for a nak
+    or term, the number in its token. `reason`: why a message was terminated or a client unpinned.
+    `is_paused`: whether a pause begins (True) or ends. `until`: when the pause is or was to end, ns
+    since 1970. `group`, `pin`: priority group and pin id of a client.
     """
 
     kind: Advisory
@@ -94,7 +94,8 @@ class Advise:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """An ack that a metric event is to report. `consumer_seq`: of the message's first delivery.
-    `deliveries`: how often it was delivered. `ack_time`: ns from the last delivery to the ack.
+    `deliveries`: how often it was delivered. `ack_time`: ns from the last delivery to the
+    processing of the ack.
     """
 
     stream_seq: int
@@ -120,8 +121,8 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The confirmation to the sender of an ack that was processed. It goes out once the state is
-    committed.
+    """The confirmation to the sender of an ack that it was processed, or that its messages are
+    settled already. It goes out once the state is committed.
     """
 
     reply: Reply

@@ -57,8 +57,7 @@ def give_up(stream_seq: int) -> DeadLetter:
 
 
 def make_dead_letters(ended: Settled, reason: str) -> Iterator[Effect]:
-    """Yield a dead letter for each of these messages, which are given up. They must still be in the
-    stream.
+    """Yield a dead letter for each of these messages, which are given up.
 
     `reason`: as in DeadLetter.
     """

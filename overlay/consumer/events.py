@@ -39,7 +39,7 @@ class Removed:
     """Messages that left the stream: all with a stream sequence below `below`, and those with the
     stream sequences `sequences` (rising).
 
-    The caller also reports a message as removed if a redelivery cannot read it any more.
+    The caller also reports a message as removed if it cannot be read for a delivery any more.
     """
 
     below: int = 0
@@ -99,10 +99,10 @@ class Unreachable:
 class Acked:
     """Acks of the messages with these stream sequences, by token.
 
-    `consumer_seq`: the one in the last token; with ack_policy all the floor moves to it. `reply`:
-    where the confirmation goes, empty for none. `incarnation`: the one that the token names as the
-    maker of the delivery, empty for a token of version 1. None if the caller has checked already
-    that the ack counts.
+    `consumer_seq`: the one in the last token; with ack_policy all the floor moves to it if the
+    message is pending. `reply`: where the confirmation goes, empty for none. `incarnation`: the one
+    that the token names as the maker of the delivery, empty for a token of version 1. None if the
+    caller has checked already that the ack counts.
     """
 
     sequences: Ints
@@ -169,7 +169,7 @@ class Termed:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The deliver subject of a push consumer has a reader now."""
+    """The deliver subject of a push consumer has a reader now, or is to be served without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ its owner. `join_runs` puts the list together again.
 When a machine is restored, runs are dropped if no ack can settle a message by them. The newest
 RECENT runs always stay, because knowing an incarnation also decides about its deliveries that were
 never committed (settling.py). At most MOST runs are kept. An ack that names a dropped run is
-refused, and its message is delivered again.
+refused; if its message is pending, it is delivered again.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def join_runs(heads: Iterable[dict[str, Any]]) -> list[Run]:
     in the order in which they were written. The names are as `hide` returns them.
 
     A record that gave out something and has neither `incarnations` nor `run` was written by a
-    version without incarnations: its run has the empty name. Such a record may be between records
-    of a later version.
+    version without incarnations, or by a machine whose tokens name none: its run has the empty
+    name. Such a record may be between records of a later version.
     """
     runs: list[Run] = []
     up_to = 0

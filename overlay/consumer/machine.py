@@ -135,9 +135,9 @@ class Machine:
     def find_next_up(self, most: int) -> tuple[Ints, Ints]:
         """Return stream sequences and sizes (bytes) of the next messages to deliver, at most
         `most`: redeliveries first, then new messages as far as max_ack_pending leaves room. Nothing
-        is delivered. Empty if the consumer is paused, has no reader, or has no pull request
-        waiting. Included is what the pace or flow control holds back, and queued messages that have
-        used up their deliveries.
+        is delivered. Empty if the consumer is paused or deleted, has no reader, or is a pull
+        consumer without a waiting request. Included is what the pace or flow control holds back,
+        and queued messages that have used up their deliveries.
         """
         state = self.state
         if state.phase is not Phase.AWAKE or (not state.config.is_push and not len(state.waiting)):
@@ -182,9 +182,10 @@ class Machine:
     # pulls
 
     def _pull(self, event: events.Pulled, now: int) -> None:
-        """Queue a pull request, or answer it with a status if it is not allowed. An ack that came
-        with it is processed first. If that names no delivery of this consumer, the request is
-        dropped without a status; so is a request without a reply address.
+        """Queue a pull request, or refuse it with a status if `check_pull` or `Waiting.admit` says
+        so. An ack that came with it is processed first. If that does not name a delivery that its
+        incarnation has made (`find_own`), the request is dropped without a status; so is a request
+        without a reply address.
         """
         request, reply, state = event.request, event.reply, self.state
         if event.ack is not None and not self._ack_before_pull(event.ack, now):
@@ -201,8 +202,8 @@ class Machine:
 
     def _ack_before_pull(self, ack: events.Acked, now: int) -> bool:
         """Process the ack of a `+NXT`, and return whether it names a delivery that its incarnation
-        has made (`find_own`). If not, a Refuse is queued, also under an ack policy without acks by
-        token.
+        has made (`find_own`); True also if `ack.incarnation` is None. If not, a Refuse is queued,
+        also under an ack policy without acks by token.
         """
         by, named = ack.incarnation, np.array([ack.consumer_seq])
         is_own = by is None or bool(find_own(self.state, by, ack.sequences, named)[0])
@@ -219,9 +220,9 @@ class Machine:
 
     def _ack(self, event: events.Acked, now: int) -> None:
         """Settle messages that were acked by token, and confirm it to the sender if none of them is
-        pending then. If one was never delivered, or if the ack does not count by its incarnation
-        (`find_meant`), queue a Refuse instead. Other acks are ignored under an ack policy without
-        acks by token.
+        pending then. If a stream sequence is above the last delivered one, queue a Refuse instead;
+        also if the ack does not count by its incarnation (`_is_given`). Other acks are ignored
+        under an ack policy without acks by token.
         """
         state = self.state
         sequences, consumer_seq = event.sequences, event.consumer_seq
@@ -236,7 +237,8 @@ class Machine:
             self._settle(ended, now)
 
     def _ack_ranges(self, event: events.RangeAcked, now: int) -> None:
-        """Settle messages that were acked by consumer sequence, and confirm it to the sender.
+        """Settle messages that were acked by consumer sequence, and confirm it to the sender if
+        none of them is pending then.
 
         If a range reaches beyond the last delivery, or if another incarnation gave out a part of
         it, that part is refused and the rest counts. The sender gets no answer then: the messages
@@ -263,9 +265,9 @@ class Machine:
             self._settle(ended, now)
 
     def _nak(self, event: events.Nakked, now: int) -> None:
-        """Queue a message for redelivery, at once or after the delay of the nak, with an advisory,
-        if it is pending (`Window.nak`). The sender gets a confirmation in any case. A nak that does
-        not count (`_is_taken`) is refused or ignored, without a confirmation.
+        """Queue a message for redelivery, at once or after the delay of the nak, with an advisory;
+        do neither if `Window.nak` returns False. The sender gets a confirmation either way. A nak
+        that does not count (`_is_taken`) is refused or ignored instead.
         """
         if not self._is_taken(event, Verb.NAK, now):
             return
@@ -275,8 +277,9 @@ class Machine:
 
     def _progress(self, event: events.Progressed, now: int) -> None:
         """Restart the timers of messages that the application still works on, and confirm it to the
-        sender. If a message was never delivered, or another incarnation made the delivery, queue a
-        Refuse instead. Other reports are ignored under an ack policy without acks by token.
+        sender. If a stream sequence is above the last delivered one, or if the report does not
+        count by its incarnation (`_is_given`), queue a Refuse instead. Other reports are ignored
+        under an ack policy without acks by token.
         """
         known = self._is_known(int(event.sequences.max()))
         if known and self._is_given(event, event.sequences, Verb.PROGRESS) and self._hears(now):
@@ -496,8 +499,8 @@ class Machine:
         is reached.
 
         Redeliveries go first. If messages are ready but the limit is used up, `ready_at` is set to
-        `now`. End pull requests that do not wait for messages if the consumer is paused or has
-        nothing more to deliver.
+        `now`. End pull requests that do not wait for messages if the consumer is paused, or if a
+        request could take a message and there is none.
         """
         state, window, offers = self.state, self.state.window, self.state.offers
         state.ready_at = NEVER

@@ -2,7 +2,8 @@
 
 A request's body is empty (one message), an integer (that many), or JSON; any other text asks for
 one message. A request that nats-server refuses comes back as the status that nats-server sends.
-Descriptions are verbatim, because clients compare them.
+Descriptions are verbatim, because clients compare them; only the overlay refuses a body of more
+than MAX_BODY bytes.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class PullRequest:
     """The fields of a pull request, by JetStream's names. `batch`: how many messages it asks for;
     with 0 or less it waits, and gets none.
 
-    Durations (`expires`, `idle_heartbeat`) are ns; `expires` 0 waits for ever, `max_bytes` 0 is no
-    limit.
+    Durations (`expires`, `idle_heartbeat`) are ns; `expires` 0 is no time limit, `max_bytes` 0 is
+    no limit.
     """
 
     batch: int = 1
@@ -83,8 +84,9 @@ _TYPES: dict[str, type] = {
 def parse_pull(body: bytes) -> PullRequest | StatusText:
     """Parse the body of a pull request. Return the status with code 400 that refuses it if it has
     more than MAX_BODY bytes, begins with `{` and is malformed JSON, has a field of a wrong type, or
-    a heartbeat of more than half of `expires`. Nothing raises. An integer is the batch. JSON
-    without `batch` has batch 0. Any other text, also an empty one, asks for one message.
+    a heartbeat of more than half of `expires`. Nothing raises. An integer that fits 64 bits is the
+    batch. JSON without `batch` has batch 0. Any other text, also an empty one, asks for one
+    message.
     """
     if len(body) > MAX_BODY:
         return _refuse(f"the request has more than {MAX_BODY} bytes")
@@ -164,7 +166,7 @@ def idle(last_consumer: int, last_stream: int, stalled: str = "") -> StatusText:
 
 
 def name_last(last_consumer: int, last_stream: int) -> Headers:
-    """Return the headers with the last delivered consumer and stream sequence."""
+    """Return the headers that name a last consumer sequence and stream sequence."""
     return (LAST_CONSUMER, str(last_consumer)), (LAST_STREAM, str(last_stream))
 
 

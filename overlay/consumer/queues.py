@@ -1,8 +1,8 @@
 """Two queues of messages: those offered for the first time, and those to be delivered again.
 
-Both keep arrays as they were added and return slices of them, so no message's numbers are copied
-before its turn. An entry of the redelivery queue is valid only while its row says that it is queued
-with this entry's ticket. So an ack only changes the row and never has to search the queue.
+Both keep whole arrays and cut slices off them, so a message has no object of its own. An entry of
+the redelivery queue is valid only while its row says that it is queued with this entry's ticket. So
+an ack only changes the row and never has to search the queue.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .pending import Pending, Row
 class Run:
     """Messages in order, as columns (int64, one entry per message).
 
-    `sequences`: stream sequences. `times`: ns since 1970 when stored. `sizes`: bytes of subject,
-    key, value and headers.
+    `sequences`: stream sequences. `times`: ns since 1970 when stored. `sizes`: bytes of the
+    subject, and of key, value and headers as they are encoded in the log.
     """
 
     sequences: Ints

@@ -1,5 +1,5 @@
-"""Ranges of sequences in range acks: how many an ack may have, and how they are joined into ranges
-without overlap.
+"""Ranges of sequences in range acks: how they are joined into ranges without overlap, and which
+sequences they contain.
 
 Anyone with write access to an ack topic chooses the ranges. Joined and clipped ranges select each
 delivery once. So the work that an ack causes is bounded by its own size and by the number of

@@ -2,8 +2,8 @@
 
 An ack of a delivery that was never made is refused. So is an ack that names another incarnation
 than the one that gave out the consumer sequence (lineage.py). The sender of a refused ack gets an
-answer only if the message is settled already, as for any late ack. An ack policy without acks by
-token ignores them all and sends no answers.
+answer only if the message is settled already, as for any late ack. Under an ack policy without acks
+by token no ack settles anything, and no sender gets an answer.
 
 A known incarnation may have ended with deliveries that it did not commit. An ack of one of these
 still says something about committed deliveries:

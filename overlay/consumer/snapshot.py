@@ -110,8 +110,9 @@ def _encode(state: MachineState, changes: Changes, *, is_checkpoint: bool) -> by
 
 def _list_runs(state: MachineState, *, is_checkpoint: bool) -> dict[str, Any]:
     """Return the fields that name incarnations, for the head of a record: `incarnations`, all runs,
-    in a checkpoint; `run`, the open one, in a delta. Empty if nothing was given out, or all of it
-    without the name of an incarnation.
+    in a checkpoint; `run`, the open one, in a delta. Empty in a delta if the machine has given out
+    nothing, or has no name; in a checkpoint if nothing was given out, or all of it in one run
+    without a name.
     """
     delivered = state.window.delivered.consumer
     if is_checkpoint:

@@ -1,8 +1,9 @@
 """Waiting pull requests: which one is served next, and what ends a request (docs/jetstream.md#pull).
 
-A request gets one message per turn. If it has some of its batch left, it goes to the tail. With
-`prioritized`, requests are ordered by priority. With `overflow`, a request may have to wait for a
-backlog. With `pinned_client`, one client is served until it is silent for priority_timeout.
+A request gets one message per turn, or several if it is the only one. If it has some of its batch
+left, it goes to the tail. With `prioritized`, requests are ordered by priority. With `overflow`, a
+request may have to wait for a backlog. With `pinned_client`, one client is served until it is
+silent for priority_timeout.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class Pin:
 
 @dataclass(slots=True)
 class Waiting:
-    """The queue of a consumer's pull requests. Methods that end requests return the statuses that
-    tell their senders, in order; the caller sends them. Times are ns since 1970.
+    """The queue of a consumer's pull requests. Methods that end requests, except `drop`, return the
+    statuses that tell their senders, in order; the caller sends them. Times are ns since 1970.
     """
 
     config: ConsumerConfig

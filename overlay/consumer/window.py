@@ -7,15 +7,17 @@ The rules are JetStream's (docs/jetstream.md#acks). A few of them shape the code
   it.
 - A pending message is in one of three states: waiting (its timer runs), queued for redelivery, or
   delayed by a nak. An ack ends any of them, in whatever order the acks of its deliveries arrive.
-- A floor moves with an ack: to the last delivered pair if nothing is pending, otherwise to just
-  below the first pending message. A message that has used up its deliveries leaves without moving
-  the floor.
-- With `interest: group` a timer starts only when the reader group has passed the delivery. Until
-  then the deadline is NEVER.
+- A floor moves with an ack. With `explicit` it moves to the last delivered pair if nothing is
+  pending, or to just below the first pending message if the lowest acked one was the next above it.
+  With `all` and `flow_control` it moves to the acked pair. A message that has used up its
+  deliveries leaves without moving the floor.
+- For a push consumer with `interest: group` a delivery starts no timer: the deadline is NEVER until
+  the reader group has passed the delivery.
 
 Range acks name consumer sequences of any delivery. First deliveries are found in the table, whose
 rows are also in order of the first consumer sequence. Redeliveries are kept in `_again`, two
-numbers each, until their message is settled or there are too many of them.
+numbers each. From time to time those of settled messages are dropped, and the oldest others if
+there are too many.
 """
 
 from __future__ import annotations
@@ -145,8 +147,9 @@ class Window:
 
     @property
     def awaits_reader(self) -> bool:
-        """Whether messages are pending and the reader group has not read all deliveries yet, so that
-        the timers of some may not run. Only for `interest: group`; otherwise False.
+        """Whether messages are pending and the reader group has not read all deliveries yet, so
+        that the timers of some may not run. Only for push consumers with `interest: group`;
+        otherwise False.
         """
         return not self._starts_at_delivery and self.pending.count > 0 and self.read_up_to < self.delivered.consumer
 
@@ -273,7 +276,8 @@ class Window:
     def find_sequences(self, ranges: tuple[tuple[int, int], ...]) -> Ints:
         """Return the stream sequences (rising) of messages that were delivered, for the first time
         or again, under the consumer sequences in these ranges (both ends included). Only messages
-        that are pending or have used up their deliveries are found.
+        that are pending or have used up their deliveries are found, and none by a redelivery that
+        was forgotten (`_prune_again`).
         """
         own = self.pending.view("sequence")
         consumer_seqs, again = self.again
@@ -283,7 +287,8 @@ class Window:
 
     def is_settled(self, sequences: Ints) -> bool:
         """Return whether none of these messages (stream sequences) will be delivered again: none is
-        above the last delivery, and none is pending. True for sequences that did not match.
+        above the last delivery, and none is pending. True also for sequences up to the last
+        delivery that did not match.
         """
         if sequences.size and int(sequences.max()) > self.delivered.stream:
             return False
@@ -428,8 +433,9 @@ class Window:
 
     @property
     def again(self) -> tuple[Ints, Ints]:
-        """Consumer and stream sequences of redeliveries that an ack may still name (int64, one
-        entry per redelivery).
+        """Consumer sequences (rising) and stream sequences of the redeliveries that are remembered,
+        int64, one entry per redelivery: those that an ack may still name, and some of settled
+        messages.
         """
         if len(self._again) != 1:
             pairs = [(EMPTY, EMPTY), *self._again]
@@ -496,7 +502,7 @@ class Window:
         """Mark rows as EXHAUSTED: their messages have used up their deliveries. Return these
         messages.
 
-        The floor does not move; it moves with the next ack.
+        The floor does not move.
         """
         ended = self._look(rows)
         self.pending.become(rows, Row.EXHAUSTED)

@@ -73,9 +73,9 @@ class BrokerTime:
         `expires_at`: until when it waits, ns since 1970. `wall`: the worker's own clock, ns since 1970.
         `now`: monotonic seconds.
 
-        FRESH if `expires_at` is after `wall`. Otherwise PAST if the lower bound of the brokers' time has
-        reached `expires_at`. If it has not, FRESH if the brokers' time was measured less than MEASURED_S
-        ago, else UNKNOWN.
+        FRESH if `expires_at` is after `wall`. Otherwise PAST if the lower bound of the brokers'
+        time has reached `expires_at`. If it has not, FRESH if the brokers' time was measured less
+        than MEASURED_S ago and a time was noted since, else UNKNOWN.
         """
         if expires_at > wall:
             return Age.FRESH

@@ -148,8 +148,8 @@ def _list_fields(config: ConsumerConfig) -> Iterator[FieldChange]:
 
 
 def compare(old: ConsumerConfig, new: ConsumerConfig) -> Iterator[FieldChange]:
-    """Yield the fields in which two configs of one consumer differ, in the order of the fields of ConsumerConfig.
-    Names and pauses are left out.
+    """Yield the fields in which two configs of one consumer differ, in the order of the fields of ConsumerConfig; keys
+    of mappings that only `new` has come last. Names and pauses are left out.
     """
     before, after = _flatten(old), _flatten(new)
     for field in dict.fromkeys([*before, *after]):

@@ -4,7 +4,8 @@ A decision is made on a registry that contains every earlier one, so each costs 
 wait until that was read back, and a new session of the shard. For thousands of creates that takes
 hours. But creates, updates and deletes of different consumers do not depend on each other, as long
 as none of them could close a cycle of topics. Those of one shard are decided on the same registry,
-and are written in one transaction. A create for which a delete has to make room is decided alone.
+and are written in one transaction. While there is not room for all creates, each request is decided
+alone.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def _list_groups(groups: dict[int, _Group]) -> list[tuple[int, list[Request]]]:
 
 
 def is_independent(request: Request, sources: Collection[str]) -> bool:
-    """Return whether the decision on a request depends on no other consumer: it deletes one, or creates
-    or changes one that delivers to none of `sources`, the source topics of all streams.
+    """Return whether the decision on a request depends on no other consumer: it deletes one, or
+    creates or changes one whose config names none of `sources`, the source topics of all streams.
     """
     if request.op is Op.DELETE and not request.fault:
         return True

@@ -1,9 +1,9 @@
-"""Transactions on the control topic: the definitions, answers and events of one change, written by
-the owner of a shard.
+"""Transactions on the control topic: the records, the tombstones of requests, and the events of one
+change, written by the owner of a shard.
 
 Each shard has a transactional id of its own for this, `<prefix>.control.<shard>`. Starting a
 journal fences the former owner, whose last change is then either committed or aborted. The new
-owner reads the requests after that, and so each request is answered once.
+owner decides requests after it has read all that was committed.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ written when the file is taken up. So a file that changed while no service ran i
 against JetStream's update rules. The file itself stays the source. A definition with `deleted`
 marks a consumer whose state is still to be dropped.
 
-Values are JSON with a version. A newer version is skipped and counted, so that an old worker leaves
-alone what a newer one has written. Configs have JetStream's field names, with the overlay's own
-fields beside them.
+Values are JSON with a version. A record of another version is skipped and counted, so that an old
+worker leaves alone what a newer one has written; only a request of another version is answered, as
+invalid. Configs have JetStream's field names, with the overlay's own fields beside them.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Definition:
 
     `created`: ns since 1970; `is_deleted`: its state is still to be dropped; `ends`: the ends of
     the stream's logs at creation, None if the deliver policy does not depend on them or Kafka did
-    not tell. `makes_output`: the output topic was not there at creation, so that the overlay has made
-    it, and may delete it if it is temporary.
+    not tell. `makes_output`: the overlay makes the temporary output topic, or has made it, and may
+    delete it.
     """
 
     config: ConsumerConfig

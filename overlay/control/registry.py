@@ -7,8 +7,8 @@ update; if JetStream's rules forbid the update, the consumer stays as it was
 runs. A consumer whose file was removed is not served. Its definition stays, with its state, until
 both are removed.
 
-The registry is filled from the topic's records in order, and from nothing else. A worker that
-writes a definition sees it here when it has read the record back.
+What the registry has of the topic comes from the topic's records, in order, and from nothing else.
+A worker that writes a definition sees it here when it has read the record back.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class _Followed(NamedTuple):
 @dataclass(slots=True)
 class Registry:
     """The consumers that are defined by the folder's files and by the control topic, and the open
-    requests. `take` and `reload` change it; `effective` returns what is to be served.
+    requests. `take` adds a record of the topic, `reload` replaces the files; `effective` returns
+    what is to be served.
     """
 
     files: Loaded
@@ -234,17 +235,19 @@ class Registry:
         return True
 
     def _is_put_back(self, id: ConsumerId, policy: AckPolicy) -> bool:
-        """Return whether the file of a consumer says an ack policy that the topic does not."""
+        """Return whether a consumer's file says this ack policy, and its definition in the topic
+        another one.
+        """
         config, known = self.files.consumers.get(id), self.definitions.get(id)
         if config is None or known is None:
             return False
         return config.ack_policy is policy and known.config.ack_policy is not policy
 
     def effective(self) -> Loaded:
-        """Return the configs that are to be served: the folder's, and those of consumers that only
-        the topic defines, with pauses by request in their `pause_until`. Deleted and lapsed
-        consumers are left out. `problems` says what is wrong with either. The result is cached until
-        something changes.
+        """Return the configs that are to be served: the folder's, and the valid ones of consumers
+        that were made by request and have no file, with pauses by request in their `pause_until`.
+        Deleted and lapsed consumers are left out. `problems` says what is wrong with either. The
+        result is cached until something changes.
         """
         if self._effective is None:
             self._effective = self._combine()

@@ -246,8 +246,9 @@ class Relay:
 
     async def _find_place(self, position: int) -> int:
         """Return the offset at which to read on: `position`, the log's start if retention has moved
-        that, or the log's end if the log has lost its end. In the last case requests that came
-        since are not read: their clients get no answer, and ask again. Raises SourceUnavailable.
+        that, or the last stable offset if that is lower, since the log has lost its end. In the
+        last case requests that came since are not read: their clients get no answer, and ask again.
+        Raises SourceUnavailable.
         """
         source = (self.topic, 0)
         start, end = (await self._admin.find_bounds([source]))[source]

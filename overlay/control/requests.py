@@ -3,8 +3,9 @@
 
 A request is a record of the control topic with the key `request ID` and a JSON object as its value.
 Its headers name where the answer goes. The answer is JetStream's response to the request of that
-name: the same `type` and fields. A refusal has an `error` with the same `code`, `err_code` and
-`description`. `hint` in an error is the overlay's own and says what to do.
+name: the same `type` and fields. Requests about workers are the overlay's own. A refusal has an
+`error` with the same `code`, `err_code` and `description`. `hint` in an error is the overlay's own
+and says what to do.
 """
 
 from __future__ import annotations
@@ -151,9 +152,9 @@ def parse_request(
     """Return the request in a record's value. An invalid one has `fault` set; nothing is raised.
     `timestamp`: of the record, ms since 1970. `rule`: which reply topics are allowed.
 
-    If it names no reply topic, or one that is not allowed, it is answered in the overlay's own
-    reply topic. The timeout of a copied open request counts from the time at which the original was
-    sent, and is OPEN_WAIT_MS at most.
+    If its headers name no valid reply address, or one that is not allowed, it is answered in the
+    overlay's own reply topic. The timeout of a copied open request counts from the time at which
+    the original was sent, and is OPEN_WAIT_MS at most.
     """
     reply = read_address(find_header, rule, id.encode()) or str(Address(reply_topic(rule.prefix), id.encode()))
     client = (find_header(CLIENT) or b"")[:MAX_CLIENT].decode(errors="replace")

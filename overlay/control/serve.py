@@ -1,17 +1,18 @@
 """The service's side of the control topic: reads all of it, takes up changes, and answers requests.
 
-Every worker reads the topic from its start, so every worker has the same registry. A request is
-answered by the worker that owns the shard of the request's consumer or stream. Only that worker
-writes about it (journal.py). Requests are decided on a registry that includes every earlier
-decision: after something is written, the next request waits until it has been read back. Creates
-and updates that do not depend on each other are decided together (grouping.py).
+Every worker reads the topic from its start, so every worker knows the same definitions and
+requests. A request is answered by the worker that owns the shard of the request's consumer or
+stream. Only that worker writes about it (journal.py). Requests are decided on a registry that
+includes every earlier decision: after something is written, the next request waits until it has
+been read back. Creates, updates and deletes that do not depend on each other are decided together
+(grouping.py).
 
-Slow answers do not hold up other requests. A create is answered once the consumer is being served.
-So a client that has the answer can produce the next record and be sure that it is delivered. A
-delete is answered once the consumer's state is dropped. Until then the request stays in the topic.
-If this worker dies, its successor finds the request there and comes to the same answer. Only the
-answer itself may be lost, if the worker dies between the commit and the sending. The client then
-asks again.
+Slow answers do not hold up other requests. A create is answered once the consumer is being served,
+so that the client can produce the next record and be sure that it is delivered; or after SERVED_S,
+with the consumer's present state. A delete is answered once the consumer's state is dropped. Until
+then the request stays in the topic. If this worker dies, its successor finds the request there and
+comes to the same answer. Only the answer itself may be lost, if the worker dies between the commit
+and the sending. The client then asks again.
 
 Requests of clients with few rights come through a topic of their own. The owner of the first shard
 copies those that are allowed into the control topic (relay.py).
@@ -201,7 +202,7 @@ class RequestServer:
         self.metrics.replies_refused.labels(reason).inc(count)
 
     async def open(self) -> None:
-        """Read the topic up to its present end, and log the problems found. Raises
+        """Read the topic up to its present last stable offset, and log the problems found. Raises
         SourceUnavailable, CredentialsRefused.
         """
         await self._tail.open()
@@ -477,9 +478,10 @@ class RequestServer:
         await self._end_files()
 
     async def _end_files(self) -> None:
-        """Stop consumers of files that inactive_threshold has ended: drop their state and their outputs, and take
-        their definitions out of the topic, so that the next start creates them anew, and they begin where the logs
-        end then. What fails is tried again with the next turn."""
+        """Stop consumers of files that inactive_threshold has ended: drop their state and their temporary outputs, and
+        take their definitions out of the topic, so that the next start creates them anew. What fails is tried again
+        with the next turn.
+        """
         by_shard = self._sort(sorted(self._ended))
         self._ended = {id for ids in by_shard.values() for id in ids}
         if not self._ended:
@@ -520,10 +522,11 @@ class RequestServer:
                     await self._drop_output(definition)
 
     def _tell_deleted(self, ended: Sequence[Definition]) -> list[Entry]:
-        """Return the advisories of consumers whose deletion ends, and the answers to the clients that asked for it.
+        """Return the advisories of consumers without a machine whose deletion ends, and the answers to the clients
+        that asked for it.
 
-        Earlier creates without an answer are answered as well. They would otherwise still be in the
-        topic, and the next owner of the shard would create the consumer again.
+        Creates and updates without an answer before the last delete are answered as well. They would otherwise still
+        be in the topic, and the next owner of the shard would create the consumer again.
         """
         entries: list[Entry] = []
         asked: dict[ConsumerId, list[Request]] = {definition.id: [] for definition in ended}
@@ -766,7 +769,9 @@ class RequestServer:
             return self._refuse_failed(request)
 
     def _is_made(self, id: ConsumerId, written: int) -> bool:
-        """Return whether the topic was read up to offset `written`, and the consumer is served or deleted."""
+        """Return whether the topic was read up to offset `written`, and the consumer is not starting any more, or is
+        not to be served.
+        """
         if self._tail.seen < written:
             return False
         is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
@@ -823,8 +828,10 @@ class RequestServer:
         SourceUnavailable if the journal of that time is closed: another worker may have written
         since, and this has to be decided anew.
 
-        If the events topic refuses its part, the rest is written without that. But if `is_whole`, and
-        a single event may be the reason, nothing is written, and DeliveryFailed is raised.
+        If the events topic refuses its part for good, or for the second time, the rest is written
+        without events, or without large ones. But if `is_whole`, and a single event may be the
+        reason, nothing is written, and DeliveryFailed is raised. Other errors are those of
+        `_leave_out`, `_open_journal` and `Journal.commit`.
 
         Answers are sent after the commit, outside of it: clients choose their topics, and a topic
         that refuses must not block anything.
@@ -881,7 +888,8 @@ class RequestServer:
 
         The shard may have been given to another worker without our knowledge. So the group is asked
         before the journal fences its former owner, and again afterwards. Raises Fenced if the shard
-        is not ours, and SourceUnavailable, also if the worker is about to end.
+        is not ours, SourceUnavailable if the worker is about to end, and the errors of
+        `Journal.start`.
         """
         if shard in self._journals:
             return

@@ -2,8 +2,8 @@
 
 Any client with Write on the topic chooses its bytes, and every worker reads them at every start. So
 they are read by the project's own decoder and not by a client library's consumer, which raises on
-some of them. A batch or a record that cannot be read is skipped, counted and logged with its
-offset. The records behind it are read.
+some of them. A batch or a record that cannot be read is skipped and counted; of those in a fetch,
+the first is logged with its offset. The records behind it are read.
 
 The topic is compacted, and a tombstone stays for `delete.retention.ms` only. So what is read must
 have no holes. A worker that was suspended for longer finds that offsets are missing after its
@@ -124,8 +124,8 @@ class Tail:
         return self._again_to >= 0
 
     async def open(self) -> None:
-        """Connect, and read the topic, which must exist, up to its present end. Raises
-        SourceUnavailable, also if that takes longer than OPEN_S, or CredentialsRefused.
+        """Connect, and read the topic, which must exist, up to its present last stable offset.
+        Raises SourceUnavailable, also if that takes longer than OPEN_S, or CredentialsRefused.
         """
         try:
             async with asyncio.timeout(OPEN_S):
@@ -350,8 +350,8 @@ def has_hole(fetched: Fetched, since: int = 0) -> bool:
 
 
 async def read_registry(kafka: Properties, admin: Admin, files: Loaded) -> Registry:
-    """Return a registry filled from the files and from the topic up to its present end; from the
-    files alone if there is no topic. Raises SourceUnavailable, CredentialsRefused.
+    """Return a registry filled from the files and from the topic up to its present last stable
+    offset; from the files alone if there is no topic. Raises SourceUnavailable, CredentialsRefused.
     """
     registry = Registry(files)
     tail = Tail(kafka, admin, registry, plain=True)

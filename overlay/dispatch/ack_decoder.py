@@ -8,8 +8,8 @@ so the kernel numbers them, and their texts are made once per slice of a fetch. 
 through `parse_ack` row by row: ranges, delays, reasons, tokens of other domains, and acks that want
 an answer.
 
-The order of one consumer's acks is kept. Acks of consumers that other workers serve are skipped.
-Records that are no acks are counted by reason and change nothing.
+The order of one consumer's acks is kept. Acks of the stream's consumers that have no machine in
+this session are skipped. Records that are no acks are counted by reason and change nothing.
 """
 
 from __future__ import annotations
@@ -116,8 +116,9 @@ class DecodedAcks:
 class AckDecoder:
     """The decoder of one stream's acks. Not thread-safe.
 
-    `mine`: names of the consumers whose acks this worker processes. `others`: names of the stream's
-    other consumers, whose acks are skipped. `rule`: which topics an ack may name for its answer.
+    `mine`: names of the consumers whose acks this session processes. `others`: names of the
+    stream's other consumers, whose acks are skipped. `rule`: which topics an ack may name for its
+    answer.
     """
 
     def __init__(self, stream: str, mine: Iterable[str], others: Iterable[str], rule: ReplyRule) -> None:
@@ -138,9 +139,9 @@ class AckDecoder:
         their consumers have not processed yet.
 
         A batch that cannot be read, or a record that is no valid ack, is skipped and counted as
-        refused. Acks of other workers' consumers are skipped. `aborted`: the aborted transactions of
-        the fetch, whose records are left out. `since`: from which offset on each consumer still has
-        to process the records.
+        refused; a record that was processed before is not counted. Acks of the stream's other
+        consumers are skipped. `aborted`: the aborted transactions of the fetch, whose records are
+        left out. `since`: from which offset on each consumer still has to process the records.
         """
         heard = DecodedAcks(since=since)
         for piece in self._decoder.decode(data, position, aborted=aborted):
@@ -225,10 +226,10 @@ class AckDecoder:
     ) -> None:
         """Parse one record by itself, and add its events to `heard` or count it as refused.
 
-        A record that its consumer has processed before, or whose consumer another worker serves, is
-        skipped. `text`: the token, or the subject of a flow control request. `body`: the value.
-        `find_header`: returns a reply header's value or None. `offset`: of the record in the ack
-        topic.
+        A record that its consumer has processed before, or whose consumer is one of the stream's
+        others, is skipped. `text`: the token, or the subject of a flow control request. `body`: the
+        value. `find_header`: returns a reply header's value or None. `offset`: of the record in the
+        ack topic.
         """
         # an answer to flow control, or no ack at all
         if text.startswith(FLOW.encode()):
@@ -256,8 +257,8 @@ class AckDecoder:
     def _tell_flow(self, text: bytes, body: bytes, offset: int, heard: DecodedAcks) -> None:
         """Add a FlowAnswered event for an answer to a flow control request of a consumer.
 
-        An answer that was processed before, or whose consumer another worker serves, is skipped.
-        One that names no consumer of the stream is counted as refused.
+        An answer that was processed before, or whose consumer is one of the stream's others, is
+        skipped. One that names no consumer of the stream is counted as refused.
 
         `text`: the subject of that request, which the answer repeats. `body`: may list ranges of
         consumer sequences, as a range ack does. The highest of them becomes the event's `up_to`,
@@ -464,8 +465,8 @@ def _read(
 ) -> int:  # fmt: skip
     """Read each row's token and body. Return how many incarnations have got a number.
 
-    `kind`: receives a row's verb, _ELSEWHERE if another worker has the consumer, or _ODD if the row
-    has to be parsed by itself. For rows with a verb, `consumer` receives the number of the
+    `kind`: receives a row's verb, _ELSEWHERE if `is_mine` is False for the consumer, or _ODD if the
+    row has to be parsed by itself. For rows with a verb, `consumer` receives the number of the
     consumer's name (else -1, or that number if only the body is odd), and the rows of `numbers`
     receive stream sequence, consumer sequence, deliveries, and number of the incarnation (-1 for
     version 1). `known` receives for each incarnation the start and size of its text, and the number

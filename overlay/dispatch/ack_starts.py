@@ -48,9 +48,9 @@ def find_shared(
     that share a position.
 
     `sources`: all partitions of that topic; `identity`: Kafka's id of it. If the topic is new to
-    the shard, reading begins at `ends` (the end offset of each partition, not used otherwise),
-    since older acks cannot concern deliveries of its consumers. If it was created again, or a
-    partition has no recorded position, reading begins at offset 0.
+    the shard, reading begins at `ends` (the last stable offset of each partition, not used
+    otherwise), since older acks cannot concern deliveries of its consumers. If it was created
+    again, or a partition has no recorded position, reading begins at offset 0.
     """
     topic = next(iter(sources))[0]
     if is_another(state, stream, topic, identity):

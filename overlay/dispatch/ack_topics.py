@@ -118,10 +118,11 @@ class AckTopics:
         """Return what was fetched since the last call, at most one fetch for each partition, and
         move the positions past it. Does not wait for new data.
 
-        If a log does not have its position any more, reading goes on at the log's start if retention
-        has deleted the position, or where the log has lost its end. Raises SourceUnavailable if a
-        topic was deleted or created again: the next session reads it from its start. Raises
-        SourceChanged if Kafka denies access.
+        If a log does not have its position any more, reading goes on at the log's start if
+        retention has deleted the position, or where the log has lost its end. Raises
+        SourceUnavailable if a position is missing because the topic was deleted or created again:
+        the next session reads it from its start. Raises SourceChanged if Kafka denies Read, and the
+        errors of Admin.
         """
         taken: list[tuple[StreamPartition, Fetched]] = []
         for partition, partition_fetch in self._partition_fetches.items():
@@ -143,7 +144,7 @@ class AckTopics:
 
         If retention has deleted up to a later offset, go on at the log's start, and count and log
         the acks in between as lost. If the log has lost its end, go on where it was cut off. Raises
-        SourceUnavailable if the topic was deleted or created again.
+        SourceUnavailable if the topic was deleted or created again, and the errors of Admin.
         """
         stream, source = partition
         facts = (await self.admin.find_topics([source[0]], with_config=False)).get(source[0])
@@ -179,9 +180,9 @@ class AckTopics:
         partition_fetch.seek(cut)
 
     async def probe(self, streams: Iterable[str]) -> None:
-        """Ask Kafka for the ends of these streams' ack topics, except for streams that wait for
-        such ends already. Once reading has passed them, `up_to` of the stream becomes the time of
-        this call.
+        """Ask Kafka for the ends (high watermarks) of these streams' ack topics, except for streams
+        that wait for such ends already. Once reading has passed them, `up_to` of the stream becomes
+        the time of this call.
         """
         wanted = [stream for stream in streams if stream not in self._probes and stream in self.up_to]
         if not wanted:

@@ -10,7 +10,7 @@ other:
    loop reads them again (a refetch) and reports which of them the log does not have any more.
    JetStream terminates such messages.
 3. `give_out` lets the machines deliver, as many messages as there are records for. Their effects
-   become batches. Batches and the machines' state go into one transaction.
+   become batches. Transactional batches and the machines' state go into one transaction.
 
 The parts are separate for two reasons. A delivery must never take a consumer sequence without
 having its record. And no machine may wait for I/O in the middle of an event. A step is bounded by
@@ -77,8 +77,8 @@ class Offer:
 
 @dataclass(slots=True)
 class Work:
-    """The result of a step. Everything but `answers` is to be written in one transaction. It is
-    false if there are no batches, answers and records.
+    """The result of a step. `records` and the transactional ones of `batches` are to be written in
+    one transaction. It is false if there are no batches, no answers and no records.
     """
 
     batches: list[tuple[ConsumerId, OutputBatch]] = field(default_factory=list)

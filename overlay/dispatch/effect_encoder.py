@@ -1,7 +1,8 @@
 """The encoder of a machine's effects: deliveries, dead letters, statuses, answers and advisories
 become batches.
 
-Records for the same partition keep the order of their effects.
+Records for a partition of the output topic keep the order of their effects. Of the records for
+reply topics, deliveries come first, then statuses, then answers to acks.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def encode_audit(
 
 
 def _make_id(*parts: object) -> str:
-    """Return the hash of these parts as 32 hex digits. No other event has the same id, since a
-    consumer never takes two steps in the same nanosecond.
+    """Return the hash of these parts as 32 hex digits. The time in ns that is among them makes the
+    ids of events differ.
     """
     return f"{mmh3.hash128('/'.join(map(str, parts)), signed=False):032x}"

@@ -158,7 +158,7 @@ class Readers:
         to be read. Queue a Read event for each machine whose readers have read further than it
         knows.
 
-        A group whose offsets may not be read is logged once.
+        A group whose offsets may not be read is logged, unless it was so at the last look too.
         """
         waiting: dict[str, list[tuple[ConsumerId, OutputTopic]]] = {}
         for consumer, facts, output_topic in self._list_followed():
@@ -178,8 +178,9 @@ class Readers:
         self._denied = denied
 
     async def _look_for_cuts(self) -> None:
-        """Ask Kafka for the ends of outputs that have deliveries to be read. Where an output has
-        lost its last records, log that and count the lost ones as read once the rest is.
+        """Ask Kafka for the ends (high watermarks) of outputs that have deliveries to be read.
+        Where an output has lost its last records, log that and count the lost ones as read once the
+        rest is.
         """
         waiting = [(consumer, topic) for consumer, facts, topic in self._list_followed() if facts.awaits_reader]
         given = {consumer: self._output_offsets[consumer].given for consumer, _ in waiting}

@@ -3,9 +3,10 @@ its thread.
 
 A machine in the middle of a step is inconsistent. Messages that it has taken out of its offers and
 not delivered yet are neither pending nor delivered. So nothing outside the dispatcher reads a
-machine. This module keeps each machine's state after the last step, replaced as a whole when a step
-ends, and what is queued for the steps to come. An answer combines both. So a message counts as soon
-as it was read from the log, and an ack is visible before its unit is committed.
+machine during a step. This module keeps each machine's state after the last step, replaced as a
+whole when a step ends, and what is queued for the steps to come. An answer combines both. So a
+message counts as soon as it was read from the log, and an ack is visible before its unit is
+committed.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@ consumer sequences.
 
 A group that reads the output commits offsets, but a machine counts its deliveries. Each written
 batch leaves one entry: its offsets and its first and last consumer sequence. In a topic of one
-partition this is exact to the record. In a topic of several partitions a batch has only some of the
-sequences in between. It counts as read when all of it has been read.
+partition this is exact to the record. In a topic of several partitions a batch may have only some
+of the sequences in between. It counts as read when all of it has been read.
 
 Entries that the group has passed are dropped. If there are many, two neighbours become one entry,
 which counts as read when both are. Then ack_wait begins later for some deliveries, never earlier.
-Everything written before this process began is one entry, which ends after the last record that
-existed then.
+What was written before this session began, and not read, is one entry in each partition, which ends
+after the last record that existed then.
 
 An output may lose its end in an unclean election. Its readers never pass the lost offsets if the
 topic does not grow again. So what was lost counts as read when the group has reached the new end.
@@ -61,9 +61,9 @@ class _Entry:
 class OutputOffsets:
     """Which offsets of one consumer's output topic have which of its consumer sequences.
 
-    `ends`: at the start of this process, the offset after the last record of each partition that
-    had any. `read` and `given`: the last consumer sequences that were known as read, and given out,
-    before that.
+    `ends`: at the start of the session, the offset after the last committed record of each
+    partition that had any. `read` and `given`: the last consumer sequences that were known as read,
+    and given out, before that.
     """
 
     def __init__(self, ends: Mapping[int, int], read: int, given: int) -> None:
@@ -89,7 +89,7 @@ class OutputOffsets:
 
     @property
     def given(self) -> int:
-        """The last consumer sequence that was noted, or given out before this process."""
+        """The last consumer sequence that was noted, or given out before this session."""
         return self._given
 
     def has_lost(self, partition: int, end: int, given: int) -> bool:

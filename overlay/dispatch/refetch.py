@@ -55,8 +55,8 @@ def locate_in(source: TopicPartition) -> Locate:
 @dataclass(slots=True)
 class Recalled:
     """Records that were read again. `pieces`: record slices, each with the name of its stream.
-    `gone`: by stream, the wanted sequences that the log does not have; streams without any are left
-    out.
+    `gone`: by stream, the wanted sequences for which no record with a subject could be read;
+    streams without any are left out.
     """
 
     pieces: list[tuple[str, RecordSlice]] = field(default_factory=list)
@@ -75,10 +75,10 @@ class Refetch:
     """The formats of the streams' values, by stream name; made when a stream is first read."""
 
     async def read(self, wanted: Mapping[str, Ints], jobs: Jobs) -> Recalled:
-        """Read the records with these stream sequences (ascending, by stream) from Kafka. A sequence
-        counts as gone if the lookup in `locates` knows no offset of it, if the log does not have
-        the record, or if the record has no subject or cannot be read. `jobs`: runs the decoding.
-        Raises SourceChanged, SourceUnavailable.
+        """Read the records with these stream sequences (ascending, by stream) from Kafka. A
+        sequence counts as gone if the lookup in `locates` knows no offset of it, if the log does
+        not have the record, or if the record has no subject or cannot be read. `jobs`: runs the
+        decoding. Raises SourceChanged, SourceUnavailable, CredentialsRefused.
         """
         recalled = Recalled()
         if not wanted:

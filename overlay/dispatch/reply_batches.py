@@ -41,8 +41,8 @@ class ReplyBatch:
         return first.reply if isinstance(first, OutputBatch) and not others else ""
 
     def split(self, now: int) -> list[ReplyBatch]:
-        """Return two new batches, each with half of the pieces, or an empty list if there is only
-        one piece.
+        """Return two new batches, each with about half of the pieces, or an empty list if there is
+        only one piece.
 
         `now`: ms since 1970.
         """

@@ -9,8 +9,9 @@ queue. A topic that refuses or is slow delays no other topic.
 Records sent here may be lost, in a crash or because their topic refuses them. A client without an
 answer asks again. Messages of a pull request wait for their ack and are delivered again after
 ack_wait. Only messages of a consumer without acks are lost, as in NATS. What waits for a working
-topic is never dropped. Instead there is backpressure. If much waits for a topic, pull requests that
-name it get nothing more (`full`). Beyond a limit for all topics the dispatcher waits (`make_room`).
+topic is dropped only by `close` and after an unexpected error. Otherwise there is backpressure. If
+much waits for a topic, pull requests that name it get nothing more (`full`). Beyond a limit for all
+topics the dispatcher waits (`make_room`).
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ def _ignore(_: frozenset[str], __: frozenset[str]) -> None:
 
 @dataclass(slots=True)
 class ReplySender:
-    """Sends one shard's answers and pulled messages to reply topics, outside transactions, in a task
-    for each topic. Queue them with `put`, and call `close` at the end. What a topic refuses is
-    dropped and reported to `on_refused`; addresses that cannot be reached, to `on_unreachable`.
+    """Sends the answers and pulled messages of a shard, or the answers of the request server, to
+    reply topics, outside transactions, in a task for each topic. Queue them with `put`, and call
+    `close` at the end. What a topic refuses is dropped and reported to `on_refused`; addresses that
+    cannot be reached, to `on_unreachable`.
     """
 
     kafka: Properties
@@ -187,8 +189,8 @@ class ReplySender:
             self._sent.set()
 
     async def _send(self, topic: str, pieces: Sequence[Piece]) -> int:
-        """Send pieces to one topic. Return how many records were dropped. Records whose topic or
-        partition does not exist are not counted, since `_find_reachable` reports them.
+        """Send pieces to one topic. Return how many records were dropped. Records that
+        `_find_reachable` drops are not counted, since it reports them.
 
         A batch that is too large is split; only a piece that is too large by itself is dropped. If
         that is for a pull request, its address is reported to `on_unreachable`. After any other

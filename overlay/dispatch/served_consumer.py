@@ -62,10 +62,10 @@ class ConsumerSlot:
     def sift(self, said: AckBatch) -> tuple[AckBatch, list[Refuse]]:
         """Return the acks that count, and one refusal for each of the others.
 
-        An ack counts if its stream sequence was delivered and `find_meant` accepts it: usually if
-        the incarnation that the token names gave out the delivery. The acks returned have the
-        sequences of the deliveries that they stand for, which may differ from those in the token.
-        `said` is not changed.
+        An ack counts if `find_meant` accepts it, and the stream sequence that it stands for is not
+        above the last delivered one: usually if the incarnation that the token names made the
+        delivery. The acks returned have the sequences of the deliveries that they stand for, which
+        may differ from those in the token. `said` is not changed.
         """
         sequences, consumer_seqs = said.sequences.copy(), said.consumer_seqs.copy()
         given = np.zeros(sequences.size, np.bool_)
@@ -136,8 +136,8 @@ def _top_down(said: AckBatch) -> Iterable[Event]:
 
 
 def _one_by_one(said: AckBatch) -> Iterable[Event]:
-    """Yield a Nakked or Termed event for each ack of a batch of naks or terms. Each makes an
-    advisory of its own anyway.
+    """Yield a Nakked or Termed event for each ack of a batch of naks or terms. Each may lead to an
+    advisory of its own.
     """
     columns = (column.tolist() for column in (said.sequences, said.consumer_seqs, said.deliveries))
     for sequence, consumer_seq, deliveries in zip(*columns, strict=True):
@@ -175,9 +175,10 @@ def slot(
     """Return a consumer's slot, with its machine as the stored records describe it, or a new
     machine if there are none. Raises SnapshotUnreadable.
 
-    `config`: with its defaults filled in. `now`: ns since 1970. A record is written in the
-    transaction of its deliveries. So if the records end below `beginning.sequence`, the consumer
-    has been served without a machine since. Then they are outdated, and a new machine begins.
+    `config`: with its defaults filled in. `now`: ns since 1970. A machine's record and the
+    consumer's last sequence are written in one transaction. So if the records end below
+    `beginning.sequence`, the consumer has been served without a machine since. Then they are
+    outdated, and a new machine begins.
     """
     fresh = begin(
         config,
