@@ -278,9 +278,9 @@ class Admin:
         questions: Sequence[tuple[OffsetSpec, bool]],
         found: Sequence[dict[tuple[str, int], int]],
     ) -> None:
-        """Put all questions to the leaders of these partitions once. `found`: for each question a
-        dict, which receives the offsets. Raises the error of the first partition in `wanted` that
-        has one.
+        """Put all questions to the leaders of these partitions, again only if a broker does not answer. `found`: for
+        each question a dict, which receives the offsets. Raises the error of the first partition in `wanted` that has
+        one.
         """
 
         async def ask(address: Address, sources: list[tuple[str, int]]) -> None:

@@ -323,9 +323,9 @@ class Fetcher:
         size: int | None = None,
         epoch: int = NO_EPOCH,
     ) -> PartitionFetch:
-        """Start reading a partition at `position`, once the client has the topic's metadata. The data comes later,
-        through the partition fetch returned. The reading waits for new records up to the offset `stop`, and ends
-        there; the last data may reach beyond it.
+        """Start reading a partition at `position`. If the client does not know the topic yet, have it ask for the
+        metadata first, and wait for that. The data comes later, through the partition fetch returned. The reading
+        waits for new records up to the offset `stop`, and ends there; the last data may reach beyond it.
 
         `size`: bytes from `position` to `stop` if known; a fetch asks for no more, unless another partition fetch
         shares it or these bytes have been fetched already. `epoch`: leader epoch of the batch before `position`, see
