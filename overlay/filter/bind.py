@@ -101,8 +101,8 @@ def _find_declared(field: Name | Column, types: Mapping[str, str]) -> str:
 
 
 def _find_pairs(node: Node) -> Iterator[tuple[Column, Node]]:
-    """Return pairs of a column that is a direct child of the node, and the node whose type says
-    what the column is used as: the other side of a comparison, or the arithmetic itself.
+    """Return pairs of a column that is a direct child of the node, and the node whose type says what the column is
+    used as: the other side of a comparison, the operand or an item of an IN list, or the arithmetic itself.
     """
     match node:
         case Comparison(left=left, right=right):

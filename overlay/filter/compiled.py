@@ -54,21 +54,20 @@ class Filter:
     def matches(self, message: Message, *, now: int | None = None) -> bool | None:
         """Return whether one message passes; None if the answer is unknown.
 
-        If the expression is not a condition, the answer is unknown for every message.
+        If the value of the expression is not a boolean, the answer is unknown.
 
-        `message`: `{"header": {...}, "properties": {...}, "application_properties": {...}}`.
-        Sections may be missing. Values are int, float, str, bytes, bool, datetime, UUID or None.
-        Their own types count, whatever the stream declares. `now`: the value of UTC(), ms since
-        1970. Never raises because of a message's content.
+        `message`: `{"header": {...}, "properties": {...}, "application_properties": {...}}`. Sections may be missing.
+        Values are int, float, str, bytes, bool, datetime, UUID or None. Their own types count, whatever the stream
+        declares. `now`: the value of UTC(), ms since 1970. Never raises because of a message's content.
         """
         return to_truth(evaluate(self.node, message, self.clock() if now is None else now))
 
     def evaluate(self, batch: pa.RecordBatch, *, now: int | None = None) -> pa.BooleanArray:
         """Return whether each row of a batch passes; null is unknown.
 
-        The batch has a struct column for each of the three sections. A missing section or field
-        counts as NULL, `header.priority` as DEFAULT_PRIORITY. `now`: the value of UTC(), ms since
-        1970. Raises TypeError if a section is not a struct.
+        The batch has a struct column for each of the three sections. A missing section or field counts as NULL,
+        `header.priority` as DEFAULT_PRIORITY. `now`: the value of UTC(), ms since 1970. Raises TypeError if a section
+        that the filter reads is not a struct.
         """
         # pyarrow is slow to load, and checking a config does not need it
         from . import arrow
@@ -96,11 +95,12 @@ def compile_sql(
 
 
 def compile_properties(mapping: Mapping[str, object], properties: Mapping[str, object] | None = None) -> Filter:
-    """Return the filter of a property filter: `mapping` has by section (`properties`,
-    `application_properties`) the values that fields must have (see properties.py). `properties`:
-    the types that the stream's file declares, as in `compile_sql`.
+    """Return the filter of a property filter: `mapping` has by section (`properties`, `application_properties`) the
+    values that fields must have (see properties.py). `properties`: the types that the stream's file declares, as in
+    `compile_sql`.
 
-    Raises FilterSyntaxError with the entry's path, and ValueError for an unknown type.
+    Raises FilterSyntaxError with the path of the entry, the section or the whole that is wrong, and ValueError for an
+    unknown type.
     """
     types = _name_types(properties)
     node = parse_properties(mapping, [name for name, type in (types or {}).items() if type == "timestamp"])

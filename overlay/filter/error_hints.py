@@ -71,7 +71,7 @@ def explain_symbol(piece: str, at: Span) -> Slip:
 
 
 def explain_word(word: str, at: Span) -> Slip:
-    """Return the error for a reserved word in lower case, or for one that is not implemented."""
+    """Return the error for a reserved word that is not in upper case, or for one that is not implemented."""
     upper = word.upper()
     named = f"a property of that name is written [{word}]"
     if upper in OPERATORS:
@@ -81,7 +81,7 @@ def explain_word(word: str, at: Span) -> Slip:
 
 
 def check_number(text: str, at: Span) -> None:
-    """Raise Slip if letters, digits or a point directly follow the number at `at`.
+    """Raise Slip if letters, digits, underscores or a point directly follow the number at `at`.
 
     A reserved word, such as an operator, may follow directly.
     """

@@ -39,7 +39,8 @@ _EQUALITY = (Compare.EQ, Compare.NE)
 def rewrite(node: Node) -> Node:
     """Return a simplified tree with the same answers. The tree may be bound or not.
 
-    A changed node keeps the position of the node it replaces.
+    A node made anew has the position of the node it replaces. An operand that takes the place of its NOT NOT, AND or
+    OR keeps its own.
     """
     simple = map_children(node, rewrite)
     below = tuple(children(simple))

@@ -87,7 +87,9 @@ class Admin:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. A later request opens new ones."""
+        """Close the connections; one that is in use is closed once it is free, which is not waited for. A later
+        request opens new ones.
+        """
         await self._brokers.close()
 
     @asynccontextmanager
@@ -126,9 +128,9 @@ class Admin:
     ) -> dict[str, TopicFacts]:
         """Return a description of each named topic, by name. Topics that do not exist are left out.
 
-        `with_config`: also read the configurations; that of a topic is empty if this user may not
-        read it. `denied`: receives name and reason of each topic that this user may not describe.
-        Without it, the first such topic raises CredentialsRefused.
+        `with_config`: also read the configurations; that of a topic is empty if this user may not read it. `denied`:
+        receives name and reason of each topic that this user may not describe, which the result leaves out. Without
+        it, the first such topic raises CredentialsRefused.
         """
         wanted = sorted(set(names))
         if not wanted:
@@ -164,11 +166,11 @@ class Admin:
         return configs
 
     async def create_topics(self, topics: Iterable[NewTopic]) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-        """Create topics (made by `new_topic`) and wait until each can be described. Existing topics
+        """Create topics (made by `new_topic`), and wait until those that exist then can be described. Existing topics
         are not changed.
 
-        Return the facts of each of these topics that exists now, created or present before, and
-        Kafka's reason for each that it refused, both by name. Facts that are asked for later could
+        Return the facts of each of these topics that exists now, created or present before, and Kafka's reason for
+        each that it refused, also if this user lacks the right; both by name. Facts that are asked for later could
         come from a broker that does not know a topic yet.
         """
         wanted = {topic.name: topic for topic in topics}
@@ -276,9 +278,9 @@ class Admin:
         questions: Sequence[tuple[OffsetSpec, bool]],
         found: Sequence[dict[tuple[str, int], int]],
     ) -> None:
-        """Put all questions to the leaders of these partitions once. `found`: for each question a
-        dict, which receives the offsets. Raises the error of the first partition in `wanted` that
-        has one.
+        """Put all questions to the leaders of these partitions, again only if a broker does not answer. `found`: for
+        each question a dict, which receives the offsets. Raises the error of the first partition in `wanted` that has
+        one.
         """
 
         async def ask(address: Address, sources: list[tuple[str, int]]) -> None:
@@ -305,8 +307,8 @@ class Admin:
     async def _find_leaders(
         self, sources: Iterable[tuple[str, int]], codes: dict[tuple[str, int], int]
     ) -> dict[tuple[str, int], int]:
-        """Return the id of the broker that leads each partition, by partition. A partition without a
-        leader is left out, and `codes` receives its error code.
+        """Return the id of the broker that leads each partition, by partition. A partition that has no leader, or
+        that the broker asked does not know, is left out, and `codes` receives its error code.
         """
         wanted = _by_topic(sources)
         leaders: dict[tuple[str, int], int] = {}
@@ -491,8 +493,8 @@ async def connect(kafka: Properties) -> AsyncIterator[tuple[Admin, AIOKafkaClien
 
 
 class Unled(SourceUnavailable):
-    """A partition or group that has no leader at the moment, for example right after its topic was
-    created.
+    """A partition or group without a broker that can answer for it at the moment: it has no leader, the leader is not
+    ready, or the broker that was asked does not lead it. So it is right after a topic was created.
     """
 
 
@@ -516,21 +518,20 @@ def _refuse(name: str, judged: OverlayError, denied: dict[str, str] | None) -> N
 
 
 def _is_starting(code: int, message: str | None) -> bool:
-    """Return whether Kafka refused a creation because no broker has joined the cluster yet.
+    """Return whether Kafka refused a creation because all brokers are fenced, as at the start of a cluster.
 
-    A broker is fenced from its start until the controller has its first heartbeats. Kafka uses the
-    same error code if there are fewer brokers than the replication factor; only the message
-    differs.
+    A broker is fenced from its start until the controller has its first heartbeats. Kafka uses the same error code if
+    there are fewer brokers than the replication factor; only the message differs.
     """
     return code == Code.INVALID_REPLICATION_FACTOR and "All brokers are currently fenced" in (message or "")
 
 
 def _judge(what: str, operation: str, code: int, message: str | None = None) -> OverlayError:
-    """Return the error to raise for Kafka's error code: CredentialsRefused if this user lacks a
-    right, Unled if a partition or group has no leader at the moment, otherwise SourceUnavailable.
+    """Return the error to raise for Kafka's error code: CredentialsRefused if this user lacks a right, Unled if no
+    broker can answer for a partition or group at the moment, otherwise SourceUnavailable.
 
-    `what`: the topic, partition or group, for the message. `operation`: the ACL operation.
-    `message`: Kafka's own text, if there is any.
+    `what`: the topic, partition or group, for the message. `operation`: the ACL operation. `message`: Kafka's own
+    text, if there is any.
     """
     if code in _REFUSED:
         return CredentialsRefused(

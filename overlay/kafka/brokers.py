@@ -6,7 +6,7 @@ answer the connection is kept for the next question. After a failure it is close
 
 The caller sets the deadline (`asyncio.timeout`). Until then, whenever a connection breaks, the
 question is sent again to the broker that is responsible by then. No single broker is waited for
-while another one may answer.
+while another one may answer. `send` and `order_once` are exceptions: they send a request once.
 """
 
 from __future__ import annotations
@@ -154,11 +154,12 @@ class Brokers:
     async def ask_any(
         self, requests: Collection[Any], *, first: Address | None = None, hurry_s: float = HURRY_S
     ) -> list[Any]:
-        """Return the answers of the first broker that answers all requests, in the order of the
-        requests. Tries without end; the caller sets the deadline.
+        """Return the answers of the first broker that answers all requests, in the order of the requests. Tries
+        without end; the caller sets the deadline. Raises Unsupported, or SourceUnavailable if credentials cannot be
+        read.
 
-        `first`: the broker to begin with. After `hurry_s` without an answer the next broker is
-        asked as well.
+        `first`: the broker to begin with. After `hurry_s` without an answer the next broker is asked as well, and
+        after a failure at once.
         """
         asked: dict[asyncio.Task[list[Any]], Address] = {}
         backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S)
@@ -177,9 +178,9 @@ class Brokers:
             await _cancel(asked)
 
     async def _await_first(self, asked: dict[asyncio.Task[list[Any]], Address], seconds: float) -> list[Any] | None:
-        """Return the answers of the first task that ends with answers, None if there are none
-        within `seconds`. Removes ended tasks from `asked`. The broker that answered is preferred
-        from then on.
+        """Wait until a task has ended, at most `seconds`. Return the answers of a task that has ended with answers,
+        None if there is none. Removes the tasks that ended without answers from `asked`, and the one whose answers
+        are returned. The broker that answered is preferred from then on.
         """
         done, _ = await asyncio.wait(asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -232,8 +233,9 @@ class Brokers:
         locate: Locate[T],
         ask: Ask[T],
     ) -> list[T]:
-        """Ask broker `node` about items. Return those that have to be asked about again: all of
-        them if the broker failed, is unknown or is no longer responsible, otherwise none.
+        """Ask broker `node` about items. Return those that have to be asked about again: all of them if the broker is
+        unknown or failed, or if the cluster says meanwhile that it has another address or is not responsible for each
+        of them any more; otherwise none.
         """
         if node not in self._nodes:
             await self.find_topics(())
@@ -314,9 +316,9 @@ class Brokers:
             raise
 
     async def _read_settings(self) -> dict[str, Any]:
-        """Return aiokafka's connection settings. They are read in a thread, since certificates take
-        tens of milliseconds, and again when one of their files was replaced. Raises
-        SourceUnavailable if they cannot be read and were not read before.
+        """Return aiokafka's connection settings. They are read in a thread, since certificates take tens of
+        milliseconds, and again when one of their files was replaced, or after a connection could not be opened
+        (REREAD_S). Raises SourceUnavailable if they cannot be read and were not read before.
         """
         async with self._reading:
             found = stamp(self._kafka)

@@ -77,8 +77,8 @@ def describe_failure(error: BaseException) -> str:
 def for_aiokafka(given: Properties) -> dict[str, Any]:
     """Return the keyword arguments for aiokafka's clients. They have secrets in them.
 
-    Raises SourceUnavailable while certificates or secrets cannot be read. `reach` has read them at
-    the start, so they are probably being replaced.
+    Raises SourceUnavailable while certificates or secrets cannot be read. If they could be read
+    before, as `reach` does, they are probably being replaced.
     """
     kafka = resolve(given)
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
@@ -124,12 +124,12 @@ def make_ssl_context(kafka: Properties) -> ssl.SSLContext:
 
 
 async def reach(kafka: Properties, deadline_s: float = DEADLINE_S) -> None:
-    """Check that a broker at any of the bootstrap addresses accepts a connection and answers. All
-    addresses are tried at once, and again after errors that may pass.
+    """Check that a broker at any of the bootstrap addresses accepts a connection and answers. All addresses are tried
+    at once, and again after errors that may pass.
 
-    Raises CredentialsRefused if one refuses the connection and none accepts it within GRACE_S
-    after that, or if certificates or secrets cannot be read; SourceUnavailable if none has answered
-    after `deadline_s` seconds. Both name address and reason.
+    Raises CredentialsRefused if one refuses the connection and none accepts it within GRACE_S after the last refusal,
+    or within `deadline_s` seconds; also if certificates or secrets cannot be read. Raises SourceUnavailable if none
+    has answered or refused after `deadline_s`. All give the reason.
     """
     address = kafka["bootstrap.servers"]
     try:
@@ -192,19 +192,18 @@ async def _try_host(
 
 
 def mend_client(client: AIOKafkaClient, kafka: Properties, seen: Stamp) -> None:
-    """Change what an aiokafka client does in three cases, before it is started. `kafka`: the settings
-    that it was made of; `seen`: the stamp of their files from before `for_aiokafka` read them.
+    """Change what an aiokafka client does in three cases, before it is started. `kafka`: the settings that it was
+    made of; `seen`: the stamp of their files from before `for_aiokafka` read them.
 
-    A broker that the controller does not hear from answers, but lists no broker, not even itself.
-    aiokafka takes that for a start, and fails an assertion when it needs a broker. Here the start
-    fails with KafkaConnectionError.
+    A broker that the controller does not hear from answers, but lists no broker, not even itself. aiokafka takes that
+    for a start, and fails an assertion when it needs a broker. Here the start fails with KafkaConnectionError.
 
-    A connection that breaks without a word answers nothing. aiokafka goes on asking it for metadata,
-    each time until the request times out, and with a single broker for ever. Here the connections
-    are closed if no broker has answered, and the next request makes new ones.
+    A connection that breaks without a word answers nothing. aiokafka goes on asking it for metadata, each time until
+    the request times out, and with a single broker for ever. Here the connections that serve such requests (the
+    default group) are closed if no broker has answered, and the next request makes new ones.
 
-    A client keeps the certificates and passwords that it was made with. Here they are read again
-    before a new connection if their files were replaced.
+    A client keeps the certificates and passwords that it was made with. Here they are read again before the start and
+    before a new connection, if their files were replaced.
     """
     bootstrap, update = client.bootstrap, client._metadata_update
     renewal = _Renewal(client, kafka, seen) if list_files(kafka) else None
@@ -253,7 +252,9 @@ class _Renewal:
 
     async def renew(self) -> None:
         """Give the client the present content of the files, if one of them was replaced. If they cannot be read, as
-        in the middle of a replacement, leave the client as it is until they can, and log that once."""
+        in the middle of a replacement, leave the client as it is until they can, and log that once for each
+        replacement.
+        """
         if (found := stamp(self._kafka)) == self._seen:
             return
         try:

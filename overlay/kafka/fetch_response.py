@@ -8,11 +8,11 @@ So fetches have connections of their own. aiokafka keeps a connection for each p
 group, and opens, authenticates and closes these like the others. On these connections `Frames`
 replaces the receiving side (asyncio.BufferedProtocol): asyncio asks it for the buffer of the next
 bytes and gets the frame that they belong to. aiokafka's schemas then decode the frame from a reader
-that returns record batches as views. Everything else is passed to aiokafka's protocol: writing, and
-the end of the connection, which gives each unanswered request its error.
+that returns record batches as views, except short ones. Everything else is passed to aiokafka's
+protocol: writing, and the end of the connection, which gives each unanswered request its error.
 
-A response stays in memory as a whole while the data of one of its partitions is referenced. Names
-with an underscore are aiokafka's, whose minor version is pinned; tests/kafka/test_fetch_response.py
+A response stays in memory as a whole while a view of one partition's data is referenced. Names with
+an underscore are aiokafka's, whose minor version is pinned; tests/kafka/test_fetch_response.py
 checks what is assumed about them.
 """
 
@@ -42,12 +42,12 @@ _NOTHING = memoryview(b"")
 
 
 async def fetch(client: AIOKafkaClient, node: int, request: FetchRequest, *, apart: int = 0) -> Any:
-    """Send a fetch request to the broker with the node id `node` and return the response, whose
-    record batches are views of one buffer. Raises KafkaError if no answer arrives; error codes of
-    partitions are in the response.
+    """Send a fetch request to the broker with the node id `node` and return the response. Record batches in it are
+    views of one buffer, or copies if they are shorter than VIEW_BYTES. Raises KafkaError if no answer arrives; error
+    codes of partitions are in the response.
 
-    A broker answers the requests of a connection one after the other. Fetches with different
-    `apart` use different connections, so that one does not wait behind another's long poll.
+    A broker answers the requests of a connection one after the other. Fetches with different `apart` use different
+    connections, so that one does not wait behind another's long poll.
     """
     group = GROUP + apart
     connection = await client._get_conn(node, group=group)

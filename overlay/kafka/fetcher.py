@@ -2,9 +2,10 @@
 
 A fetcher serves partition fetches. A partition fetch reads one partition from a position on. Two
 partition fetches may read the same partition at different positions (one at the tail, one for a
-consumer that is catching up). Each broker gets one fetch request at a time, for all partition
-fetches that it leads and that have no data waiting. So one response is decoded while the next one
-is in flight, and at most one response per partition fetch is held.
+consumer that is catching up). Each broker gets one fetch request at a time, for the partition
+fetches that it leads and that have no data waiting; of those of one partition, for those at one
+position. So one response is decoded while the next one is in flight, and at most one response per
+partition fetch is held.
 
 One request at a time suits readers of long ranges. It also suits the tail, where a request that
 waits for records would delay the one behind it: a broker answers the requests of a connection one
@@ -82,9 +83,9 @@ _STALE_LEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A partition's part of a fetch response. `data`: record batches, beginning with the one that
-    holds `position`; the last one may be cut off, and is then not in `batches`. `aborted`: pairs of
-    producer id and first offset. `log_start`: the first offset of the log.
+    """A partition's part of a fetch response. `data`: record batches, beginning with the one that holds `position`,
+    or the next one if none does; empty if compaction has left none. The last one may be cut off, and is then not in
+    `batches`. `aborted`: pairs of producer id and first offset. `log_start`: the first offset of the log.
     """
 
     position: int
@@ -124,7 +125,9 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A position outside the log: retention has removed it, or the log has become shorter."""
+    """A position outside the log: below its start, such as after retention, or above its end, such as after the log
+    has become shorter.
+    """
 
     position: int
 
@@ -148,10 +151,10 @@ class Denied:
 
 
 class PartitionFetch:
-    """One reading position in a partition, and the next data for it. `take` empties `ready` and
-    returns it: Fetched, Lost, Changed or Denied, or None if nothing is there; it never waits. While
-    `ready` is empty and `position` is below the offset `stop`, the fetcher fetches the next data
-    without being asked. The data may reach beyond `stop`.
+    """One reading position in a partition, and the next data for it. `take` empties `ready` and returns it: Fetched,
+    Lost, Changed or Denied, or None if nothing is there; it never waits. While `ready` is empty and `position` is
+    below the offset `stop`, the fetcher fetches the next data without being asked, but not while READY_BYTES wait to
+    be taken, unless it is `urgent`. The data may reach beyond `stop`.
     """
 
     def __init__(
@@ -227,20 +230,20 @@ class PartitionFetch:
         return taken
 
     def rest(self) -> None:
-        """Send no more fetches for it, for good, and drop the data that is ready. A fetch in flight
-        may still fill `ready`.
+        """Send no more fetches for it, until `go_on` sets another `stop`, and drop the data that is ready. A fetch in
+        flight may still fill `ready`.
         """
         self.stop, self.ready = 0, None
         self._fetcher.wake()
 
     def go_on(self, stop: int) -> None:
-        """Replace `stop`, the offset at which the reading ends; the record there is not read."""
+        """Replace `stop`. Once `position` has reached it nothing more is fetched; the last data may reach beyond it."""
         self.stop = stop
         self._fetcher.wake()
 
     def seek(self, position: int, epoch: int = NO_EPOCH) -> None:
-        """Continue at another position. Drop the data that is ready, and ignore a fetch in flight.
-        `epoch`: leader epoch of the batch before that position, if known.
+        """Continue at another position. Drop the data that is ready, and ignore a fetch in flight that began at
+        another position. `epoch`: leader epoch of the batch before that position, if known.
         """
         self.position, self.epoch, self.ready = position, epoch, None
         self._fetcher.wake()
@@ -320,12 +323,13 @@ class Fetcher:
         size: int | None = None,
         epoch: int = NO_EPOCH,
     ) -> PartitionFetch:
-        """Start reading a partition at `position`, once the client has the topic's metadata. The
-        data comes later, through the partition fetch returned. The reading waits for new records
-        up to the offset `stop`, and ends there; the last data may reach beyond it.
+        """Start reading a partition at `position`. If the client does not know the topic yet, have it ask for the
+        metadata first, and wait for that. The data comes later, through the partition fetch returned. The reading
+        waits for new records up to the offset `stop`, and ends there; the last data may reach beyond it.
 
-        `size`: bytes from `position` to `stop` if known; no more are requested. `epoch`: leader
-        epoch of the batch before `position`, see PartitionFetch.
+        `size`: bytes from `position` to `stop` if known; a fetch asks for no more, unless another partition fetch
+        shares it or these bytes have been fetched already. `epoch`: leader epoch of the batch before `position`, see
+        PartitionFetch.
         """
         await self._client.add_topic(topic)
         return self.start(topic, partition, position, stop, size, epoch)
@@ -606,9 +610,9 @@ class Fetcher:
         return split(buf, find_batches) if self._plain else split(buf)
 
     def _pass_hole(self, partition_fetch: PartitionFetch, position: int, log_start: int) -> None:
-        """Move the partition fetch of a compacted topic to its `stop` if the log has no batch between
-        `position` and there. Call it after a response without any data, asked for at `position`: one
-        that has data of other partitions may be full, and proves nothing.
+        """If the log of a compacted topic has no batch between `position` and the partition fetch's `stop`, make an
+        empty Fetched ready, and move the partition fetch to its `stop`. Call it after a response without any data,
+        asked for at `position`: one that has data of other partitions may be full, and proves nothing.
         """
         stop, stable_end = partition_fetch.stop, partition_fetch.stable_end
         if partition_fetch.ready is None and partition_fetch.position == position < stop <= stable_end:

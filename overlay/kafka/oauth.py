@@ -77,8 +77,8 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no typ
 
     def forget(self) -> None:
         """Have `token` ask for a new token before the kept one expires, since a broker has refused that: the key that
-        signed it may have been withdrawn. A token is kept for at least REFUSED_S, so that brokers which refuse every token
-        do not flood the endpoint.
+        signed it may have been withdrawn. That happens REFUSED_S after the kept one was asked for at the earliest,
+        unless it expires before, so that brokers which refuse every token do not flood the endpoint.
         """
         self._until = min(self._until, self._asked_at + REFUSED_S)
 
@@ -143,8 +143,9 @@ def ask_endpoint(kafka: Properties, now: float) -> tuple[str, float]:
 
 
 def _open(kafka: Properties) -> Any:
-    """Send the request for a token, and return the response, which the caller has to close. `kafka`: settings in which
-    references to secrets are resolved. Raises OSError.
+    """Send the request for a token, and return the response, which the caller has to close. `kafka`: settings in
+    which references to secrets are resolved. Raises HTTPError, an OSError, for an answer that is no success, another
+    OSError or an HTTPException if there is no answer, and ValueError for an endpoint that is no URL.
     """
     client, secret = (kafka[f"sasl.oauthbearer.client.{name}"] for name in ("id", "secret"))
     form = {"grant_type": "client_credentials"}

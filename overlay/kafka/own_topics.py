@@ -84,8 +84,9 @@ def control_topic(prefix: str) -> str:
 
 
 def reply_topic(prefix: str) -> str:
-    """Return the name of the reply topic that the overlay provides: one partition. The key is the
-    correlation id; a status has none."""
+    """Return the name of the reply topic that the overlay provides: one partition. The key of an answer is the
+    correlation id. A pulled message has the source record's key, and a status has none.
+    """
     return f"{prefix}.replies"
 
 

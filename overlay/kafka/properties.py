@@ -28,7 +28,7 @@ def for_confluent(kafka: Properties) -> dict[str, str]:
 
 
 def name_files(kafka: Properties) -> str:
-    """Return setting and path of each certificate file that the settings name, as a prefix of a
+    """Return setting and path of each file with certificates or a key that the settings name, as a prefix of a
     message; empty if there is none. Neither library says which file it could not read.
     """
     return "".join(f"{name} {kafka[name]}: " for name in CERTIFICATES if name in kafka)

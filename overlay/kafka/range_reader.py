@@ -32,19 +32,17 @@ async def read_span(
     plain: bool = False,
     compacted: bool = False,
 ) -> AsyncGenerator[Fetched, None]:
-    """Yield fetches that together hold the offsets start <= offset < end, and may hold others
-    around them. `end` must not be above the high watermark; what lies above the last stable offset
-    is waited for. If the header of a batch cannot be read, the fetch that begins with it is the
-    last one (`Fetched.unreadable`).
+    """Yield fetches that together hold the offsets start <= offset < end, and may hold others around them. `end` must
+    not be above the high watermark; what lies above the last stable offset is waited for. If the header of a batch
+    cannot be read, the fetch that begins with it is the last one (`Fetched.unreadable`).
 
-    `size`: approximate bytes of the range, if known; not much more is then fetched. `fetcher`: one
-    to share between several ranges that are read at the same time. `plain`: as in Fetcher, if
-    there is none to share. `compacted`: whether the topic is compacted. The last fetch is empty then
-    if no batch is left in the rest of the range.
+    `size`: approximate bytes of the range, if known; not much more is then fetched. `fetcher`: one to share between
+    several ranges that are read at the same time. `plain`: as in Fetcher, if there is none to share. `compacted`:
+    whether the topic is compacted. The last fetch is empty then if no batch is left in the rest of the range.
 
-    Raises SourceChanged if `start` is no longer in the log or the log has changed, CredentialsRefused
-    if this user may not read the partition, SourceUnavailable after PATIENCE_S without an answer, or
-    behind a transaction that stays open.
+    Raises SourceChanged if the log no longer has the offset to read next, `start` or a later one, or has changed;
+    CredentialsRefused if this user may not read the partition; SourceUnavailable after PATIENCE_S without an answer,
+    or behind a transaction that stays open.
     """
     if start >= end:
         return
@@ -101,13 +99,11 @@ async def read_records(
     plain: bool = False,
     compacted: bool = False,
 ) -> AsyncIterator[tuple[int, bytes | None, bytes]]:
-    """Yield offset, key and value of each committed record with start <= offset < end that has a
-    value.
+    """Yield offset, key and value of each committed record with start <= offset < end that has a value.
 
-    Only for small topics: it makes Python objects per record. `plain`: read without kernels, as in
-    Fetcher. `compacted`: whether the topic is compacted, so that there may be no batch in the rest
-    of the range. Raises SourceChanged for a batch that cannot be read, or if `start` is no longer
-    in the log, also with `compacted`; else the errors of `read_span`.
+    Only for small topics: it makes Python objects per record. `plain`: read without kernels, as in Fetcher.
+    `compacted`: whether the topic is compacted, so that there may be no batch in the rest of the range. Raises
+    SourceChanged for a batch that cannot be read, and the errors of `read_span`.
     """
     reader = PlainReader() if plain else RowReader()
     async for fetched in read_span(client, topic, partition, start, end, plain=plain, compacted=compacted):

@@ -4,11 +4,12 @@ A delivery keeps key, value and headers of its source record and gets `Nats-Subj
 `Nats-Reply-To` (docs/client.md#what-a-message-says). With `headers: full` the parts of the token
 also get headers of their own. So most of an output record is one copy of the source record, from
 its key to its last header. Headers are copied one by one only if the source already has a header
-with one of our names; those are left out. With `headers_only` the value is null and `Nats-Msg-Size`
-has its size.
+with a name that the envelope writes; those are left out. With `headers_only` the value is null and
+`Nats-Msg-Size` has its size.
 
 The kernel fills a buffer with the records of one batch, with offsets numbered from 0. It stops
-before the first record that does not fit. The caller then closes the batch and calls again.
+before the first record that does not fit. The caller then enlarges the buffer or closes the batch,
+and calls again.
 """
 
 from __future__ import annotations
@@ -300,9 +301,8 @@ def _is_ours(buf: Bytes, at: Int, size: Int, names: Bytes, bounds: Ints) -> Bool
 
 @kernel
 def _foreign(buf: Bytes, pos: Int, end: Int, count: Int, names: Bytes, bounds: Ints) -> tuple[Int, Int]:
-    """Return how many of a record's headers have names that the envelope does not write, and the
-    bytes of these headers. `pos`: where the first of the `count` headers begins; `end`: the end of
-    the record.
+    """Return how many of a record's headers have names that the envelope does not write, and how many bytes these
+    headers take. `pos`: where the first of the `count` headers begins; `end`: the end of the record.
     """
     kept, size = 0, np.int64(0)
     for _ in range(count):

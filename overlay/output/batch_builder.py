@@ -137,8 +137,8 @@ class BatchBuilder:
         """Add deliveries of the records `rows` (indices) of a slice to the batches of the output partitions that they
         belong to by the topic's `partition_by`.
 
-        `partition`: that of the source. `numbers`: of the rows, in their order. `now`: ms since 1970, the time of the
-        records unless they keep the source's time.
+        `partition`: that of the source. `numbers`: of the rows, in their order. `now`: ms since 1970, the time of all
+        records of the batches that begin with this call, unless they keep the source's time.
         """
         source, codes, texts = slice_.records, slice_.codes, slice_.texts
         columns = numbers.complete()
@@ -156,15 +156,14 @@ class BatchBuilder:
         """Add deliveries of the records `rows` (indices) of a slice to one output partition, `target`, whatever
         `partition_by` says.
 
-        `numbers`: of the rows, in their order. `now`: ms since 1970, the time of the records unless they keep the
-        source's time.
+        `numbers`: of the rows, in their order. `now`: ms since 1970, the time of all records of the batches that
+        begin with this call, unless they keep the source's time.
         """
         self._fill(output_topic, slice_, rows, numbers.complete(), target, now)
 
     def take(self) -> list[tuple[OutputTopic, OutputBatch]]:
-        """Return the batches that have been closed since the last call of `take` or `flush`, because
-        they are full, in order within each output partition. The builder no longer has them. Others
-        stay open.
+        """Return the batches that have been closed since the last call of `take` or `flush`, because the next record
+        did not fit, in order within each output partition. The builder no longer has them. Others stay open.
         """
         finished, self._closed = self._closed, []
         return finished

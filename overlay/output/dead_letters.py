@@ -127,8 +127,8 @@ class _Writing:
         assemble(self._body, piece.records, row, piece.codes, piece.texts, envelope, numbers, self._now)
 
     def _make_room(self, size: int) -> None:
-        """Enlarge the current batch's buffer, if needed, for one more record of `size` bytes. If
-        that would exceed the topic's limit, close the batch and begin another.
+        """Enlarge the current batch's buffer, if needed, for one more record of `size` bytes. If the batch would
+        exceed the topic's `body_limit` with it, close the batch and begin another.
         """
         body, limit = self._body, self._output_topic.body_limit
         if body.size + size <= body.out.size:

@@ -34,8 +34,9 @@ the former one was decided. Three things make that sound:
 - **InitProducerId loses no marker itself.** It aborts what is still open. So it is sent only when each
   partition of the open transaction has a leader, and so does the state partition.
 
-Brokers that do not know these requests (before 3.0) are not asked. Partitions that this client may not
-read are passed over: Kafka does not tell about them.
+A broker is not asked with a request that it does not know: DescribeTransactions before Kafka 3.0,
+DescribeProducers before 2.8. Partitions that this client may not read are passed over: Kafka does not
+tell about them.
 """
 
 from __future__ import annotations
@@ -124,10 +125,10 @@ class LastTransaction:
 
 
 async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: str) -> LastTransaction:
-    """Ask the coordinator, a node id, for the last transaction of a transactional id. Return one
-    without an outcome if there was none, if the broker does not know the request, or if this client
-    may not ask. Raises KafkaError if the coordinator does not answer, or cannot tell yet because it
-    still loads: it would soon obey InitProducerId, and forget.
+    """Ask the coordinator, a node id, for the last transaction of a transactional id. Return one without an outcome
+    if there was none, if the broker does not know the request, or if this client may not ask. Raises KafkaError if
+    the coordinator does not answer, or answers with another error, such as while it still loads: it would soon obey
+    InitProducerId, and forget.
     """
     request = DescribeTransactionsRequest(transactional_id)
     try:
@@ -173,12 +174,11 @@ _FOR_GOOD = {Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 async def find_open(client: AIOKafkaClient, producer_id: int, partitions: Iterable[TopicPartition]) -> OpenPartitions:
-    """Ask the leaders of partitions whether a producer has a transaction open there. The client has
-    to know the topics.
+    """Ask the leaders of partitions whether a producer has a transaction open there. The client has to know the
+    topics.
 
-    Neither `open` nor `unknown` of the result has a partition without an open transaction of the
-    producer, one that is gone or that this client may not read, or one whose leader does not know
-    the request.
+    Neither `open` nor `unknown` of the result has a partition without an open transaction of the producer, one whose
+    leader says that it is gone or that this client may not read it, or one whose leader does not know the request.
     """
     found = OpenPartitions({}, {})
     by_leader: dict[int, dict[str, list[int]]] = {}

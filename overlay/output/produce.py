@@ -141,7 +141,8 @@ class Produce:
 
         `deadline_s`: seconds. Raises DeliveryFailed or Fenced, also for a batch of another call; after that nothing
         more can be sent. If only the deadline has passed (DeliveryFailed), the batches may still be sent and taken,
-        until `settle` or `close` is called. After `settle` or `close`, `send` raises KafkaError.
+        until `settle` or `close` is called. After `settle` or `close`, `send` raises KafkaError, or the failure that
+        came before.
         """
         queued = self._line_up(list(batches))
         if not queued:
@@ -164,8 +165,8 @@ class Produce:
         return [batch.taken.result() for batch in queued]
 
     async def settle(self, patience_s: float) -> bool:
-        """Fail the batches that wait, and send nothing more. Wait up to `patience_s` seconds for the answers to
-        requests in flight.
+        """Fail all batches that were not taken, those in flight included, and send nothing more. Wait up to
+        `patience_s` seconds for the answers to requests in flight.
 
         Return True if all were answered, and no answer was lost before, except one after which all batches were
         taken. If False, a broker may still take a batch of ours, at any time until it learns of a new epoch.
@@ -283,8 +284,8 @@ class Produce:
     def _give_up(self, queue: _Queue, error: KafkaError) -> Exception | None:
         """Return the error to raise if a retry cannot help, None if it may.
 
-        That is Fenced if another producer has taken our place, DeliveryFailed for other errors that
-        are not retriable, or if the partition has been unknown for UNKNOWN_S.
+        That is Fenced for the errors in FENCED; DeliveryFailed for other errors that are not retriable, or if the
+        partition has been unknown for more than UNKNOWN_S.
         """
         where = f"{queue.tp.topic}-{queue.tp.partition}"
         if isinstance(error, FENCED):
@@ -332,9 +333,8 @@ def _join(refusals: Sequence[DeliveryFailed]) -> DeliveryFailed:
 
 
 def _load(queues: Iterable[_Queue], now: float) -> dict[TopicPartition, _QueuedBatch]:
-    """Return the next batch of each partition that is not in flight, for one request: as many as
-    fit into REQUEST_BYTES, and at least one if any may be sent (`has_next`). They count as sent
-    from then on.
+    """Return the next unsent batch of each partition, for one request: as many as fit into REQUEST_BYTES, and at
+    least one if any may be sent (`has_next`). They count as sent from then on.
 
     `now`: monotonic seconds; a partition that is backing off until later gives none.
     """

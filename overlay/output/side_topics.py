@@ -27,10 +27,11 @@ async def ensure_side_topics(
     """Create the topics of `list_side_topics` that are missing, with one partition each. Return the
     facts of those that exist, and by topic the reason why it cannot be used.
 
-    Reasons are: no access, not created, or a dead letter topic that accepts no records now, which
-    is in both results. Existing topics are not changed. `sources`: by source topic of the streams,
-    its facts, None for a missing one. With `on_undeliverable: dead_letter` they decide how large the
-    records of a new dead letter topic may be.
+    Reasons are: this user may not describe it, it was not created, or it is a dead letter topic
+    that accepts no records now, which is in both results. Existing topics are not changed.
+    `sources`: by source topic of the streams, its facts, None for a missing one. With
+    `on_undeliverable: dead_letter` they decide how large the records of a new dead letter topic may
+    be.
     """
     topics, consumers = loaded.service.topics, list(configs)
     own = {events_topic(topics.prefix): EVENTS_CONFIG}

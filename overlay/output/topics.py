@@ -43,12 +43,12 @@ def topic_config(config: ConsumerConfig) -> dict[str, str]:
 async def ensure_topics(
     admin: Admin, configs: Iterable[ConsumerConfig], replication: int
 ) -> tuple[dict[str, TopicFacts], dict[str, str]]:
-    """Create the output topics of push consumers that are missing, with replication factor
-    `replication`. If several consumers have the same topic, the config of the first is used. Return
-    the description of each topic that exists now, and the reason for each that cannot be written
-    to, both by name. An existing topic that takes no records now is in both.
+    """Create the output topics of push consumers that are missing, with replication factor `replication`. If several
+    consumers have the same topic, the config of the first is used. Return the description of each topic that exists
+    now, and by name the reason for each that this user may not describe, that was not created, or that takes no
+    records now. One of the last kind is in both.
 
-    A topic that differs from its consumer's file is used as it is, and the difference is logged.
+    A topic that existed before and differs from a consumer's file is used as it is, and the difference is logged.
     """
     writers = list(configs)
     wanted = {config.deliver_subject: config for config in reversed(writers)}
@@ -75,11 +75,10 @@ async def ensure_topics(
 
 
 def find_fault(facts: TopicFacts) -> str:
-    """Return why Kafka would take no record for a topic now, and what to do; empty if it would take
-    records.
+    """Return why Kafka would take no record for a partition of a topic now, and what to do: of the first such
+    partition. Empty if it would take records for all.
 
-    A broker needs no more replicas in sync than the partition has, whatever min.insync.replicas
-    says (seen with 4.3).
+    A broker needs no more replicas in sync than the partition has, whatever min.insync.replicas says (seen with 4.3).
     """
     wanted = int(facts.config.get("min.insync.replicas") or 1)
     for number, replicas in enumerate(facts.replicas):
@@ -108,9 +107,9 @@ def find_differences(facts: TopicFacts, config: ConsumerConfig) -> list[str]:
 
 
 def make_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
-    """Return how to write a consumer's deliveries to a topic, from the topic's settings and the
-    consumer's config. A setting that `facts` does not have counts as Kafka's default. Tokens name no
-    incarnation (`name_incarnation`).
+    """Return how to write a consumer's deliveries to a topic, from the topic's settings and the consumer's config. A
+    setting that `facts` does not have counts as Kafka's default, but without a message.timestamp.type the topic
+    counts as one that accepts any time. Tokens name no incarnation (`name_incarnation`).
     """
     stream, name = config.id
     envelope = make_envelope(

@@ -324,13 +324,12 @@ class Transactions(_Sender):
     ) -> tuple[int, list[int]]:
         """Send the last batches of the open transaction together with the state record, and commit.
 
-        Return the state record's offset, and the offset of each batch's first record. `state`: the
-        value of the state record. `more`: further records for the state's partition, after that one.
-        Together means one AddPartitionsToTxn and one produce request instead of two of each.
+        Return the state record's offset, and the offset of each batch's first record. `state`: the value of the state
+        record. `more`: further records for the state's partition, after that one. Sending them together saves a round
+        trip to the coordinator, and produce requests.
 
-        `after`: the offset at which the state's partition ended when it was last read or written.
-        Raises StateCut, and commits nothing, if Kafka puts the state record below that offset: the
-        partition has lost records.
+        `after`: the offset at which the state's partition ended when it was last read or written. Raises StateCut,
+        and commits nothing, if Kafka puts the state record below that offset: the partition has lost records.
         """
         topic, partition = self._state
         records = press_entries([Entry(topic, record, partition) for record in (Record(None, state), *more)], now_ms())
@@ -406,9 +405,11 @@ class Transactions(_Sender):
         sender._do_init_pid = look_back_and_init
 
     async def _look_back(self, coordinator: int) -> LastTransaction:
-        """Return the last transaction, once each of its partitions and the state's has a leader: without one
-        the marker that InitProducerId writes would be lost. `coordinator`: a node id. The caller of
-        `start` waits no longer than its deadline. Raises KafkaError if the coordinator does not tell."""
+        """Return the last transaction, once each of its unmarked partitions and the state's has a leader, as the
+        coordinator knows it: without one the marker that InitProducerId writes would be lost. `coordinator`: a node
+        id. The caller of `start` waits no longer than its deadline. Raises KafkaError if the coordinator does not
+        tell.
+        """
         client, backoff = self._producer.client, Backoff(*LOOK_BACKOFF_S)
         while True:
             last = await find_last(client, coordinator, self._producer._txn_manager.transactional_id)
@@ -419,12 +420,12 @@ class Transactions(_Sender):
 
     @contextlib.asynccontextmanager
     async def _guard(self) -> AsyncIterator[None]:
-        """Run a block, and raise its errors as Fenced, DeliveryFailed or SourceUnavailable. The
-        transaction is aborted before, unless this producer was fenced.
+        """Run a block, and raise errors of Kafka, of connections and timeouts as Fenced, DeliveryFailed or
+        SourceUnavailable. Before that `_abort` is called, but not if aiokafka's own requests say that this producer
+        was fenced.
 
-        Nothing is committed then, with one exception: after SourceUnavailable from a commit, only
-        the state can tell (docs/exactly-once.md#unknown-outcomes). In every case this object cannot
-        be used any more.
+        Nothing is committed then, except perhaps after SourceUnavailable or Fenced from a commit: then only the state
+        can tell (docs/exactly-once.md#unknown-outcomes). In every case this object cannot be used any more.
         """
         try:
             yield

@@ -31,8 +31,8 @@ _NO_TIME = -1
 
 
 def find_refused(output_topic: OutputTopic, slice_: Slice, rows: Ints, now: int, slack: int = SLACK) -> Ints:
-    """Return which of the records `rows` (indices) of a slice the topic can never take as deliveries: rising indices
-    into `rows`, int64.
+    """Return which of the records `rows` (indices) of a slice the topic would refuse as deliveries because of the
+    records themselves: rising indices into `rows`, int64.
 
     `now`: ms since 1970. `slack`: bytes by which a batch has to stay below the topic's limit. With 0 a record that is
     refused cannot be delivered, whatever numbers its token gets.
@@ -58,8 +58,8 @@ def _find_untimely(output_topic: OutputTopic, time: Ints, now: int) -> Flags:
 
 
 def explain_refusal(output_topic: OutputTopic, slice_: Slice, row: int, now: int) -> str:
-    """Return why the topic can never take the record `row` (an index) of `slice_`, which `find_refused` has found.
-    `now`: ms since 1970.
+    """Return why the topic refuses the record `row` (an index) of `slice_`, which `find_refused` has found: the first
+    reason of key, time and size. `now`: ms since 1970.
     """
     records = slice_.records
     if output_topic.needs_key and records.buf[records.body[row]] == _NO_KEY:

@@ -1,8 +1,8 @@
 """Compression and decompression of record batches, with cramjam.
 
 Decompression writes into an arena that is reused for every fetch: a new array per batch would cost
-as much time in page faults as LZ4 itself. The arena grows to a limit, which also stops a small
-batch that decompresses to a huge one.
+as much time in page faults as LZ4 itself. For records the arena grows to a limit, which also stops
+a small batch that decompresses to a huge one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ XERIAL_HEADER = 16
 class Arena:
     """A growing buffer for the decompressed records of one slice. `size` and `limit` are bytes.
 
-    The records end below the limit. `buf` is beyond it only while texts of a slice need more room.
+    The records end at the limit or below. `buf` is beyond it only while texts of a slice need more room.
     """
 
     def __init__(self, size: int = 4 << 20, limit: int = 128 << 20) -> None:

@@ -85,12 +85,11 @@ class Column:
 
 
 def gather(buf: Bytes, at: Ints, size: Ints, type: str, origin: Origin = Origin.TEXT) -> Column:
-    """Return a column of `type`, one of TYPES, read from the slices at[i]:at[i]+size[i] of `buf`. A
-    value is null if its size is below 0 or if its bytes do not spell the type; its state says
-    which.
+    """Return a column of `type`, one of TYPES, read from the slices at[i]:at[i]+size[i] of `buf`. A value is null if
+    its size is below 0 or if its bytes do not spell the type; its state says which.
 
-    Raises KeyError for another type, and ValueError for a column of strings or binary values that
-    would take 2 GiB or more.
+    Raises KeyError for another type, and ValueError for a column of strings or binary values whose slices have 2 GiB
+    or more together.
     """
     at, size = np.ascontiguousarray(at), np.ascontiguousarray(size)
     states = np.empty(size.size, np.uint8)

@@ -3,7 +3,7 @@
 A fetch with isolation level 1 brings, besides the bytes, the aborted transactions that overlap
 them, as pairs (producer id, first offset). A producer's transactional batches from that offset on
 are aborted, until its abort marker, a control batch, ends the transaction. Control batches
-themselves are never records. Nothing at or past the last stable offset is shown.
+themselves are never records. Such a fetch has nothing at or past the last stable offset.
 
 Source of the rule: Kafka's consumer (KIP-98, "Reading transactional messages"); aiokafka's fetcher
 does the same.

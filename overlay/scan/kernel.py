@@ -45,9 +45,9 @@ def _same(buf: Bytes, at: Int, names: Bytes, first: Int, size: Int) -> Bool:
 def _headers(
     buf: Bytes, pos: Int, end: Int, names: Bytes, bounds: Ints, sizes: Int, slots: Ints, row: Int, at: Ints, size: Ints
 ) -> Int:
-    """Walk the headers at `pos`, writing place and size of the wanted values to column `row` of
-    `at` and `size`. Return the position after the last header, or one beyond `end` if they cannot
-    be read. `sizes`: bit n is set if a wanted name is n bytes long.
+    """Walk the headers at `pos`, writing place and size of the wanted values to column `row` of `at` and `size`.
+    Return the position after the last header, or one beyond `end` if they cannot be read. `sizes`: bit n, below 64,
+    is set if a wanted name is n bytes long.
     """
     count, pos = read_varint(buf, pos, end)
     if count < 0:

@@ -9,7 +9,7 @@ bytes, so that subjects, types and filters need not know of formats.
 How a format is recognised. A container file of Avro names itself. Serialisers with a schema
 registry write a zero byte and a four-byte schema id first; no JSON begins so. Only the registry can
 say whether Avro, Protobuf or JSON follows. Bare Protobuf and bare Avro have no marks and cannot be
-told from damage: they count as malformed.
+told from damaged JSON: they are read as JSON, and mostly count as malformed.
 
 Source of the frame: Confluent's page on the wire format of its serialisers.
 """

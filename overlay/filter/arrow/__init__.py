@@ -25,9 +25,9 @@ _compile_once = lru_cache(maxsize=256)(compile)
 def evaluate(node: Node, batch: pa.RecordBatch, now: int) -> pa.BooleanArray:
     """Return the filter's answer for each row of `batch`; null is unknown. `now`: ms since 1970.
 
-    The batch has the struct columns `header`, `properties` and `application_properties`. A missing
-    column or field counts as NULL, `header.priority` as DEFAULT_PRIORITY. Fields of `properties`
-    may be spelled with hyphens. Raises TypeError if one of these columns is not a struct.
+    The batch has the struct columns `header`, `properties` and `application_properties`. A missing column or field
+    counts as NULL, `header.priority` as DEFAULT_PRIORITY. Fields of `properties` may be spelled with hyphens. Raises
+    TypeError if a column that the filter reads is not a struct.
     """
     program = _compile_once(node)
     return program(read_columns(batch, program.columns), batch.num_rows, now)

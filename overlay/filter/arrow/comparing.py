@@ -3,7 +3,8 @@
 Values of unlike types are never equal, always unequal, and have no order. The types are known per
 batch, so such an answer needs no kernel. Integers and doubles compare exactly. A constant is first
 converted to the column's type: `x < 60.5` over integers becomes `x <= 60`. Between two columns, a
-row is in doubt only if its values are equal as doubles and too large for doubles to tell apart.
+comparison puts a row in doubt only if its values are equal as doubles and too large for doubles to
+tell apart.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _EXACT_DOUBLE = float(1 << 53)
 
 
 def compare(operator: Compare, left: Value, right: Value) -> Value:
-    """Return `left operator right` for each row of a batch, as a BOOLEAN vector. The result is True
-    or False if that is the answer for all rows, and None if one side is NULL for all rows.
+    """Return `left operator right` for each row of a batch, as a BOOLEAN vector. The result is True or False if that
+    is known to be the answer for all rows, and None if one side is None.
     """
     if left is None or right is None:
         return None
@@ -84,10 +85,11 @@ def hold(answer: bool, *vectors: Vector) -> Value:
 
 
 def fit(operator: Compare, constant: bool | int | float | bytes, kind: Kind) -> Fitted:
-    """Return a kernel and a scalar of the Arrow type of `kind`: `kernel(array, scalar)` answers
-    `array operator constant` exactly, also if the constant itself does not fit that type.
+    """Return a kernel and a scalar of the Arrow type of `kind`: `kernel(array, scalar)` answers `array operator
+    constant` exactly, also if the constant itself does not fit that type.
 
-    If the answer is the same for all rows of that kind, return True or False instead.
+    If no value of that kind can give another answer, by the types or because the constant does not fit, return True
+    or False instead.
     """
     unlike = operator is Compare.NE
     if isinstance(constant, bool):

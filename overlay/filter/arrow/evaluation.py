@@ -5,9 +5,9 @@ An Evaluation caches each program's value, so 99 of them find it there. The key 
 program object itself: its identity is cheap to hash, while hashing a tree would cost as much as a
 kernel.
 
-A part of a filter that reads one dictionary-encoded column is evaluated on the few values of the
-dictionary. The answers are then mapped to the rows by their codes. The dictionary is simply a batch
-of its own.
+A part of a filter that reads one dictionary-encoded column is evaluated on the values of the
+dictionary, if these are fewer than the rows. The answers are then mapped to the rows by their
+codes. The dictionary is simply a batch of its own.
 
 Rows in doubt (vectors.py) are decided here by the row evaluator. That takes some microseconds a
 row, as a loop in Python would. Rows with the same values are evaluated once.

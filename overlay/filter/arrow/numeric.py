@@ -1,8 +1,8 @@
 """Arithmetic on vectors: exact integers, and doubles that stay finite (docs/filters.md#values).
 
-Integers are computed in 64 bits. If that overflows, the rows with large operands are in doubt, and
-the row evaluator computes their exact values. A double that overflows, and every division by zero,
-is an infinity or NaN in Arrow and becomes null here.
+Integers are computed in 64 bits. If that overflows, the rows with a large result are in doubt, or
+all rows if a constant does not fit; the row evaluator computes their exact values. A double that
+overflows, and every division by zero, is an infinity or NaN in Arrow and becomes null here.
 """
 
 from __future__ import annotations

@@ -5,11 +5,12 @@ JSON texts are: strings with their quotes, objects and arrays whole. Each path i
 were searched alone, and the document is read no further than needed. Text after the field is not
 looked at, so a document is malformed for a path only as far as it had to be read for it. If an
 object has a key twice, the first counts. A text that ends too early, or has a character that the
-grammar (RFC 8259) does not allow there, gives MALFORMED. A path that does not exist, or leads
-through something that is no object, gives MISSING. A number, `true`, `false` or `null` inside an
-object that ends with the record's value is MALFORMED, since it may have been cut. So a cut document
-answers each path as the whole document does, or with MALFORMED. In a value of another known format
-(scan/values.py) every path is UNDECODED.
+grammar (RFC 8259) does not allow there, gives MALFORMED; inside values that are passed over the
+grammar is not checked. A path that does not exist, or leads through something that is no object,
+gives MISSING. A number, `true`, `false` or `null` inside an object that ends with the record's
+value is MALFORMED, since it may have been cut. So a cut document answers each path as the whole
+document does, or with MALFORMED. In a value of another known format (scan/values.py) every path is
+UNDECODED.
 
 How. The wanted paths are a tree whose nodes are in preorder, so that a node's subtree is a range.
 The pass goes through the object of one node at a time. A wanted key is either an answer, or leads
@@ -114,8 +115,8 @@ def _settle(nodes: Ints, node: Int, row: Int, size: Ints, answer: Int) -> None:
 
 @kernel
 def _settle_unmet(nodes: Ints, node: Int, row: Int, size: Ints, met: Ints, answer: Int) -> None:
-    """Write `answer` as the size of each path that leads through a child of the node whose key was
-    not found in this record's object.
+    """Write `answer` as the size of each path that ends at or leads through a child of the node whose key was not
+    found in this record's object.
     """
     child = node + 1
     while child < nodes[node, AFTER]:
@@ -166,11 +167,12 @@ def _search(
 def _answer(
     buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, child: Int, row: Int, at: Ints, size: Ints, needed: Bool
 ) -> Int:
-    """Write place and size for the paths that end at a member, whose value at pos is not searched
-    further. Return the position after the value, or MALFORMED.
+    """Write place and size for the paths that end at a member, whose value at pos is not searched further, and the
+    size MISSING for those that lead through it (MALFORMED if the text ends at pos). Return the position after the
+    value, or MALFORMED.
 
-    If no path asks for the value and the position after it is not `needed`, the value is not read,
-    and pos itself is returned.
+    If no path asks for the value and the position after it is not `needed`, the value is not read, and pos itself is
+    returned.
     """
     if nodes[child, CHILDREN] > 0:
         _settle(nodes, child, row, size, MISSING if pos < end else MALFORMED)

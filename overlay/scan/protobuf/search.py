@@ -7,8 +7,8 @@ stands twice all fields together; a field of a oneof takes the others away; a fi
 type than its own is unknown, and unknown fields are passed over. So a message is read to its end.
 
 A field that a message lacks is MISSING if the message can lack it: fields of proto2, those that are
-`optional` or in a oneof, and messages. Any other field has its default value then. A path that leads
-through a message that is not there is MISSING.
+`optional` or in a oneof, and messages. So is a repeated field without items. Any other field has its
+default value then. A path that leads through a message that is not there is MISSING.
 
 A fault makes all paths MALFORMED that lead through the message that it is in. UNDECODED is the answer
 for a schema or a message type that is not known.
@@ -468,8 +468,8 @@ def _write_symbol(
 
 @kernel
 def _write_time(buf: Bytes, pos: Int, stop: Int, at: Int) -> Int:
-    """Write the Timestamp pos:stop as ms since 1970 to `buf` from `at` on, and return the position
-    after it; MALFORMED if it has a fault or its ms do not fit a long.
+    """Write the Timestamp pos:stop as ms since 1970 to `buf` from `at` on, and return the position after it;
+    MALFORMED if it has a fault or is more than _MOST_SECONDS from 1970.
     """
     seconds: Int = np.int64(0)
     nanoseconds: Int = np.int64(0)
