@@ -154,7 +154,7 @@ def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
 
 
 def check_stream(facts: OverlayFacts, stream: str, folder: Path) -> None:
-    """Raise OverlayError if the stream has neither a file nor a consumer with state."""
+    """Raise OverlayError if the facts have neither the stream nor a consumer of it."""
     known = {*facts.streams, *(of for of, _ in facts.consumers)}
     if stream not in known:
         raise refuse_unknown("stream", stream, known, folder)

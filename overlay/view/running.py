@@ -42,9 +42,9 @@ class _Wire:
 
 
 async def ask_service(http: HttpConfig) -> OverlayFacts:
-    """Ask the service that listens at this address over HTTP, and return what it says. Raises
-    NoService if none answers within DEADLINE_S seconds, or if another program does,
-    CredentialsRefused if the answer is a refusal (401, 403), and ConfigError if http.tls_certificate
+    """Ask the service that listens at this address over HTTP, and return what it says. Raises NoService if none
+    answers within DEADLINE_S seconds, if it does not have the folder's certificate, if another program answers, or if
+    the port is 0; CredentialsRefused if the answer is a refusal (401, 403), and ConfigError if http.tls_certificate
     cannot be used.
     """
     host, port = http.address
