@@ -101,9 +101,7 @@ def name_table(stream: str) -> str:
 
 
 def make_table_schema(ask: Ask) -> StructType:
-    """Return the columns of a table: those that the options name, else all that a record of the
-    stream has, with its declared properties as columns of their own.
-    """
+    """Return the columns of a table: those that the options name, else those of `list_columns`."""
     stream = ask.request.stream
     return make_schema(stream, list_columns(stream) if ask.columns is None else ask.columns)
 

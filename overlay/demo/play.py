@@ -98,8 +98,9 @@ def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -
 
 
 def check(bootstrap: str, last: Look, flights: pa.Table, records: int) -> list[Checked]:
-    """Read the output topic of every consumer and compare it with the data set. Return the result
-    of each; differences are in its `faults`. Raises DemoError if a topic cannot be read.
+    """Read the output topic of every consumer and compare it with the data set. Return the result of each;
+    differences are in its `faults`. Raises DemoError if a topic cannot be read, or for a filter that `select` does
+    not know.
     """
     checked, rows = [], subjects(flights)
     for consumer in last.consumers:

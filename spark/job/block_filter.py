@@ -42,17 +42,18 @@ _Part = tuple[RecordSlice, Ints, Ints]
 
 
 class RecordRefused(OverlayError):
-    """A record that an output can never take, of a consumer with `on_undeliverable: stop`. The author of
-    the consumer's file acts, or the operator of the topic."""
+    """A record that an output can never take, of a consumer without a dead-letter topic. The author of the consumer's
+    file acts, or the operator of the topic.
+    """
 
 
 class BlockFilter:
     """The filter of one scan task, with the interface of a RowFilter. Not thread-safe.
 
-    `consumers`: the numbers of those that the task reads for. `sequenced`: the stream has one
-    partition, so that offsets give sequences. `ledger`: gives them in others; without one they are
-    written as 0. `only`: the offsets to deliver, by partition (int64, ascending); None for all. `gaps`:
-    those of the task, by number of range.
+    `consumers`: the numbers of those that the task reads for. `sequenced`: the stream has one partition, so that
+    offsets give sequences. `ledger`: gives them in others; they are 0 without one, and for records that it does not
+    have. `only`: the offsets to deliver, by partition (int64, ascending); None for all. `gaps`: those of the task, by
+    number of range.
     """
 
     schema = SCHEMA

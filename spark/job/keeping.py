@@ -107,8 +107,8 @@ class _Kept:
 
     `topic`: the index topic. `starts`: the first offset of each log. `is_served`: whether the service has delivered
     or read records of the stream. `generation`: that of the shard's last owner. `identities`: Kafka's ids of the
-    stream's topics and of the index topic, by name; `recorded`: the names of those whose ids the shard's state has.
-    `compacted`: the stream's topics with compaction. `progress`: None if the chunk index is not kept.
+    stream's topics and of the index topic, by name; `recorded`: the names of the topics that have their id in the
+    shard's state. `compacted`: the stream's topics with compaction. `progress`: None if the chunk index is not kept.
     """
 
     topic: str
