@@ -58,8 +58,8 @@ def for_spark(kafka: Properties) -> dict[str, str]:
 
 
 def for_sink(kafka: Properties) -> dict[str, str]:
-    """Return options of Spark's Kafka sink for tasks that write much: full batches, compressed as
-    the service compresses them.
+    """Return options of Spark's Kafka sink for tasks that write much: full batches, compressed by LZ4 as the service
+    does by default.
 
     A task ends with a flush, so linger.ms never delays its end.
     """

@@ -293,8 +293,8 @@ def choose(bounds: ReadBounds, ranges: Ranges | None) -> ReadBounds:
 
 
 def find_ends(bounds: ReadBounds, ask: Ask) -> Ends:
-    """Return first and next offset to read of each partition, by the options and as far as the log
-    has them. Raises DataLoss, NoSequence.
+    """Return first and next offset to read of each partition, by the options and as far as the log has them. Raises
+    DataLoss, NoSequence, and OverlayError for an offset of an unknown partition.
     """
     log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
     starts = resolve(ask.starting, bounds, log, EARLIEST)

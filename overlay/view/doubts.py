@@ -23,8 +23,9 @@ from .never import find_never
 def list_doubts(
     stream: StreamConfig, patterns: Iterable[Pattern], filter: Filter | None, *, is_named: bool = True
 ) -> Iterator[str]:
-    """Yield why subjects and a filter can find nothing in a stream, without reading it. `is_named`:
-    whether a file describes the stream; otherwise it has one topic, whose name is its only subject.
+    """Yield why subjects and a filter can find nothing in a stream, without reading it; also which subjects have a
+    `*` or `>` that is no wildcard. `is_named`: whether a file describes the stream; otherwise it has one topic, whose
+    name is its only subject.
     """
     subjects = stream.patterns
     if not is_named and isinstance(subject := stream.subject.rule.build((), stream.topic_names[0], 0), str):

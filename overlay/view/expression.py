@@ -43,8 +43,8 @@ class FilterField:
 class Meaning:
     """The meaning of a filter.
 
-    `means`: the expression in canonical text. `verdict`: `true`, `false` or `unknown` if the answer
-    does not depend on the message, else "".
+    `means`: the expression in canonical text. `verdict`: `true`, `false` or `unknown` if the simplified filter reads
+    neither fields nor the time, else "".
     """
 
     means: str

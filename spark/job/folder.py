@@ -194,8 +194,8 @@ class JobFolder:
     def check_owner(self, *, now: bool = False) -> None:
         """Raise NotOwner if another pipeline or the service may run one of the consumers.
 
-        The service's state is looked up every ten seconds, or with `now` at once. Raises SourceUnavailable if Kafka
-        does not tell.
+        The service's state is looked up only if the last look was ten seconds ago or more, or `now` is set. Raises
+        OverlayError if it cannot be read.
         """
         for lease in self._leases.values():
             lease.check()
