@@ -154,8 +154,8 @@ def deal_chunks(
 
 
 def seal(kafka: Mapping[str, str], stream: StreamConfig, part: Range) -> list[tuple[bytes, bytes]]:
-    """Read a range from Kafka, and return the index records (key, value) of its chunks. The last one
-    may be a chunk that is not full: what is left at the end of the range.
+    """Read a range from Kafka, and return the index records (key, value) of its chunks. The last one may be a chunk
+    that is not full: what is left at the end of the range. So may one before a batch that cannot be read.
 
     The range has to begin where a chunk begins.
 

@@ -50,9 +50,9 @@ def where_known(values: Sequence[Value], column: Column) -> Column:
 
 
 def compare(operator: Compare, left: Value, right: Value) -> Value:
-    """Return `left operator right` as a BOOLEAN value, null in the rows where one of them is null; a
-    NULL value if one of them is of kind NULL. Values of different kinds are unequal and in no
-    order, but LONG and DOUBLE compare as numbers. Raises NotNative if Spark has no exact expression.
+    """Return `left operator right` as a BOOLEAN value, null in the rows where one of them is null; a NULL value if
+    one of them is of kind NULL. Values of different kinds are unequal and in no order, but LONG and DOUBLE compare as
+    numbers. Booleans are in no order either. Raises NotNative if Spark has no exact expression.
     """
     if ValueKind.NULL in (left.kind, right.kind):
         return make_null()

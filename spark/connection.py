@@ -25,9 +25,9 @@ _FULL_BATCHES = {"linger.ms": "50", "batch.size": str(1 << 18), "compression.typ
 
 
 def for_java(kafka: Properties) -> dict[str, str]:
-    """Return the settings of Java's clients that stand for Kafka settings by librdkafka's names: the
-    servers, client.id, and what TLS and SASL need. Certificates and keys are the contents of their
-    files, references to secrets are resolved, and secrets are of type Secret.
+    """Return the settings of Java's clients that stand for Kafka settings by librdkafka's names: the servers,
+    client.id, and what TLS and SASL need. Certificates and keys are the contents of their files, references to
+    secrets are resolved, and the login and the private key are of type Secret.
 
     Raises OverlayError for what Java cannot do, or a file or a secret that cannot be read.
     """
@@ -58,8 +58,8 @@ def for_spark(kafka: Properties) -> dict[str, str]:
 
 
 def for_sink(kafka: Properties) -> dict[str, str]:
-    """Return options of Spark's Kafka sink for tasks that write much: full batches, compressed as
-    the service compresses them.
+    """Return options of Spark's Kafka sink for tasks that write much: full batches, compressed by LZ4 as the service
+    does by default.
 
     A task ends with a flush, so linger.ms never delays its end.
     """

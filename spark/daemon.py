@@ -6,9 +6,9 @@ kernels. A worker whose task has failed is replaced. Workers forked from this da
 at once and share the memory. (Planning has daemons of its own, without a setting; a worker there
 loads the package when it is first used.)
 
-`overlay_session` sets this module (`spark.python.daemon.module`) if the executors run on the
-driver's machine. Elsewhere the user may set it, if the package is installed for all Python that
-Spark starts.
+`overlay_session` sets this module (`spark.python.daemon.module`) if its `master` says that the
+executors run on the driver's machine. Elsewhere the user may set it, if the package is installed for
+all Python that Spark starts.
 """
 
 from __future__ import annotations

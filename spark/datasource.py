@@ -59,7 +59,7 @@ class OverlaySource(DataSource):
     def streamReader(self, schema: StructType) -> OverlayStreamReader:
         """Return the reader of a streaming query.
 
-        Raises BadQuestion for a schema that the stream does not have.
+        Raises BadQuestion for a schema that the stream does not have, and for options with an end other than a time.
         """
         ask = self._ask()
         check_schema(ask.request.stream, schema)

@@ -1,12 +1,12 @@
 """The columns of a delivery (docs/client.md#what-a-message-says) in Spark, from an output record.
 
-Nearly all of them come from the ack token. It is `$JS.ACK.<stream>.<consumer>.<deliveries>.<stream
-seq>.<consumer seq>.<time>.<pending>`, or has two more parts after `ACK` and any number at the end.
-The rules are those of overlay/consumer/acks.py, including times before 1970. The token is parsed by
-expressions that Spark compiles, not in Python.
+Those from `stream` to `timestamp` come from the ack token. It is
+`$JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time>.<pending>`, or has two more
+parts after `ACK` and any number at the end. The rules are those of overlay/consumer/acks.py, including
+times before 1970. The token is parsed by expressions that Spark compiles, not in Python.
 
 Spark's casts raise for invalid text, so a token is matched as a whole before any part of it is
-cast. A record with an invalid token has null in all columns that come from the token. Nothing here
+cast. A record with an invalid token has null in all of these columns. Nothing here
 is newer than Spark 3.5.
 """
 

@@ -39,7 +39,7 @@ class Figures(StreamingQueryListener):
 
     @contextmanager
     def serve(self, port: int) -> Iterator[None]:
-        """Serve /metrics within the block. Raises OverlayError if the port is in use."""
+        """Serve /metrics within the block. Raises OverlayError if the port cannot be opened, such as one in use."""
         try:
             server, thread = start_http_server(port, registry=self.metrics.registry)
         except OSError as error:
@@ -52,9 +52,8 @@ class Figures(StreamingQueryListener):
             thread.join()
 
     def note(self, plan: BatchPlan) -> None:
-        """Count the deliveries, dead letters and lost offsets that a batch has for each of its
-        consumers, and note how far each stands behind the batch's end. Call it when the batch has
-        ended.
+        """Count the deliveries and dead letters that a batch has for each of its consumers, and the offsets lost to
+        them for the stream, and note how far each stands behind the batch's end. Call it when the batch has ended.
         """
         for name, each in plan.consumers.items():
             self.metrics.records_delivered.labels(self._stream, name).inc(each.last - each.before)

@@ -74,12 +74,11 @@ assert list(ENVELOPE) == SCHEMA.names
 
 
 def make_schema(stream: StreamConfig, columns: Sequence[str] | None) -> StructType:
-    """Return the schema of a reading with these columns. Raises BadQuestion for a name that the stream
-    does not have.
+    """Return the schema of a reading with these columns. Raises BadQuestion for a name that the stream does not have.
 
-    `columns`: names such as `value`, `application_properties`, `application_properties.delay`, or
-    `delay` for a column of its own. None stands for the envelope and, if the stream's file declares
-    properties, the struct `application_properties`.
+    `columns`: names such as `value`, `application_properties`, `application_properties.delay`, or `delay` for a
+    column of its own. None stands for the envelope and, if the stream's file declares any of its fields, the struct
+    `application_properties`.
     """
     fields = list_fields(stream)
     own = list_own(stream)

@@ -10,8 +10,8 @@ of the next wave. A hole in an index would stay for ever, because both a job and
 after the last header. The next wave runs meanwhile, so that no core waits for the last task of a
 wave or for Kafka.
 
-Only chunk headers are written. The sequences of a stream of several partitions come from the
-ledger, which the service writes.
+Only chunk headers are written into the index topic. The sequences of a stream of several partitions
+come from the ledger, which the service writes, or a job (job/keeping.py).
 """
 
 from __future__ import annotations
@@ -92,11 +92,10 @@ class _Ground:
 
 
 def index_stream(spark: SparkSession, config: str | Path | Loaded, stream: str) -> IndexingResult:
-    """Index a stream up to the current end of its log.
+    """Index a stream up to the last stable offset that each partition has now.
 
-    Raises ConfigError, OverlayError while a service runs or if the index topic is refused,
-    TopicNotFound, Fenced, SourceUnavailable and SourceChanged. What was committed before stays, and
-    the next call continues after it.
+    Raises OverlayError, for an unknown stream or while a service runs among other reasons, and Spark's error if a
+    task fails. What was committed before stays, and the next call continues after it.
     """
     loaded = config if isinstance(config, Loaded) else load(Path(config))
     if stream not in loaded.streams:

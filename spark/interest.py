@@ -3,7 +3,7 @@
 The rule is in docs/consumers.md#when-ack_wait-begins. Structured Streaming keeps its positions in
 the checkpoint and commits nothing to Kafka. But it reports after each batch how far it has come,
 and that is committed here. These offsets are never read back. If a commit fails, that is logged,
-and the next one replaces it, by a new Kafka client.
+and the next one replaces it, by a new Kafka client if one can be made.
 
 Spark reports all queries of a session and the topics they read. Several consumers may share an
 output topic. So a frame of a consumer's deliveries has an observed metric with a unique name. A

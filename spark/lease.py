@@ -9,7 +9,7 @@ killed, its membership ends after the session timeout, and a new pipeline waits 
 The lease only keeps two owners from beginning at all: a driver that is cut off from Kafka loses it
 without noticing. The lock is the entry that the consumer has in the service's state
 (overlay/state/handover.py): a job writes its name and a claim into it before its first batch, and
-looks from batch to batch whether they are still there.
+looks from batch to batch, at most every LOOK_S seconds, whether they are still there.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ _POLL_S = 0.5
 
 
 class NotOwner(OverlayError):
-    """Another pipeline or the service runs this consumer. The operator acts."""
+    """This pipeline does not own a consumer: another pipeline or the service runs it or may run it, or its state was
+    dropped. The operator acts.
+    """
 
 
 class Lease:
-    """The right of one pipeline to run one consumer: membership in the consumer's lease group. `take`
-    gets it, and a thread holds it until `release`. `check` raises once it is lost.
+    """The right of one pipeline to run one consumer: membership in the consumer's lease group. `take` gets it, and a
+    thread holds it until `release`. `check` raises while it is lost.
     """
 
     def __init__(self, output: Output) -> None:
@@ -80,8 +82,8 @@ class Lease:
     def take(self, patience_s: float) -> None:
         """Wait for the lease, and hold it from then on.
 
-        Raises NotOwner if it is not to be had within `patience_s` seconds, since another pipeline
-        has it, and SourceUnavailable if Kafka does not answer.
+        Raises NotOwner if it is not to be had within `patience_s` seconds, as a rule since another pipeline has it,
+        and SourceUnavailable if Kafka does not tell the topic's partitions.
         """
         topic = self._output.topic
         try:
@@ -151,11 +153,11 @@ class ClaimWatch:
         self._next_look = 0.0
 
     def check(self, names: Collection[str], *, now: bool = False) -> None:
-        """Raise NotOwner if one of the consumers `names` is not the job's any more: the service or
+        """Raise NotOwner if one of the consumers `names` with a claim is not the job's any more: the service or
         another job has taken it or asks for it, or its state was dropped.
 
-        Reads the service's state only if the last reading was LOOK_S seconds ago or more, or `now`
-        is set; between two readings it raises nothing. Raises SourceUnavailable.
+        Reads the service's state only if the last reading that raised nothing was LOOK_S seconds ago or more, or
+        `now` is set; between two readings it raises nothing. Raises OverlayError if the state cannot be read.
         """
         if not now and time.monotonic() < self._next_look:
             return

@@ -68,9 +68,9 @@ class ReadBound:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """What one trigger takes at most: `records` offsets and `bytes` bytes of the log, None for no
-    limit. That is cut into tasks of at most about `task_bytes` bytes, and at least `min_tasks` of
-    them unless there is too little to read.
+    """How much is read at once. `records`, `bytes`: about how many offsets and bytes of the log a trigger of a
+    streaming query takes at most, None for no limit. What a trigger or a batch query reads is cut into tasks of at
+    most about `task_bytes` bytes, and at least `min_tasks` of them unless there is too little to read.
     """
 
     records: int | None = None

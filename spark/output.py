@@ -17,8 +17,8 @@ Config = str | Path | Loaded
 
 
 class UnknownConsumer(OverlayError, LookupError):
-    """A consumer that no file describes, one without an output topic, or a name that several consumers have. The caller
-    acts.
+    """A consumer that no file describes, one without an output topic, a name that several consumers have, or a folder
+    in which no single stream has consumers for a job. The caller acts.
     """
 
 

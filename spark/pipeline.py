@@ -52,16 +52,15 @@ def start_pipeline(
 ) -> Iterator[StreamingQuery]:
     """Run consumers of one stream as a query, which is stopped at the end of the block.
 
-    `names`: of the consumers, whose files have to say `engine: spark`; empty for all such consumers of
-    the stream. `stream`: may be empty if the names, or the consumers with `engine: spark`, leave only
-    one. While the query runs, it follows the config folder: the next batch takes up what has changed.
-    `job`: the name under which the job keeps its state, by default the stream's. `once`: process what
-    exists now, and end the query; otherwise it runs on. `checkpoint`: a folder that all of Spark can
-    reach. `metrics_port`: serve /metrics there, None for not at all. `options`: more options of
-    format("overlay"), such as maxRecordsPerTrigger. `index`: also keep the stream's chunk index while
-    no service does. `patience_s`: seconds to wait for another pipeline's lease. Raises
-    UnknownConsumer, NotForSpark, NotOwner, TopicNotFound and what `format("overlay")` raises at
-    planning. Later errors come out of the query.
+    `names`: of the consumers, whose files have to say `engine: spark`; empty for all such consumers of the stream.
+    `stream`: may be empty if the names, or the consumers with `engine: spark`, leave only one. While the query runs,
+    it follows the config folder: the next batch takes up what has changed. `job`: the name under which the job keeps
+    its state, by default the stream's. `once`: process what exists now, and end the query; otherwise it runs on.
+    `checkpoint`: a folder that all of Spark can reach. `metrics_port`: serve /metrics there, None for not at all.
+    `options`: more options of format("overlay"), such as maxRecordsPerTrigger. `index`: also keep the stream's chunk
+    index while no service does. `patience_s`: seconds to wait for another pipeline's lease. Raises OverlayError, such
+    as UnknownConsumer, NotForSpark, NotOwner, TopicNotFound, and what `format("overlay")` raises at planning. Later
+    errors come out of the query.
     """
     loaded = config if isinstance(config, Loaded) else load(Path(config))
     wanted = (names,) if isinstance(names, str) else tuple(names)

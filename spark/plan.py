@@ -2,9 +2,10 @@
 chunk index.
 
 The steps are those of a reading in process (overlay/client/read/reader.py): get the log's ends from
-Kafka, compare the index with the log, skip the chunks that cannot match. After the first step,
-Spark's bounds are applied: offsets to begin and end at, and what predicates say of positions. If
-records that were asked for do not exist any more, the query ends here, before any task has begun.
+Kafka, compare the index with the log, skip the chunks that cannot match. After the first step, Spark's
+bounds are applied: offsets to begin and end at, and what predicates say of positions. If records that
+were asked for do not exist any more, the query ends here, before any task has begun, unless
+failOnDataLoss is off.
 """
 
 from __future__ import annotations
@@ -292,8 +293,8 @@ def choose(bounds: ReadBounds, ranges: Ranges | None) -> ReadBounds:
 
 
 def find_ends(bounds: ReadBounds, ask: Ask) -> Ends:
-    """Return first and next offset to read of each partition, by the options and as far as the log
-    has them. Raises DataLoss, NoSequence.
+    """Return first and next offset to read of each partition, by the options and as far as the log has them. Raises
+    DataLoss, NoSequence, and OverlayError for an offset of an unknown partition.
     """
     log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
     starts = resolve(ask.starting, bounds, log, EARLIEST)

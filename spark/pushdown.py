@@ -14,9 +14,9 @@ record if a predicate is true, so null and false are the same. So `a <> 1`, whic
 is null, may become the overlay's `<>`, which is unknown there. Positions are only bounds, because
 in a stream of several partitions sequences are not offsets.
 
-Nothing is taken where the two sides could differ: constants that are not numbers, times finer than
-a millisecond for properties, and patterns with control characters, which the overlay's LIKE
-refuses.
+Nothing is taken where the two sides could differ: constants of another type than the field, NaN and
+infinities, times finer than a millisecond for properties, and patterns with control characters, which
+the overlay's LIKE refuses.
 """
 
 from __future__ import annotations

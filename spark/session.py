@@ -3,8 +3,8 @@
     spark = overlay_session("delays", config="examples/flights")
     spark.sql("SELECT carrier, count(*) FROM overlay.flights GROUP BY carrier").show()
 
-Java and the connector's jars come from the cache of the embedded broker and are downloaded once. A
-session that is running already is used as it is, except for SQL settings.
+Java is that of the embedded broker (overlay/local/java.py). The connector's jars come from its cache
+and are downloaded once. A session that is running already is used as it is, except for SQL settings.
 
 `spark-submit` starts Java before any Python code runs, so it has to get the jars as arguments. This
 module, run as a program, prints them: `spark-submit $(python -m spark.session) job.py`.
@@ -52,13 +52,12 @@ def overlay_session(
     config: str | Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a session ready for output topics, acks and `format("overlay")`; the running one if
-    there is one.
+    """Return a session ready for output topics, acks and `format("overlay")`; the running one if there is one.
 
-    `master`: as for Spark, such as `local[2]`; by default spark-submit's, otherwise `local[*]`.
-    `config`: a config folder, whose streams become the tables `overlay.<stream>` (tables.py).
-    `conf`: further settings, which override ours. Raises BrokerError if Java or the connector is
-    not available, and what `register_streams` raises.
+    `master`: as for Spark, such as `local[2]`; by default spark-submit's, otherwise `local[*]`. `config`: a config
+    folder, whose streams become the tables `overlay.<stream>` (tables.py). `conf`: further settings, which override
+    ours, but `spark.jars` is added to ours. Raises BrokerError if Java or the connector is not available, and what
+    `register_streams` raises.
     """
     settings = {**_SETTINGS, **(_LOCAL if is_local(master) else {}), **(conf or {})}
     builder = SparkSession.builder.appName(app_name)

@@ -49,11 +49,11 @@ def read_consumer(
 ) -> DataFrame:
     """Return a consumer's deliveries so far: the columns of `envelope.COLUMNS`, redeliveries included.
 
-    `topic`, `partition` and `offset` are those of the output record; `timestamp` is the source
-    record's. `decode` adds `application_properties`, a struct of what the stream's file declares
-    (decoding.py). `options`: more options of Spark's Kafka source, such as `startingOffsets` or
-    `minPartitions`. Raises BadQuestion, UnknownConsumer, ConfigError, TopicNotFound,
-    SourceUnavailable, CredentialsRefused.
+    `topic`, `partition` and `offset` are those of the output record; `timestamp` is the source record's. `decode`
+    adds `application_properties`, a struct of what the stream's file declares (decoding.py). `options`: more options
+    of Spark's Kafka source, such as `startingOffsets` or `minPartitions`. Raises BadQuestion, UnknownConsumer,
+    ConfigError, TopicNotFound, SourceUnavailable, CredentialsRefused, and OverlayError for Kafka settings that Java
+    cannot have.
     """
     check_options(options)
     output = find_output(config, name, stream)
@@ -74,14 +74,13 @@ def read_stream_consumer(
     commit: bool = True,
     options: Mapping[str, str] = NO_OPTIONS,
 ) -> DataFrame:
-    """Return a consumer's deliveries as a stream, from the topic's start unless `options` has
-    `startingOffsets`.
+    """Return a consumer's deliveries as a stream, from the topic's start unless `options` says where to begin.
 
-    A delivery of a sequence that was seen before is left out, unless `redeliveries` is set. A query
-    that sends naks has to set it. `remember`: how many stream sequences are remembered for this; the
-    state has an eighth of that in bytes. A consumer without repetitions (ack_policy none, exactly once)
-    needs no such state. `commit`: after each batch, commit its end for the consumer's reader group, by
-    which the service knows that there is a reader. Raises as `read_consumer` does, and NotForStreams.
+    A delivery of a sequence that was seen before is left out, unless `redeliveries` is set. A query that sends naks
+    has to set it. `remember`: how many stream sequences are remembered for this; the state has an eighth of that in
+    bytes. A consumer without repetitions (ack_policy none, exactly once) needs no such state. `commit`: after each
+    batch, commit its end for the consumer's reader group, by which the service knows that there is a reader.
+    `decode`, and errors: as for `read_consumer`, and NotForStreams.
     """
     check_options(options)
     output = find_output(config, name, stream)

@@ -118,11 +118,11 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if pace.bytes is None else ReadMaxBytes(pace.bytes)
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
-        """Return where the trigger that begins at `start` ends: at the log's end, or before it by
-        the limits of the options. `limit` only says whether there is one.
+        """Return where the trigger that begins at `start` ends: at the log's end (with Trigger.AvailableNow not after
+        the end that it had when the query began), or before it by the limits of the options. `limit` only says
+        whether there is one.
 
-        Raises DataLoss if a topic was created again or a log ends before `start`, unless that is
-        allowed.
+        Raises DataLoss if a topic was created again or a log ends before `start`, unless that is allowed.
         """
         ids = Planner(self._ask).find_ids()
         bounds = Planner(self._ask).look()
@@ -198,17 +198,17 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {each.source: each.stop for each in Planner(self._ask).look().offset_ranges}
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
-        """Return the tasks that read the offsets from `start` to `end`; none if the positions are
-        equal. Raises DataLoss if the log does not have all of these offsets any more, unless
-        failOnDataLoss is off.
+        """Return the tasks that read the offsets from `start` to `end`; none if both have the same offsets of the
+        same topics. Raises DataLoss if the log does not have all of these offsets any more, unless failOnDataLoss is
+        off.
         """
         ends = self.find_range(start, end)
         return list[InputPartition](Planner(self._ask).plan_between(ends)) if ends else []
 
     def find_range(self, start: Position, end: Position) -> Ends:
-        """Return first and next offset of each partition between two positions; empty if they are equal. Partitions
-        that `start` does not have, and those of topics that were created again since, begin at their log's start. Does
-        not check that the log has these offsets.
+        """Return first and next offset of each partition between two positions; empty if these have the same offsets
+        of the same topics. Partitions that `start` does not have, and those of topics that were created again since,
+        begin at their log's start. Does not check that the log has these offsets.
         """
         anew = find_anew(start.get(IDS, {}), end.get(IDS, {}))
         begun, ends = {s: at for s, at in read_position(start).items() if s[0] not in anew}, read_position(end)

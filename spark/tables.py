@@ -46,15 +46,13 @@ _PLUGIN, _BUILT_IN = "spark.sql.catalog.spark_catalog", "builtin"
 
 
 def register_streams(spark: SparkSession, config: str | Path) -> list[str]:
-    """Make a table of each stream of a config folder, and return their names, such as
-    `overlay.flights`.
+    """Make a table of each stream of a config folder, and return their names, such as `overlay.flights`.
 
-    A stream whose name has other characters than letters, digits and `_` gets `_` in their place.
-    Tables of the same names are replaced. A stream whose file was refused has no table; a warning is
-    logged.
+    Names are in small letters, with `_` in place of other characters than letters, digits and `_`. Tables of the same
+    names are replaced. A stream whose file was refused has no table; a warning is logged.
 
-    Raises ConfigError, and BadQuestion if two streams would have the same name or if the session's
-    catalog outlives it.
+    Raises ConfigError, and BadQuestion if two streams would have the same name or if the session's catalog is not
+    Spark's own in memory.
     """
     folder = str(Path(config).resolve())
     streams: dict[str, str] = {}
@@ -103,9 +101,7 @@ def name_table(stream: str) -> str:
 
 
 def make_table_schema(ask: Ask) -> StructType:
-    """Return the columns of a table: those that the options name, else all that a record of the
-    stream has, with its declared properties as columns of their own.
-    """
+    """Return the columns of a table: those that the options name, else those of `list_columns`."""
     stream = ask.request.stream
     return make_schema(stream, list_columns(stream) if ask.columns is None else ask.columns)
 

@@ -101,7 +101,7 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def main() -> None:
-    """Run the command. An OverlayError becomes one line on stderr and exit code 1."""
+    """Run the command. An OverlayError is printed on stderr, and the exit code is 1."""
     # numpy's linear algebra starts a thread for each core when it is loaded; no command uses it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # pydantic looks for plugins in every installed package when it builds its first validator

@@ -34,7 +34,8 @@ def apply(folder: Path, prune: bool, dry_run: bool, yes: bool, as_json: bool) ->
     """Give the running service the consumers of the config folder DIR.
 
     Shows a plan like a diff, asks, and then adds, changes and with --prune removes consumers by requests, each confirmed by
-    the service. Consumers that a file of the workers defines stay as that file says. Exit code 1 if something was refused.
+    the service. Consumers that a file of the workers defines stay as that file says. Exit code 1 if something was refused
+    or not done.
     """
     from overlay.view.change_plan import describe_plan, print_plan
     from overlay.view.table import make_console
@@ -59,8 +60,8 @@ def apply(folder: Path, prune: bool, dry_run: bool, yes: bool, as_json: bool) ->
 
 
 def read_sound(folder: Path) -> Loaded:
-    """Return the config of a folder without problems. Raises OverlayError if it has some: a consumer whose file is bad
-    would look like one that has no file.
+    """Return the config of a folder without problems. Raises OverlayError if it has some, after they were printed on
+    stderr: a consumer whose file is bad would look like one that has no file.
     """
     from overlay.config import load
 
@@ -104,10 +105,11 @@ def compare_streams(loaded: Loaded, streams: dict[str, Any]) -> Iterator[str]:
 
 
 def carry_out(control: Control, plan: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Ask for the changes of a plan one after the other, each when the iteration comes to it. Yield each with DONE, or
-    why it was not done.
+    """Ask for the changes of a plan one after the other, each when the iteration comes to it. Yield each with DONE,
+    or why it was not done.
 
-    Removals come last, and only if everything before them was done. After a request without an answer nothing more is asked.
+    A removal is asked for only if the plan refuses nothing and everything before it was done. After a request without
+    an answer, which may have been done all the same, nothing more is asked.
     """
     from overlay.client.control.inbox import NoAnswer
     from overlay.control.change_plan import Verb

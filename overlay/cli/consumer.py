@@ -42,8 +42,8 @@ def consumer() -> None:
 def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
     """List the consumers, of all streams or of STREAM.
 
-    Rates come from the running service. If none answers, the rest comes from Kafka itself. A
-    consumer whose file is gone is listed as removed, because its state is kept until `overlay
+    Rates come from the running service, those of Spark jobs from Kafka. If no service answers, the rest comes from
+    Kafka itself. A consumer whose file is gone is listed as removed, because its state is kept until `overlay
     consumer rm`.
     """
     from overlay.view.table import make_console, print_consumers
@@ -66,7 +66,7 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
 def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
     """Show one consumer: output, positions, sequence, rate, lag, and its whole config.
 
-    The config is that of its file, or the one with which it was made by `add`.
+    The config is that of its file, or the one that it has by `add` and `update`.
     """
     from overlay.view.table import make_console, print_consumer
     from overlay.view.wire import describe_consumer
@@ -154,7 +154,7 @@ def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
 
 
 def check_stream(facts: OverlayFacts, stream: str, folder: Path) -> None:
-    """Raise OverlayError if the stream has neither a file nor a consumer with state."""
+    """Raise OverlayError if the facts have neither the stream nor a consumer of it."""
     known = {*facts.streams, *(of for of, _ in facts.consumers)}
     if stream not in known:
         raise refuse_unknown("stream", stream, known, folder)

@@ -74,8 +74,8 @@ def add(stream: str, name: str | None, folder: Path, as_json: bool, **given: Any
 def update(stream: str, name: str, folder: Path, as_json: bool, **given: Any) -> None:
     """Change a consumer that was made by `add`, while it runs.
 
-    Flags change the fields that they name. A --file replaces the whole config: fields that it
-    leaves out go back to their defaults.
+    Flags change the fields that they name. A --file replaces the whole config: fields that it leaves out go back to
+    their defaults. A pause stays as it is.
     """
     fields = collect_fields(given)
     with open_control(folder) as control:
@@ -152,9 +152,9 @@ def report(stream: str | None, folder: Path, as_json: bool) -> None:
 
 
 def collect_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the consumer's fields by name from the options of `fields_options`. A flag overrides
-    the file, and --set overrides both. Prints notes about values that were hardly meant on stderr.
-    Raises ConfigError and click.UsageError.
+    """Return the consumer's fields by name from the options of `fields_options`. A flag overrides the file, and --set
+    overrides both; the fields within `filter` and other mappings are overridden one by one. Prints notes about values
+    that were hardly meant on stderr. Raises ConfigError and click.UsageError.
     """
     fields: dict[str, Any] = read_file(given["file"]) if given["file"] else {}
     named: dict[str, Any] = {

@@ -120,11 +120,11 @@ def open_control(folder: Path) -> Iterator[Control]:
 
 
 def look_around(loaded: Loaded) -> OverlayFacts:
-    """Return the facts about all streams and consumers: those of the running service, completed from
-    Kafka, or those in Kafka alone if no service of this config answers. Blocks meanwhile.
+    """Return the facts about all streams and consumers: those of the running service, completed from Kafka; those in
+    Kafka alone if no service of this config answers; or those of the service alone if Kafka does not. Blocks
+    meanwhile.
 
-    Raises SourceUnavailable if neither service nor Kafka answers, and CredentialsRefused if Kafka
-    refuses this user.
+    If neither answers, raises SourceUnavailable, or CredentialsRefused if Kafka refuses this user.
     """
     import asyncio
 

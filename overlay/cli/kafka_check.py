@@ -41,11 +41,11 @@ def check_kafka(loaded: Loaded, role: str = "") -> tuple[Finding, ...]:
 
 
 def report_kafka(loaded: Loaded, as_json: bool, role: str = "") -> tuple[dict[str, object], bool]:
-    """Return the findings as a JSON object, and whether something is missing. `role`: as for
-    `check_kafka`; the commands that grant what is missing come with it.
+    """Return the findings as a JSON object, and whether something is missing. `role`: as for `check_kafka`; the
+    commands that grant what is missing come with it.
 
-    Without `as_json` the findings are also printed. If Kafka cannot be asked, the object is
-    `{"error": ...}` with `as_json`; without it, CredentialsRefused or SourceUnavailable is raised.
+    Without `as_json` the findings are also printed. If Kafka cannot be asked, the object is `{"error": ...}` and
+    something counts as missing with `as_json`; without it, CredentialsRefused or SourceUnavailable is raised.
     """
     from overlay.errors import CredentialsRefused, SourceUnavailable
     from overlay.inspect.verdict import count_missing

@@ -144,9 +144,8 @@ def produce(
 ) -> None:
     """Write lines to a topic as records, in their order.
 
-    They are those of the files, or of standard input. All lines of files are looked at before the
-    first one is written. Standard input is written as it comes, up to the first line that is no
-    record.
+    They are those of the files, or of standard input. All lines of files are looked at before the first one is
+    written. Standard input, or a pipe, is written as it comes, up to the first line that is no record.
     """
     import asyncio
 

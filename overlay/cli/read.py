@@ -154,7 +154,7 @@ def _note(
 def end_quietly() -> Iterator[None]:
     """Turn Ctrl-C into exit code 130, and end silently if the reader of a pipe has closed it.
 
-    Other write errors, such as a full disk, raise OverlayError.
+    Any other OSError, such as that of a full disk, becomes an OverlayError.
     """
     try:
         yield

@@ -69,8 +69,8 @@ def tell_doubts(asked: AskedOf) -> None:
 
 
 def tell_missing(client: Client, asked: AskedOf) -> None:
-    """Print which fields of the filter no record of a sample has. Prints nothing if there is no
-    filter, or if Kafka gives no sample.
+    """Print which fields of the filter no record of a sample has; the sample is of the first MOST_TOPICS topics.
+    Prints nothing if there is no filter, or if Kafka gives no sample.
     """
     from overlay.view.doubts import list_missing
 
@@ -80,7 +80,9 @@ def tell_missing(client: Client, asked: AskedOf) -> None:
 
 
 def read_samples(kafka: Mapping[str, str], topics: Iterable[str]) -> Iterator[SampledRecord]:
-    """Yield some records from both ends of each partition of the topics; none where Kafka gives none."""
+    """Yield some records from both ends of each partition of the topics. A topic that does not exist is passed over;
+    after an error of Kafka nothing more comes, and the error is not raised.
+    """
     from overlay.inspect.reading import look_around, read_sample
 
     with contextlib.suppress(OverlayError):

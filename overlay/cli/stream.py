@@ -69,8 +69,8 @@ def info(name: str, folder: Path, as_json: bool) -> None:
 def reset(name: str, where: str, folder: Path, yes: bool) -> None:
     """Begin a stream anew, at the start or the end of its topics.
 
-    This is needed after a topic was deleted and created again. The old positions mean nothing in
-    the new log, so the stream stops until it is reset. Consumer sequences continue. A running
+    This is needed after a topic was deleted and created again. The old positions mean nothing in the new log, so the
+    stream stops until it is reset. Consumer sequences continue, and consumers of Spark jobs are left alone. A running
     service applies the reset without a restart.
     """
     import asyncio

@@ -75,8 +75,8 @@ def read_folder(folder: Path) -> tuple[Loaded | None, tuple[ConfigError, ...]]:
 
 
 def list_warnings(loaded: Loaded) -> tuple[ConfigError, ...]:
-    """Return what was hardly meant in the files: what `load` has found, and filters that are true of
-    no record.
+    """Return what was hardly meant in the files, by file and line: what `load` has found, and conditions in a
+    `filter.sql` that are true of no record.
     """
     found = list(loaded.warnings)
     filtered = [config for config in loaded.consumers.values() if config.filter.sql is not None]

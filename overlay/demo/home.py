@@ -79,10 +79,9 @@ class DemoHome:
 
 @contextmanager
 def open_home(root: Path | None) -> Iterator[DemoHome]:
-    """Yield the demo's folder, locked for the block. What an earlier demo left in it is deleted
-    first.
+    """Yield the demo's folder, locked for the block. What an earlier demo left in it is deleted first.
 
-    Default: `demo` beside the local broker's home. Raises DemoError if the folder has other files,
+    Default: `demo` beside the local broker's home. Raises DemoError if the folder has files and no marker of a demo,
     is in use, or still runs a demo.
     """
     home = DemoHome((root or find_home().parent / "demo").absolute())

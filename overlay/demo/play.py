@@ -1,4 +1,5 @@
-"""The demo in order: broker, flights, service, check, verdict, Spark. At the end everything is stopped.
+"""The demo in order: broker, flights, service, check, verdict, Spark. At the end everything is stopped,
+unless it is to be kept.
 
 The reported rate covers the time from the first look with processed records to the first look with
 all of them committed. It leaves out the start of the process, the loading of its kernels, and the
@@ -37,8 +38,9 @@ _PATIENCE_S = 180.0
 def play(root: Path | None, scale: float, *, keep: bool, with_spark: bool, screen: Screen) -> bool:
     """Play the demo and return whether every output has the expected content.
 
-    With `keep`, Kafka and the service go on running if the demo reaches its end. With `with_spark`,
-    Spark reads one of the outputs. Raises OverlayError if the end is not reached.
+    With `keep`, Kafka and the service go on running if the demo reaches its end. With `with_spark`, Spark reads one
+    of the outputs. Raises OverlayError if the end is not reached, or if what is stopped then does not end as it
+    should.
     """
     with open_home(root) as home, _ended_by_signals(), ExitStack() as stack:
         screen.say(f"starting Apache Kafka in {home.kafka} ...")
@@ -69,11 +71,11 @@ def play(root: Path | None, scale: float, *, keep: bool, with_spark: bool, scree
 
 
 def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -> tuple[Look, Throughput]:
-    """Ask the service for its progress again and again until all `records` are committed; each
-    answer is passed to `step`. Return the last one, and the number of records and the time for the
+    """Ask the service for its progress again and again until all `records` are committed and every consumer has
+    caught up; each answer is passed to `step`. Return the last one, and the number of records and the time for the
     rate.
 
-    Raises DemoError if the service fails or makes no progress for too long.
+    Raises DemoError if the service ends, if it cannot serve a consumer, or if it makes no progress for too long.
     """
     first: Look | None = None
     moved = time.monotonic()
@@ -96,8 +98,9 @@ def watch(service: ServiceProcess, records: int, step: Callable[[Look], None]) -
 
 
 def check(bootstrap: str, last: Look, flights: pa.Table, records: int) -> list[Checked]:
-    """Read the output topic of every consumer and compare it with the data set. Return the result
-    of each; differences are in its `faults`. Raises DemoError if a topic cannot be read.
+    """Read the output topic of every consumer and compare it with the data set. Return the result of each;
+    differences are in its `faults`. Raises DemoError if a topic cannot be read, or for a filter that `select` does
+    not know.
     """
     checked, rows = [], subjects(flights)
     for consumer in last.consumers:

@@ -134,7 +134,9 @@ def _spell_look(bootstrap: str, checked: list[Checked]) -> str:
 
 
 def _name_program(name: str) -> str:
-    """Return how to call a program of this environment: by name if on the PATH, else by path."""
+    """Return how to call a program of this environment: by name if the PATH has it there, else by path, or as a
+    module of this Python if there is no such program.
+    """
     folder = Path(sys.executable).parent
     found = shutil.which(name)
     if found and Path(found).parent == folder:

@@ -136,7 +136,7 @@ def _count_delivered(i: int, look: Look) -> int:
 
 
 class _Lines:
-    """Prints a line for each new phase, and every few seconds while a phase lasts."""
+    """Prints a line for each new phase, every few seconds while a phase lasts, and when all is done."""
 
     def __init__(self, screen: Screen, scan: _Scan) -> None:
         self._screen, self._scan, self._told, self._told_at = screen, scan, "", 0.0

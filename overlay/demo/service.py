@@ -80,7 +80,7 @@ class ServiceProcess:
     def look(self) -> Look:
         """Ask the service for its progress.
 
-        Returns an empty Look while the service starts. Raises DemoError if it has ended.
+        Returns an empty Look if it does not answer, as while it starts. Raises DemoError if it has ended.
         """
         at = time.monotonic()
         try:

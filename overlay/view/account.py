@@ -161,7 +161,7 @@ def _describe_plan(found: Explanation, observed: Observed | None) -> Iterator[tu
 def _show_few(number: float) -> str:
     """Return a number with up to two significant digits below 10, without decimals from 10 on.
 
-    For example: `0`, `0.004`, `3.4`, `12`, `1234`.
+    For example: `0`, `1e-05`, `0.004`, `3.4`, `12`, `1234`.
     """
     return f"{number:.0f}" if number == 0 or number >= 10 else f"{number:.2g}"
 

@@ -34,8 +34,8 @@ def show_gate(gate: str) -> str:
 
 
 def show_pending(found: ConsumerFacts) -> str:
-    """Return how many matching messages the consumer has still to deliver, as `1,234 exact`, `1,234
-    estimate` or `1,234 at least`; UNKNOWN if that was not reported.
+    """Return how many matching messages the consumer has still to deliver, as `1,234 exact`, `1,234 estimate` or
+    `1,234 at least`, without the word if the service has not said it; UNKNOWN if the number was not reported.
     """
     if found.num_pending is not None:
         return f"{show_count(found.num_pending)} {found.num_pending_is}".rstrip()
@@ -43,10 +43,10 @@ def show_pending(found: ConsumerFacts) -> str:
 
 
 def list_ack_rows(acks: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return names and values about acks for `overlay consumer info`; "" is a value that is not to
-    be shown. `acks`: as in ConsumerFacts.
+    """Return names and values about acks for `overlay consumer info`; "" is a value that is not to be shown. `acks`:
+    as in ConsumerFacts.
 
-    The list is empty if the consumer has no acks.
+    The list is empty if the consumer has no acks, or if nothing is known of them.
     """
     if not acks:
         return []

@@ -87,9 +87,9 @@ def find_missing(stream: StreamConfig, filter: Filter, now: int) -> Missing:
 
 
 def _is_worth_a_zone(leaf: Probe, is_null: bool) -> TypeGuard[Within | NullIn | ValueIn]:
-    """Return whether a probe justifies a zone for its property. A range (Within) does, unless it admits
-    every value. A test for NULL or for a value (NullIn, ValueIn) does only if the filter has an IS
-    NULL itself (`is_null`): every comparison comes with such a test, which refuses next to nothing.
+    """Return whether a probe justifies a zone for its property. A range (Within) does, unless it admits every value.
+    A test for NULL or for a value (NullIn, ValueIn) does only if the filter has an IS NULL or IS NOT NULL itself
+    (`is_null`): every comparison comes with such a test, which refuses next to nothing.
     """
     if isinstance(leaf, Within):
         return leaf.negated or not leaf.possible.is_full

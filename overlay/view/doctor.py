@@ -1,4 +1,4 @@
-"""The output of `overlay doctor`: a line for each diagnosis, the worst first."""
+"""The output of `overlay doctor`: a line or two for each diagnosis, the worst first."""
 
 from __future__ import annotations
 

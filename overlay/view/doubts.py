@@ -23,8 +23,9 @@ from .never import find_never
 def list_doubts(
     stream: StreamConfig, patterns: Iterable[Pattern], filter: Filter | None, *, is_named: bool = True
 ) -> Iterator[str]:
-    """Yield why subjects and a filter can find nothing in a stream, without reading it. `is_named`:
-    whether a file describes the stream; otherwise it has one topic, whose name is its only subject.
+    """Yield why subjects and a filter can find nothing in a stream, without reading it; also which subjects have a
+    `*` or `>` that is no wildcard. `is_named`: whether a file describes the stream; otherwise it has one topic, whose
+    name is its only subject.
     """
     subjects = stream.patterns
     if not is_named and isinstance(subject := stream.subject.rule.build((), stream.topic_names[0], 0), str):
@@ -56,13 +57,13 @@ def describe_plain_wildcard(pattern: Pattern, token: str) -> str:
 def list_missing(
     stream: StreamConfig, filter: Filter, records: Sequence[SampledRecord], *, is_named: bool
 ) -> Iterator[str]:
-    """Yield a line for each field of a filter that is read from a header or from a JSON field, if none
-    of the records has that. The line ends with a hint: a JSON field of the same name, a similar
-    name, or names that the records have.
+    """Yield a line for each field of a filter that is read from a header or from a JSON field, if none of the records
+    has that. The line ends with a hint, if the records give one: a JSON field of the same name, a similar name, or
+    names that the records have.
 
-    Yield nothing without records, for fields of the section `header`, and for value fields of a stream
-    whose values are not JSON. `is_named`: whether a file describes the stream, so that the hint is for
-    the file; otherwise it is for the option --property.
+    Yield nothing without records, for fields of the section `header`, and for value fields of a stream whose values
+    are not JSON. `is_named`: whether a file describes the stream, so that the hint is for the file; otherwise it is
+    for the option --property.
     """
     columns = [column for column in filter.columns if isinstance(column, Column)]
     sources = find_sources(columns, stream.properties)

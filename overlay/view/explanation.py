@@ -249,9 +249,9 @@ def _list_rules(conditions: Conditions, parts: Iterable[PartPlan]) -> tuple[Rule
 
 
 def _predict(leaf: Probe, part: PartPlan, tally: Tally) -> float:
-    """Return how many chunks of a partition this probe is predicted to let through by chance: refused *
-    p / (1 - p), where p is the mean false positive rate of the Bloom filters of the partition's
-    MAYBE chunks. 0 if the probe asks no Bloom filter or has refused nothing.
+    """Return how many chunks of a partition this probe is predicted to let through by chance: refused * p / (1 - p),
+    where p is the mean of the false positive rates below 1 that the Bloom filters of the partition's MAYBE chunks
+    have. 0 if the probe asks no Bloom filter or has refused nothing.
     """
     if not isinstance(leaf, Has | SubjectIs) or not tally.refused:
         return 0.0

@@ -43,8 +43,8 @@ class FilterField:
 class Meaning:
     """The meaning of a filter.
 
-    `means`: the expression in canonical text. `verdict`: `true`, `false` or `unknown` if the answer
-    does not depend on the message, else "".
+    `means`: the expression in canonical text. `verdict`: `true`, `false` or `unknown` if the simplified filter reads
+    neither fields nor the time, else "".
     """
 
     means: str
@@ -148,11 +148,11 @@ def _show_source(source: Source) -> str:
 
 
 def read_message(compiled: Filter, stream: StreamConfig, message: Message) -> Message:
-    """Return a copy of the message in which the fields that the filter names have the values that the
-    stream would read from a record, typed as it declares. Other fields keep their values.
+    """Return a copy of the message in which the fields that the filter names have the values that the stream would
+    read from a record, typed as it declares. Other fields keep their values.
 
-    A string that does not parse as its type becomes null. A number or boolean that stands for a header
-    keeps its value, although a header in Kafka is always text.
+    A string that does not parse as its type becomes null, and so does any value for a JSON field that is not of its
+    type. A number or boolean that stands for a header keeps its value, although a header in Kafka is always text.
     """
     bound = bind_names(compiled, stream.properties)
     sources = find_sources(bound.values(), stream.properties)

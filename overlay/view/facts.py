@@ -14,7 +14,7 @@ from overlay.state.shard_state import ConsumerId
 class PartitionFacts:
     """How far a stream is read in a partition.
 
-    `position`: the next offset that the foremost consumer reads; None before the first read. `end`:
+    `position`: the next offset that the foremost consumer reads; None before the first read, or if unknown. `end`:
     the committed end of the log; None if unknown.
     """
 
@@ -111,11 +111,10 @@ class IndexFacts:
 class StreamFacts:
     """Facts about a stream.
 
-    `rate` (records per second) and the counts since the service started are known from a running
-    service only, else None. `decoded`: records read for the first time. `read_again`: records read once
-    more, for consumers that catch up. `unaddressed`: those of the records in `decoded` that have no
-    subject in the stream, by reason. `unaddressed_at`: the last of these, as `orders-0@146: missing`,
-    "" if there is none.
+    `rate` (records per second) and the counts since the service started are known from a running service only, else
+    None or empty. `decoded`: records read for the first time. `read_again`: records read once more, for consumers
+    that catch up. `unaddressed`: those of the records in `decoded` that have no subject in the stream, by reason.
+    `unaddressed_at`: the last of these, as `orders-0@146: missing`, "" if there is none.
     """
 
     name: str

@@ -25,9 +25,10 @@ ELSEWHERE = "elsewhere"
 async def look(loaded: Loaded) -> OverlayFacts:
     """Return the facts about all streams and consumers, asked of the service and of Kafka.
 
-    If only Kafka answers, there are no rates but those of Spark jobs. If only the service does,
-    consumers without a file are missing. `notes` of the result say so, and why the other does not answer: it may refuse the
-    credentials. If neither answers, raises SourceUnavailable or CredentialsRefused, as Kafka does.
+    If only Kafka answers, there are no rates but those of Spark jobs. If only the service does, consumers that it
+    does not know are missing, and those without a file have no config. `notes` of the result say so, and why the
+    other does not answer: it may refuse the credentials. If Kafka does not answer, and no service or only one of
+    another config does, raises SourceUnavailable or CredentialsRefused, as Kafka does.
     """
     note, running = "", None
     mine = identify(loaded)
@@ -120,8 +121,9 @@ def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFac
 
 
 def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFacts:
-    """Return the service's facts about a consumer, with its config, and with positions from the state
-    if it has none. If it has none and a Spark job delivers the consumer, return the stored facts.
+    """Return the service's facts about a consumer, with its config, and with positions from the state if it has none.
+    Then, if a Spark job delivers the consumer, return the stored facts; if another worker serves it (state
+    ELSEWHERE), `delivered`, `rate` and `lag_seconds` are None.
     """
     if stored is None:
         return says

@@ -27,10 +27,11 @@ class Removal:
     is_by_request: bool
 
     async def run(self, loaded: Loaded) -> None:
-        """Delete the consumer's state and its records in the control topic, without asking the
-        service. This takes over the consumer's shard for a moment, which fences a running service.
+        """Delete the consumer's state, and its records in the control topic if that has any, without asking the
+        service. If there is a state, this takes over the consumer's shard for a moment, which fences a running
+        service.
 
-        Raises Fenced, SourceUnavailable; steps that were done before the error stay done.
+        Raises OverlayError, such as Fenced and SourceUnavailable; steps that were done before the error stay done.
         """
         service = loaded.service
         if self.is_by_request:

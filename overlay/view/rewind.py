@@ -17,7 +17,7 @@ from .stored import Memory, find_change, find_partitions
 
 
 class Where(enum.StrEnum):
-    """The end of the topics' logs at which a stream begins anew."""
+    """The place in the topics' logs at which a stream begins anew: their start or their end."""
 
     START = "start"
     END = "end"

@@ -42,9 +42,9 @@ class _Wire:
 
 
 async def ask_service(http: HttpConfig) -> OverlayFacts:
-    """Ask the service that listens at this address over HTTP, and return what it says. Raises
-    NoService if none answers within DEADLINE_S seconds, or if another program does,
-    CredentialsRefused if the answer is a refusal (401, 403), and ConfigError if http.tls_certificate
+    """Ask the service that listens at this address over HTTP, and return what it says. Raises NoService if none
+    answers within DEADLINE_S seconds, if it does not have the folder's certificate, if another program answers, or if
+    the port is 0; CredentialsRefused if the answer is a refusal (401, 403), and ConfigError if http.tls_certificate
     cannot be used.
     """
     host, port = http.address
@@ -86,12 +86,10 @@ def _reachable(host: str) -> str:
 def _fetch(http: HttpConfig, host: str, port: int, url: str) -> _Wire:
     """Return the three pages of a service, read over one connection.
 
-    Raises CredentialsRefused with the service's words, ssl.SSLError, OSError if none answers,
-    HTTPException or ValueError if the answer is not that of a service, and ConfigError. `url`: of the
-    service, for messages.
+    Raises CredentialsRefused for status 401 or 403, ssl.SSLError, OSError if none answers, HTTPException or
+    ValueError if the answer is not that of a service, and ConfigError. `url`: of the service, for messages.
 
-    It uses the client of the standard library, since importing another one takes longer than the
-    requests.
+    It uses the client of the standard library, since importing another one takes longer than the requests.
     """
     headers = {"Authorization": f"Bearer {http.token}"} if http.token else {}
     with closing(_connect(http, host.strip("[]"), port)) as connection:
@@ -124,8 +122,10 @@ def _explain(status: int, body: bytes) -> str:
 
 
 def _connect(http: HttpConfig, host: str, port: int) -> HTTPConnection:
-    """Return a connection that is not open yet. With TLS it accepts exactly the certificate of the folder,
-    whatever names are in it. Raises ConfigError if the file cannot be read, or has no certificate in it."""
+    """Return a connection that is not open yet. With TLS it trusts the first certificate in the folder's file, or one
+    that this has signed, whatever names are in it. Raises ConfigError if the file cannot be read, or has no
+    certificate in it.
+    """
     if not http.tls_certificate:
         return HTTPConnection(host, port, timeout=DEADLINE_S)
     try:

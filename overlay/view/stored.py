@@ -55,12 +55,12 @@ class Memory:
         return self.states[shard_of(consumer, len(self.states))] if self.states else ShardState()
 
     def find_in_jobs(self, consumer: ConsumerId) -> tuple[str, JobPosition] | None:
-        """Return the name of the Spark job that delivers a consumer, and the consumer's position; None
-        if no job does.
+        """Return the name of the Spark job that delivers a consumer, and the consumer's position; None if no job
+        does.
 
-        If the service's state has an entry for the consumer, that names the job; the position is from
-        the job's last plan, or from the entry if the plan does not have the consumer under the same
-        claim. Without an entry, the job is one whose last plan has the consumer.
+        If the service's state has an entry for the consumer, that names the job; the position is from the job's last
+        plan, or from the entry if the plan does not have the consumer under the same claim. Without an entry, the job
+        is the first by name whose last plan has the consumer, also as one that has left.
         """
         known = self.state_for(consumer).consumers.get(consumer)
         if known is not None and not known.job:
@@ -81,8 +81,9 @@ class Memory:
 
 
 async def read_memory(loaded: Loaded) -> Memory:
-    """Read from Kafka the states of all shards, and the topics and bounds of all streams in the
-    config. Raises SourceUnavailable and CredentialsRefused.
+    """Read from Kafka the states of all shards, the topics and bounds of all streams in the config, what the control
+    topic has, and, if there may be Spark jobs, their plans. Raises SourceUnavailable and CredentialsRefused, and
+    another OverlayError for a state or a plan that cannot be read.
     """
     kafka = loaded.service.kafka
     await reach(kafka, DEADLINE_S)

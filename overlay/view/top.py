@@ -141,8 +141,8 @@ def press(choice: Choice, key: str, page: int) -> Choice | None:
 
 
 def draw(found: Mapping[str, Any], choice: Choice, width: int, height: int, prefix: str) -> list[Line]:
-    """Return a screen of at most `height` lines (two at least) of `width` cells. `found`: the
-    picture, as `/fleet` has it.
+    """Return a screen of at most `height` lines (two at least) of at most `width` cells. `found`: the picture, as
+    `/fleet` has it.
     """
     top = [_draw_title(found, prefix), *_draw_findings(found["findings"]), *_draw_workers(found), ()]
     shown = rank(found["consumers"], choice.order)

@@ -1,19 +1,20 @@
 """num_pending in a job: how many records of a consumer's subjects follow each delivery. No IO.
 
 The order is that of the scan tasks, which is the order of consumer sequences. What a task reads it
-counts itself, whether or not a filter accepts it, and numbers its deliveries by what it has passed. What
-no task reads are gaps: chunks that the index rules out, and the log behind the batch. How many records
-a gap has is asked of the chunk index, by the driver. A gap within the batch belongs to the range of a
-task, and the task counts it as passed with the first record behind it. So the records
-ahead of a delivery are those from its task on, less those that it has passed, and those behind the
-batch.
+counts itself, whether or not a filter accepts it, and numbers its deliveries by what it has passed.
+What no task reads are gaps: chunks that the index rules out, what lies between the last messages of a
+consumer that is given only these, and the log behind the batch. How many records a gap has is asked of
+the chunk index, by the driver. A gap within the batch, in a partition of which some task reads, belongs
+to the range of a task, and the task counts it as passed with the first record that it reads after it.
+So the records ahead of a delivery are those from its task on, less those that it has passed, and those
+behind the batch.
 
 A batch may end in the midst of a chunk, and no header tells how many records the rest of it has. Then the
 number behind the batch follows from the one before it, which the index tells, or else the plan of the
 batch before.
 
-A gap of which the index does not tell makes the number unknown for all deliveries before it. The token
-then says 0, as the service's does (overlay/worker/round/pending_estimate.py).
+Where the number of a gap, or that behind the batch, stays unknown, it is unknown for all deliveries
+before. The token then says 0, as the service's does (overlay/worker/round/pending_estimate.py).
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ NO_TASK = -1
 
 
 class Gap(NamedTuple):
-    """Offsets that no task reads, first <= offset < end, and the task and the number of its range that they belong to."""
+    """Offsets that no task reads, first <= offset < end, and the task and the number of its range that they belong
+    to; NO_TASK and 0 if they belong to none.
+    """
 
     task: int
     range: int
@@ -45,11 +48,12 @@ class Gap(NamedTuple):
 
 
 def find_gaps(tasks: Sequence[Sequence[OffsetRange]], reads: Ends, log_ends: Mapping[TopicPartition, int]) -> list[Gap]:
-    """Return the offsets that no task reads: those within `reads`, and those from its end to the log's end.
+    """Return the offsets that the tasks do not read: those within `reads`, and those from its end to the log's end.
 
-    A gap within `reads` belongs to the next range after it, or to the partition's last range if there is none. A gap
-    after `reads`, or in a partition without ranges, has NO_TASK. `tasks`: the ranges of each task; those of a partition
-    are in the order of offsets. `reads`: first and next offset of the batch by partition.
+    A gap within `reads` belongs to the range that is read next after it in its partition, which may lie on both sides
+    of it, or to the last range that is read if none follows. A gap after `reads`, or in a partition of which no task
+    reads anything, has NO_TASK and range 0. `tasks`: the ranges of each task; those of a partition are in the order
+    of offsets. `reads`: first and next offset of the batch by partition. `log_ends`: by partition.
     """
     places: dict[TopicPartition, list[tuple[int, int, int, int]]] = {source: [] for source in reads}
     for task, ranges in enumerate(tasks):
@@ -73,9 +77,9 @@ def find_gaps(tasks: Sequence[Sequence[OffsetRange]], reads: Ends, log_ends: Map
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskGaps:
-    """The gaps of one range of a task. `ends`: the next offset after each, ascending (int64). `counts`:
-    the records in each that a consumer wants, int64 [consumers of the task, gaps]; UNKNOWN where the
-    index does not tell.
+    """The gaps of one range of a task. `ends`: the next offset after each, ascending (int64). `counts`: the records
+    in each with a subject that a consumer wants, int64 [consumers of the task, gaps]; UNKNOWN where the index does
+    not tell.
     """
 
     ends: Ints
@@ -83,8 +87,10 @@ class TaskGaps:
 
 
 def group_gaps(gaps: Sequence[Gap], counts: Ints) -> dict[int, dict[int, TaskGaps]]:
-    """Return the gaps by task and the number of its range; those without a task are under NO_TASK. `counts`: the records
-    in each gap, int64 [consumers, gaps], UNKNOWN where the index does not tell."""
+    """Return the gaps by task and the number of its range; those without a task are together under NO_TASK and 0,
+    though of several partitions. `counts`: the records in each gap, int64 [consumers, gaps], UNKNOWN where the index
+    does not tell.
+    """
     rows: dict[tuple[int, int], list[int]] = {}
     for row, gap in enumerate(gaps):
         rows.setdefault((gap.task, gap.range), []).append(row)
@@ -180,11 +186,13 @@ def sum_passed(scanned: Ints, gaps: Sequence[Mapping[int, TaskGaps]], consumers:
 
 
 def find_behind(known: Ints, before: Sequence[Ints], passed: Ints) -> Ints:
-    """Return how many records of each consumer follow the batch, int64 [consumers]; UNKNOWN where nothing tells.
+    """Return how many records of each consumer follow the batch, int64 [consumers]; UNKNOWN where nothing tells, or
+    where the numbers contradict each other.
 
-    All arguments are int64 [consumers], UNKNOWN where a number is not known. `known`: the result as the
-    index tells it. Where it does not: `before`, less `passed`. `before`: how many records follow the begin
-    of the batch, from several sources, the best one first. `passed`: how many the batch has of them.
+    All arguments are int64 [consumers], UNKNOWN where a number is not known. `known`: the result as the index tells
+    it. Where it does not: `before`, less `passed`, from the first source with which this is known and not negative.
+    `before`: how many records follow the begin of the batch, from several sources, the best one first. `passed`: how
+    many the batch has of them.
     """
     behind = known.copy()
     for each in before:

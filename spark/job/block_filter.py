@@ -42,17 +42,18 @@ _Part = tuple[RecordSlice, Ints, Ints]
 
 
 class RecordRefused(OverlayError):
-    """A record that an output can never take, of a consumer with `on_undeliverable: stop`. The author of
-    the consumer's file acts, or the operator of the topic."""
+    """A record that an output can never take, of a consumer without a dead-letter topic. The author of the consumer's
+    file acts, or the operator of the topic.
+    """
 
 
 class BlockFilter:
     """The filter of one scan task, with the interface of a RowFilter. Not thread-safe.
 
-    `consumers`: the numbers of those that the task reads for. `sequenced`: the stream has one
-    partition, so that offsets give sequences. `ledger`: gives them in others; without one they are
-    written as 0. `only`: the offsets to deliver, by partition (int64, ascending); None for all. `gaps`:
-    those of the task, by number of range.
+    `consumers`: the numbers of those that the task reads for. `sequenced`: the stream has one partition, so that
+    offsets give sequences. `ledger`: gives them in others; they are 0 without one, and for records that it does not
+    have. `only`: the offsets to deliver, by partition (int64, ascending); None for all. `gaps`: those of the task, by
+    number of range.
     """
 
     schema = SCHEMA
@@ -92,8 +93,8 @@ class BlockFilter:
             passed.begin(at)
 
     def tally(self) -> Iterator[pa.RecordBatch]:
-        """Yield a tally for each consumer: how many records with a wanted subject the task has read for
-        it. None for a consumer without such records.
+        """Yield a tally for each consumer: how many records the task has read that have a subject which the consumer
+        wants, from its floors on and, with `only`, among these offsets. None for a consumer without such records.
         """
         for consumer, passed in zip(self._consumers, self._passed, strict=True):
             if passed.scanned:
@@ -102,9 +103,9 @@ class BlockFilter:
     def sift(
         self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
     ) -> Iterator[FilteredRows]:
-        """Yield what passes of a fetch, with blocks as the batches of each part, up to the offset
-        `stop`, by default the end of the range. A part ends at bytes that cannot be read, which it
-        has in `broken`, or with the fetch. `now` is not used: the batch has a time of its own.
+        """Yield what passes of a fetch, with blocks as the batches of each part, before the offset `stop`, by default
+        the end of the range. A part ends at bytes that cannot be read, which it has in `broken`, or with the fetch.
+        `now` is not used: the batch has a time of its own.
         """
         part = FilteredRows(fetched.position)
         pieces = self._addressing.read(
@@ -164,8 +165,8 @@ class BlockFilter:
     def _find_refused(self, reader: JobReader, piece: Addressed, rows: Ints) -> Ints:
         """Return the rising indices into `rows` of the records that become dead letters.
 
-        Raises RecordRefused for one that the output can never take, if the consumer has no dead-letter
-        topic. That ends the batch before its plan is written, so the operator may still change the file.
+        Raises RecordRefused for one that the output can never take, if the consumer has no dead-letter topic. In the
+        first run of a batch that is before its plan is written, so the operator may still change the file.
         """
         topic = reader.output_topic
         if reader.dead_letter_topic is not None:

@@ -13,10 +13,11 @@ copies it several times between them.
 A tally is a row of the same form without records (`writer` is TALLY): it tells the driver what a scan
 task has counted.
 
-The cut into blocks follows from how the fetches came, so it differs from one run of a task to the
-next. What a task finds does not. So a block names its records by their rank among all that its task
-found for the consumer, and the consumer sequence of a record is the sequence before the task, plus
-the rank, plus 1. Dead letters take no consumer sequence and have no rank.
+The cut into blocks follows from how the fetches came, so it differs from one run of a task to the next.
+What a task finds does not, unless the log loses records in between (writing.BatchChanged). So a block
+names its records by their rank among all deliveries that its task found for the consumer, and the
+consumer sequence of a record is the sequence before the task, plus the rank, plus 1. Dead letters take
+no consumer sequence and have no rank.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ _NO_FIELDS: Ints = np.empty((0, 0), np.int64)
 
 
 def pack(records: RecordSlice, ranks: Ints, passed: Ints) -> bytes:
-    """Return a block's data. `ranks`: of each record (int64), 0 for dead letters. `passed`: with each record, as
-    ahead.Passed numbers them."""
+    """Return a block's data. `ranks`: of each record (int64). `passed`: with each record, as ahead.Passed numbers
+    them (int64). Both are 0 for dead letters.
+    """
     source, texts = records.records, records.texts
     head = _HEAD.pack(len(records), texts.bounds.size, texts.text.size, source.buf.size, records.partition)
     columns = (

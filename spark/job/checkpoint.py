@@ -7,16 +7,18 @@ from overlay.state.job_plan import BatchPlan, Ends
 
 
 class ForeignCheckpoint(OverlayError):
-    """The checkpoint and the job's state topic do not belong together. The operator chooses the right one."""
+    """The checkpoint and the job's state topic do not belong together, or a batch that has not ended cannot be run
+    again, since a config has changed. The operator chooses the right ones.
+    """
 
 
 def check_batch(job: str, topic: str, last: BatchPlan | None, batch: int, ends: Ends, *, may_jump: bool) -> None:
-    """Raise ForeignCheckpoint unless a batch of the checkpoint is the last one of a job, with the same offsets, or a later
-    one that begins where the last one ended. The first batch of a new job has to be batch 0.
+    """Raise ForeignCheckpoint unless a batch of the checkpoint is the last one of a job, with the same offsets, or a
+    later one that begins where the last one ended, in each partition that both have. The first batch of a new job has
+    to be batch 0.
 
     `topic`: the job's state topic. `last`: the job's last plan, None for a new job. `batch`, `ends`: the checkpoint's
-    batch and its offsets. `may_jump`: the batch may begin elsewhere than the last one ended, since a topic was created
-    again or has lost its end (failOnDataLoss is off).
+    batch and its offsets. `may_jump`: a later batch may begin anywhere (failOnDataLoss is off).
     """
     if last is None:
         if batch > 0:

@@ -22,8 +22,9 @@ NS_PER_MS = 1_000_000
 
 
 class Plan(Protocol):
-    """Returns the tasks that read some offsets for some consumers, by their numbers. `may_lose`, `ranges`: as in
-    Planner.plan_between."""
+    """Returns the tasks that read the offsets `ends` for the consumers with these numbers. `may_lose`, `ranges`: as
+    in Planner.plan_between.
+    """
 
     def __call__(
         self, ends: Ends, numbers: Sequence[int], *, may_lose: bool = False, ranges: Ranges | None = None
@@ -53,12 +54,12 @@ class Search(Protocol):
 class JobConsumers:
     """The consumers of a job, with what its tasks have to know of them.
 
-    `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some of them. `look`:
-    asks Kafka for the bounds of each partition's log. `find_lasts`: searches for the last messages of a consumer.
-    `is_limited`: whether the options limit a batch, so that it may end before the log does. `writers`: every output
-    partition, by the number that blocks have for it. `begins`: by name, a plan for each consumer, of which only
-    `floors`, `claim`, `snapshot` and `before` count, and only if the job's last plan does not know the consumer by this
-    claim.
+    `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some of them.
+    `look`: asks Kafka for the log start and the last stable offset of each partition. `find_lasts`: searches for the
+    last messages of a consumer. `is_limited`: whether the options limit a batch, so that it may end before the log
+    does. `writers`: every output partition, by the number that blocks have for it. `begins`: by name, a plan for each
+    consumer. A batch takes only `floors`, `claim`, `snapshot` and `before` from it, and nothing but the claim if the
+    job's last plan knows the consumer by this claim.
     """
 
     configs: tuple[ConsumerConfig, ...]
@@ -93,6 +94,6 @@ def name_of(config: ConsumerConfig) -> str:
 
 
 def digest(config: ConsumerConfig | StreamConfig) -> str:
-    """Return a fingerprint of a config: equal for configs with equal meaning."""
+    """Return a fingerprint of a config, 16 hexadecimal digits: equal for configs with equal fields."""
     text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,7 +1,8 @@
 """The consumers of a job as its config folder has them, followed while the job runs.
 
-A change is taken up between two batches. What cannot be taken up, such as a file with a mistake or an
-output topic that cannot be created, is logged, and the consumers go on as they were.
+A change is taken up between two batches. A file with a mistake is logged, and its consumer goes on as
+it was. If an error keeps a change from being taken up, such as an output topic that cannot be created,
+it is logged, and all consumers go on as they were.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ FindLedger = Callable[[], Ledger | None]
 
 
 class NotForSpark(OverlayError):
-    """A consumer that a Spark job does not deliver. The author of its file, or the caller, acts."""
+    """A consumer that a Spark job cannot deliver as it is or from where it stands, or consumers that one job cannot
+    run together. The author of its file, or the caller, acts.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +144,8 @@ def find_log(bounds: ReadBounds) -> Ends:
 
 
 async def ensure_outputs(chosen: Chosen) -> dict[str, TopicFacts]:
-    """Create the output and dead-letter topics of the chosen consumers that are missing. Return the facts of all of them,
-    by topic. Raises OverlayError if one cannot be created or used.
+    """Create the output and dead-letter topics of the chosen consumers that are missing. Return at least the facts of
+    all of them, by topic. Raises OverlayError if one cannot be created or used.
     """
     async with connect(chosen.kafka) as (admin, _):
         found, refused = await ensure_topics(admin, chosen.configs, chosen.loaded.service.topics.replication)
@@ -191,8 +194,8 @@ class JobFolder:
     def check_owner(self, *, now: bool = False) -> None:
         """Raise NotOwner if another pipeline or the service may run one of the consumers.
 
-        The service's state is looked up every ten seconds, or with `now` at once. Raises SourceUnavailable if Kafka
-        does not tell.
+        The service's state is looked up only if the last look was ten seconds ago or more, or `now` is set. Raises
+        OverlayError if it cannot be read.
         """
         for lease in self._leases.values():
             lease.check()
@@ -214,12 +217,12 @@ class JobFolder:
             self.chosen, self._digest = replace(self.chosen, outputs=outputs), ""
 
     def look(self) -> Ends:
-        """Ask Kafka for first and next offset of each partition's log, and return them."""
+        """Ask Kafka for the log start and the last stable offset of each partition, and return them."""
         return find_log(Planner(self._ask).look())
 
     def own(self) -> None:
-        """Create the outputs of the consumers that are missing, and take the lease of each consumer. Raises NotOwner if
-        another pipeline has one still after `patience_s` seconds, and OverlayError.
+        """Create the outputs of the consumers that are missing, and take the lease of each consumer. Raises NotOwner
+        if a lease is not to be had within `patience_s` seconds, and OverlayError.
         """
         self._facts = run_apart(ensure_outputs(self.chosen))
         self._own(self.chosen)
@@ -231,11 +234,13 @@ class JobFolder:
         return self._prepare(self.chosen, last)
 
     def renew(self, last: BatchPlan | None) -> JobConsumers | None:
-        """Take up a change of the folder: own and claim the consumers that it has now, give back the others, and return
-        them. `last`: the job's last plan, None for a new job.
+        """Take up a change of the folder: own and claim the consumers that it has now, give back the others, and
+        return them. `last`: the job's last plan, None for a new job.
 
-        Return None if no consumer has changed, while a file is being changed, or if the change cannot be taken up. That
-        is logged and tried again after RETRY_S, or when the folder changes again.
+        Return None if no consumer has changed, while a file is being changed, or if an error keeps the change from
+        being taken up. The error is logged, and the change is tried again by the first call after RETRY_S, or once
+        the folder has changed again. A file with a mistake, or a changed file of the stream, is logged and counts as
+        unchanged.
         """
         digest = find_digest(self.chosen.folder)
         if not digest or digest == self._digest or (digest == self._refused and monotonic() < self._retry_at):
@@ -258,9 +263,9 @@ class JobFolder:
         return found
 
     def _choose_anew(self) -> Chosen:
-        """Return the consumers that the folder has now; one whose file has a mistake stays as it was.
-        If the stream's file has changed or is gone, log that and return the consumers as they were.
-        Raises ConfigError.
+        """Return the consumers with `engine: spark` that the folder has now, as far as the job may run them by name;
+        one whose file has a mistake stays as it was. If the stream has another config now or none, log that and
+        return the consumers as they were. Raises OverlayError.
         """
         loaded, before = load(self.chosen.folder), self.chosen
         for problem in loaded.problems:
@@ -303,7 +308,7 @@ class JobFolder:
         )
 
     def _own(self, chosen: Chosen) -> None:
-        """Take the lease of each consumer that the job does not have yet. Raises NotOwner."""
+        """Take the lease of each consumer that the job does not have yet. Raises NotOwner, SourceUnavailable."""
         for output in chosen.outputs:
             if output.name not in self._leases:
                 lease = Lease(output)
@@ -332,7 +337,9 @@ class JobFolder:
     def _find_begins(
         self, chosen: Chosen, last: BatchPlan | None, sources: Sequence[TopicPartition], ledger: Ledger | None
     ) -> dict[str, ConsumerPlan]:
-        """Return where each consumer begins: as the job's last plan says, where its former owner stood, or by its policy."""
+        """Return where each consumer begins: as the job's last plan says, where its former owner stood, or by its
+        policy. Raises OverlayError, such as NotForSpark (`check_start`, `check_snapshot`).
+        """
         begins: dict[str, ConsumerPlan] = {}
         for config in chosen.configs:
             name = name_of(config)
@@ -396,8 +403,9 @@ def cut_snapshot(snapshot: Mapping[TopicPartition, int], ledger: Ledger | None) 
 
 
 def check_snapshot(config: ConsumerConfig, snapshot: Mapping[TopicPartition, int], ledger: Ledger | None) -> None:
-    """Raise NotForSpark if a consumer that the service has begun has a snapshot that reaches beyond the ledger, or is of
-    several partitions of which there is no ledger."""
+    """Raise NotForSpark if a consumer's snapshot is of several partitions, and there is no ledger or it ends before
+    the snapshot does in one of them. A snapshot of one partition needs no ledger.
+    """
     if len(snapshot) > 1 and any(ledger is None or ledger.end_of(source) < end for source, end in snapshot.items()):
         raise NotForSpark(
             f"consumer {config.id[1]!r} of stream {config.id[0]!r} is given the last message of each subject, and the"

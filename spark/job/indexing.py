@@ -26,11 +26,11 @@ class IndexProgress:
     def choose(
         self, ends: Mapping[TopicPartition, int], limit: int, least: int
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the first and next offset to seal, by partition. The first one is where the last chunk begins that is not
-        full, so it may be before the new offsets. Partitions without new offsets before `ends` are left out.
+        """Return the first and next offset to seal, by partition. The first one is where the last chunk begins that
+        is not full, so it may be before the new offsets. Partitions without new offsets before `ends` are left out.
 
-        `limit`: how many new offsets are sealed at most, of all partitions together. `least`: with fewer
-        new offsets than that a partition is left out.
+        `limit`: how many new offsets are sealed at most, of all partitions together; the first ones get theirs first.
+        `least`: a partition with fewer new offsets than that, as `limit` leaves them, is left out.
         """
         chosen: dict[TopicPartition, tuple[int, int]] = {}
         for source, resume in self.resumes.items():

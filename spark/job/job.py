@@ -76,11 +76,11 @@ class ExtendLedger(Protocol):
 class Job:
     """The job of a stream. `deliver` is the function of its query's foreachBatch.
 
-    `renew`: called between two batches; returns the consumers of the next one, None if they have not
-    changed. `check_owner`: raises unless this driver still owns the consumers. `note`: called with the
-    plan of each batch that has ended. `clock`: ms since 1970. `catch_up`: how many offsets
-    a batch reads at most for a consumer that is behind the others. `extend_ledger`: gives sequences to what
-    a batch has. `index`: indexes what a batch has had.
+    `renew`: called between two batches; returns the consumers of the next one, None if they stay as they are.
+    `check_owner`: raises unless this driver still owns the consumers. `note`: called with the plan of each batch that
+    has been delivered, as it was before it was complete. `clock`: ms since 1970. `catch_up`: how many offsets a batch
+    reads for a consumer that is behind the others, as the `limit` of overlay.state.job_plan.catch_up.
+    `extend_ledger`: gives sequences to what a batch has. `index`: indexes what a batch has had.
     """
 
     spark: SparkSession
@@ -101,9 +101,9 @@ class Job:
     _planner: TaskPlanner = field(default_factory=TaskPlanner)
 
     def deliver(self, frame: DataFrame, batch: int) -> None:
-        """Deliver one batch. `frame`: its one row, the text that `parse_range` reads. Does nothing if
-        the batch has ended before. Raises ForeignCheckpoint, JobTaken, JobEnded, NotOwner, and what
-        its tasks raise.
+        """Deliver one batch. `frame`: its one row, the text that `parse_range` reads. Delivers nothing if the batch
+        has ended before, or if there is no work in it. Raises OverlayError, such as ForeignCheckpoint, JobTaken,
+        JobEnded and NotOwner, and what its tasks raise.
         """
         with self._batch:
             if self._is_ending:
@@ -168,7 +168,9 @@ class Job:
         return draft_first(batch, ends, new, limit) if last is None else last.draft(batch, ends, new, limit)
 
     def _has_work(self, last: BatchPlan, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> bool:
-        """Return whether a batch reads anything, or has other consumers, or other configs of them, than the last one."""
+        """Return whether a batch reads anything, has a consumer with offsets of its own (even if none of them are to
+        be read now), or has other consumers, or other configs of them, than the last one.
+        """
         if any(start < stop for start, stop in ends.values()) or any(each.reads for each in consumers.values()):
             return True
         return {name: each.fingerprint for name, each in last.consumers.items()} != self.consumers.fingerprints
@@ -181,7 +183,9 @@ class Job:
         now: int,
         bounds: Ends,
     ) -> None:
-        """Scan, count, write the plan down, and write the deliveries. `bounds`: of each partition's log."""
+        """Scan, count, write the plan down, write the deliveries, and write the plan down as complete. `bounds`: of
+        each partition's log.
+        """
         last = self.journal.last
         scan = replace(self.consumers.scan, now=now)
         planned = self._planner.plan(self.consumers, ends, consumers, bounds)
@@ -221,8 +225,8 @@ class Job:
         return charged
 
     def _write_plan(self, plan: BatchPlan) -> None:
-        """Write a plan into the journal; if this driver was fenced and still owns its consumers, open
-        the journal again first. Raises NotOwner, JobTaken.
+        """Write a plan into the journal; if this driver was fenced and still owns its consumers, open the journal
+        again first. Raises OverlayError, such as NotOwner and JobTaken.
         """
         self.check_owner()
         try:
@@ -276,7 +280,9 @@ class Job:
     def _make_plan(
         self, batch: int, now: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], tables: Tables
     ) -> BatchPlan:
-        """Return the plan of a batch with these records."""
+        """Return the plan of a batch with these records, without `log_ends`. Adds partitions to the job's state topic
+        if its writers need more.
+        """
         wanted = np.flatnonzero(tables.by_writer.sum(axis=0)).tolist()
         outputs = [self.consumers.writers[number] for number in wanted]
         last, writers = self.journal.last, self.journal.assign_writers(outputs)

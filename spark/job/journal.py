@@ -1,8 +1,8 @@
 """The driver's journal: the plans of a job's batches, in partition 0 of its state topic.
 
 The journal is opened under the job's transactional id, and every plan is a transaction. So a driver
-that was replaced by another one cannot write a plan any more, and without a plan no task begins to
-write.
+that was fenced cannot write a plan before it has opened the journal again, which it cannot once another
+driver has written one. Without a plan no task begins to write.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Journal:
         self.last = None if found is None else decode_plan(found)
 
     def write(self, plan: BatchPlan) -> None:
-        """Write a plan. Raises JobTaken if another driver has begun, and SourceUnavailable."""
+        """Write a plan. Raises JobTaken if this driver was fenced, by another driver or by an owner that takes a
+        consumer over, and SourceUnavailable or DeliveryFailed.
+        """
         assert self._transactions is not None
         record = Entry(self.topic, Record(None, encode_plan(plan)), 0)
         try:
@@ -107,7 +109,8 @@ class Journal:
         self.last = plan
 
     def reopen(self) -> None:
-        """Become the writer of plans again. Raises JobTaken if another driver has written one since.
+        """Become the writer of plans again. Raises JobTaken if the last plan is not the one that this driver knows:
+        another driver has written one since. Also raises OverlayError if Kafka does not allow it.
 
         For a driver that was fenced by an owner who took over one of its consumers.
         """

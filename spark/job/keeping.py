@@ -94,7 +94,7 @@ Only = tuple[TopicPartition, int]
 
 
 class ServiceRuns(OverlayError):
-    """A service runs, which keeps the ledger. No action is needed."""
+    """A service runs, which keeps the ledger and the chunk index. No action is needed."""
 
 
 class IndexMoved(OverlayError):
@@ -105,10 +105,10 @@ class IndexMoved(OverlayError):
 class _Kept:
     """The ledger and the chunk index as the owner of their shard knows them.
 
-    `starts`: the first offset of each log. `is_served`: whether the service has delivered records of the
-    stream. `generation`: that of the shard's last owner. `identities`: Kafka's ids of the stream's topics and of the
-    index topic, by name; `recorded`: those that the shard's state has. `compacted`: the stream's topics with compaction.
-    `progress`: None if the chunk index is not kept.
+    `topic`: the index topic. `starts`: the first offset of each log. `is_served`: whether the service has delivered
+    or read records of the stream. `generation`: that of the shard's last owner. `identities`: Kafka's ids of the
+    stream's topics and of the index topic, by name; `recorded`: the names of the topics that have their id in the
+    shard's state. `compacted`: the stream's topics with compaction. `progress`: None if the chunk index is not kept.
     """
 
     topic: str
@@ -152,26 +152,27 @@ class StreamKeeper:
 
     @property
     def ledger(self) -> Ledger | None:
-        """Return the ledger as the job keeps it. None if the last call of `extend` has returned False or raised.
+        """Return the ledger as the job keeps it, by the last call of `extend` that has tried to. None if that failed,
+        or if there was none.
 
-        A batch takes its sequences from here. What a reading finds in Kafka may be older: a topic that was just made is
-        not known at once.
+        A batch takes its sequences from here. What a reading finds in Kafka may be older: a topic that was just made
+        is not known at once.
         """
         return self._ledger
 
     def extend(self, ends: Mapping[TopicPartition, int], only: Only | None = None) -> bool:
-        """Give sequences to all records below the offsets `ends` that do not have one yet. Return
-        whether the job keeps the ledger.
+        """Give sequences to all records below the offsets `ends` that do not have one yet. Return whether the job
+        keeps the ledger.
 
-        It does not if the stream has one partition, if a service runs, or if the job may not write the
-        ledger or cannot continue it. The reason is logged once, nothing is tried for LOOK_S seconds,
-        and records have the sequences that a reading of the ledger finds, 0 where it finds none. Raises
-        SourceUnavailable if Kafka does not answer, and Fenced if other jobs take the shard for EXTEND_S
-        seconds: a batch that begins later has its sequences.
+        It does not if the stream has one partition, if a service runs, or if the job may not write the ledger or
+        cannot continue it. For several partitions the reason is logged once, nothing is tried for LOOK_S seconds
+        unless `only` is set, and records have the sequences that a reading of the ledger finds, 0 where it finds
+        none. Raises SourceUnavailable or DeliveryFailed for a fault that may pass, and Fenced if other jobs take the
+        shard for EXTEND_S seconds: a batch that begins later has its sequences.
 
-        `only`: None, unless the stream has just got a second partition; then the partition that it had
-        alone, and the offset up to which a job has read that. With it, OverlayError is raised if the
-        old sequences cannot be written down: a later ledger could contradict them.
+        `only`: None, unless the stream has just got a second partition; then the partition that it had alone, and the
+        offset up to which a job has read that. With it, any OverlayError but ServiceRuns is raised: a later ledger
+        could contradict the old sequences if they are not written down.
         """
         if len(ends) < 2 or (monotonic() < self._retry_at and only is None):
             return False
@@ -188,12 +189,13 @@ class StreamKeeper:
         return True
 
     def index(self, spark: SparkSession, ends: Ends) -> int:
-        """Write headers of what was added to the log before the end of a batch. Return how many were written, 0 after a
-        fault.
+        """Write headers of what was added to the log before the end of a batch. Return how many were written, 0 after
+        a fault.
 
-        `ends`: first and next offset of the batch by partition. What is less than a chunk is indexed only every INDEX_S
-        seconds. If a service runs, if Kafka does not let the job write, or if the tasks fail, the reason is logged, and
-        nothing is tried for LOOK_S seconds. What was committed stays, and the next call continues after it.
+        `ends`: first and next offset of the batch by partition. What is less than a chunk is indexed only every
+        INDEX_S seconds. If that fails, for instance since a service runs, Kafka does not let the job write, or tasks
+        fail, the reason is logged, and nothing is tried for LOOK_S seconds. What was committed stays, and the next
+        call continues after it.
         """
         if not self._with_chunks or monotonic() < self._index_retry_at:
             return 0
@@ -268,8 +270,9 @@ class StreamKeeper:
     async def _own(self) -> _Kept:
         """Return the ledger and the chunk index, with the transactions that write them.
 
-        If the job does not own their shard, it becomes the owner first, which fences the former one. Raises ServiceRuns
-        if a service runs then, and another OverlayError if the job cannot become the owner.
+        If the job has not taken their shard yet, or has let it go, it becomes the owner first, which fences the
+        former one. Raises ServiceRuns if a service runs then, and another OverlayError if the job cannot become the
+        owner.
         """
         if self._admin is None or self._client is None:
             self._admin, self._client = Admin(self._service.kafka), await open_client(self._service.kafka)
@@ -322,8 +325,9 @@ class StreamKeeper:
         return progress
 
     async def _write(self, kept: _Kept, records: Sequence[Record], topics: Iterable[str]) -> None:
-        """Write records into the index topic in one transaction, with the ids of `topics` as far as the shard's state lacks
-        them."""
+        """Write records into the index topic, and in the same transaction the ids of `topics` into the shard's state
+        as far as it lacks them.
+        """
         batches = press_entries([Entry(kept.topic, record) for record in records], now_ms())
         fresh = {topic: kept.identities[topic] for topic in topics if topic not in kept.recorded}
         if not fresh:
@@ -337,7 +341,9 @@ class StreamKeeper:
         kept.recorded |= fresh.keys()
 
     async def _take(self, admin: Admin, client: AIOKafkaClient) -> _Kept:
-        """Become the owner of the shard, and read the ledger. Raises OverlayError."""
+        """Become the owner of the shard, and read the ledger. Creates the state topic and the index topic if they are
+        missing. Raises OverlayError.
+        """
         service, stream, prefix = self._service, self._stream, self._service.topics.prefix
         await _leave_to_service(admin, prefix)
         shards = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
@@ -469,7 +475,9 @@ async def _leave_to_service(admin: Admin, prefix: str) -> None:
 
 
 def _is_served(stream: str, state: ShardState, starts: Mapping[TopicPartition, int]) -> bool:
-    """Return whether the service has delivered records of a stream, by the state of the stream's shard."""
+    """Return whether the service has delivered or read records of a stream, as far as the state of the stream's shard
+    tells.
+    """
     if any(known.sequence and not known.job for (name, _), known in state.consumers.items() if name == stream):
         return True
     at = {source: place.position for (name, source), place in state.cursors.items() if name == stream}
@@ -487,10 +495,11 @@ async def _find_place(client: AIOKafkaClient, source: TopicPartition, end: int) 
 
 
 async def _await_readable(admin: Admin, topic: str) -> None:
-    """Wait until readers of committed records see all of a topic. Raises SourceUnavailable.
+    """Wait until readers of committed records see all that partition 0 of a topic has now. Raises SourceUnavailable,
+    also after READABLE_S.
 
-    Kafka answers a commit before its markers are in the log. A reader that is told of the ledger's end
-    before that would take the sequences for unknown.
+    Kafka answers a commit before its markers are in the log. A reader that is told of the ledger's end before that
+    would take the sequences for unknown.
     """
     deadline, place = monotonic() + READABLE_S, (topic, 0)
     wanted = (await admin.find_bounds([place], committed=False))[place][1]

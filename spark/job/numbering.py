@@ -33,10 +33,10 @@ class Count(NamedTuple):
 class Tables:
     """The counts of a batch's records, as int64 arrays.
 
-    `deliveries`: [tasks, consumers], without dead letters. `letters`: [consumers], the dead letters.
-    `sizes`: [consumers], the bytes of the deliveries. `by_writer`: [tasks, writers], deliveries and
-    letters together. `lost`: [tasks], the offsets that retention removed before the task read them.
-    `scanned`: [tasks, consumers], the records with a wanted subject that the task has read.
+    `deliveries`: [tasks, consumers], without dead letters. `letters`: [consumers], the dead letters. `sizes`:
+    [consumers], the bytes of the deliveries. `by_writer`: [tasks, writers], deliveries and letters together. `lost`:
+    [tasks], the offsets that retention removed before the task read them. `scanned`: [tasks, consumers], the numbers
+    of the tasks' tallies (`BlockFilter.tally`).
     """
 
     deliveries: Ints
@@ -78,14 +78,15 @@ def number(deliveries: Ints, before: Sequence[int]) -> Ints:
 def number_consumers(
     last: BatchPlan | None, batch: int, drafts: Mapping[str, ConsumerPlan], tables: Tables
 ) -> dict[str, ConsumerPlan]:
-    """Return the plans of a batch's consumers with their last sequence, and how many dead letters they have.
+    """Return the plans of a batch's consumers with the sequence before the batch, the last one, and how many dead
+    letters they have.
 
     `last`: the last plan of the job, None for a new one. `drafts`: by name, in the order of the consumers' numbers.
     `tables`: the counts of the batch's records.
 
-    A batch that is run again keeps its sequences if it finds as many records as before. If it finds fewer, since the
-    log was compacted in between, a part of its deliveries may have been committed with the former sequences; then it
-    continues after these.
+    A batch that is run again keeps a consumer's sequences if it finds as many deliveries for it as before. If it
+    finds another number, since the log has lost records in between, a part of its deliveries may have been committed
+    with the former sequences; then it continues after these.
     """
     plans: dict[str, ConsumerPlan] = {}
     found = tables.deliveries.sum(axis=0).tolist()

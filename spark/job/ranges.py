@@ -41,7 +41,9 @@ class RangesReader(OverlayStreamReader):
         self._job, self._folder = job, folder
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
-        """Return where the next batch ends. It differs from `start` if there is anything to do. Raises DataLoss."""
+        """Return where the next batch ends. It differs from `start` if there is anything to do. Raises DataLoss, and
+        OverlayError if Kafka or the job's plan cannot be read.
+        """
         known = start.get(JOB, {})
         files = find_digest(self._folder) or known.get("files", "")
         last = self._read_plan()

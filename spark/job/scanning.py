@@ -45,9 +45,10 @@ class ScanTask:
 
 
 def scan(scan: JobScan, number: int, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks of a task, and at the end a tally for each consumer and one of lost offsets, as far as there is
-    anything to tell. `number`: of the task in its batch. Raises DataLoss if retention has removed offsets of the task and
-    `task.fails_on_loss` is set, and what a reading raises."""
+    """Yield the blocks of a task, and at the end a tally for each consumer and one of lost offsets, as far as there
+    is anything to tell. `number`: of the task in its batch. Raises DataLoss if retention has removed offsets of the
+    task and `task.fails_on_loss` is set, RecordRefused, and what a reading raises.
+    """
     progress = Progress()
     request = make_request(scan.stream, is_named=True, now=scan.now, columns=["offset"])
     work = partial(_read, scan=scan, number=number, task=task, request=request, progress=progress)

@@ -37,7 +37,9 @@ class _Group:
     numbers: list[int] = field(default_factory=list)
 
     def find_ranges(self) -> Ranges | None:
-        """Return the offsets that have to be read, None for all of `reads`."""
+        """Return by partition the offsets that have to be read, as spans (first, next): from last message to last
+        message, where these are no more than GAP apart. None for all of `reads`.
+        """
         if self.only is None:
             return None
         ranges = {}
@@ -67,12 +69,13 @@ def cut(offsets: Ints, start: int, stop: int) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTasks:
-    """The scan tasks of a batch, and how many records each consumer has outside of these by the chunk index.
+    """The scan tasks of a batch, and how many records each consumer has in parts of the log by the chunk index.
 
-    The arrays are int64 [consumers], UNKNOWN where the index does not tell. `before`: from where the batch
-    reads up to `log_ends`. `left`: from the batch's end up to `log_ends`. `unread`: within the batch, in
-    partitions of which no task reads anything. `behind`: what both of these have together, ahead of every
-    delivery. `log_ends`: the end of each partition's log.
+    The arrays are int64 [consumers], UNKNOWN where the index does not tell or was not asked. `before`: from where the
+    batch reads up to `log_ends`. `left`: from the batch's end up to `log_ends`. `unread`: within the batch, in
+    partitions of which no task reads anything. `behind`: what both of these have together, ahead of every delivery;
+    also what the index counts only together with a part of `left` (`_count_gaps`). `log_ends`: the last stable offset
+    of each partition, or the batch's own end if the options do not limit a batch.
     """
 
     tasks: tuple[ScanTask, ...]
@@ -160,7 +163,10 @@ class TaskPlanner:
     def _find_lasts(
         self, consumers: JobConsumers, at: int, name: str, plan: ConsumerPlan
     ) -> Mapping[TopicPartition, Ints]:
-        """Return the offsets of a consumer's last messages, from where the batch reads for it. `at`: its number."""
+        """Return the offsets of a consumer's last messages. They are searched for once, from where the first batch
+        that asks reads for the consumer, and kept until its claim, its beginning or its snapshot changes. `at`: its
+        number.
+        """
         key = plan.claim, plan.since, sorted(plan.snapshot.items())
         if name not in self._lasts or self._lasts[name][0] != key:
             offsets = {source: start for source, (start, _) in plan.reads.items()}
@@ -185,9 +191,11 @@ def _count_gaps(
     plans: Sequence[ConsumerPlan],
     log_ends: Mapping[TopicPartition, int],
 ) -> _Counts:
-    """Return how many records each consumer of a group has in each gap, and the sums over gaps that
-    _Counts names. `plans`: of the group's consumers. Without gaps `whole` is UNKNOWN: nothing has to
-    be asked of the index.
+    """Return how many records each consumer of a group has in each gap, and the sums over gaps that _Counts names.
+    `plans`: of the group's consumers. Without gaps `whole` is UNKNOWN: nothing has to be asked of the index.
+
+    If the index tells of a gap at the batch's end only together with the gap behind it, the first has 0 and the
+    second has both.
     """
     if not gaps:
         none, every = np.zeros(len(plans), np.int64), np.full(len(plans), UNKNOWN, np.int64)
@@ -226,8 +234,10 @@ def _count_spans(
     spans: Sequence[tuple[TopicPartition, int, int]],
     plans: Sequence[ConsumerPlan],
 ) -> Ints:
-    """Return how many records each consumer of a group has in each span, int64 [consumers, spans]; UNKNOWN where the chunk
-    index does not tell."""
+    """Return how many records each consumer of a group has in each span, int64 [consumers, spans]; UNKNOWN where the
+    chunk index does not tell, or if the consumer begins within the span. Below the end of a snapshot only the last
+    messages count.
+    """
     counts = np.zeros((len(plans), len(spans)), np.int64)
     asked = []
     for at, (source, begin, end) in enumerate(spans):

@@ -5,12 +5,13 @@ A writer is the one task that writes an output partition in a batch. Its steps:
 1. InitProducerId under the writer's own transactional id. It fences an earlier attempt of the task,
    a speculative twin, and the tasks of a driver that was replaced. It ends their open transaction.
 2. Read the last commit in the writer's partition of the state topic. If it is of this batch, or of
-   a later one, the deliveries are there already, and nothing is written.
+   a later one, the deliveries are there already, and nothing is written. If it is of this batch by
+   another plan, the task fails.
 3. Number, assemble, compress and send the blocks in their order, while the next ones are read.
 4. Write the commit of this batch into the state, and commit the transaction.
 
-So the deliveries of a batch in an output partition are committed once, whichever process is killed, and when. No
-transaction spans several output partitions, as none has to (docs/exactly-once.md#spark-jobs).
+So the deliveries of a batch in an output partition are committed once, whichever process is killed, and
+when. No transaction spans several output partitions, as none has to (docs/exactly-once.md#spark-jobs).
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ OUTCOME_DDL = "writer int, records bigint"
 
 
 class BatchChanged(OverlayError):
-    """A task has found other records than when the batch was counted. The batch has to be run again."""
+    """A scan task has found another number of records for a writer than when the batch was counted. The batch has to
+    be run again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
