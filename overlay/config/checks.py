@@ -6,8 +6,8 @@ file reports all of them. Two profiles cover the differences between servers and
 
 - FILE refuses two things that servers accept, because in a file they are mistakes. One is a
   filter that fits none of the stream's subjects (10093). The other is a pull consumer whose ack
-  policy is not explicit (10084). In a file deliver_subject names a Kafka topic, so cycle.py
-  decides by topics whether it leads back to the stream.
+  policy is not explicit (10084). In a file deliver_subject has to be the name of a Kafka topic
+  (10112), and cycle.py decides by topics whether it leads back to the stream.
 - GATEWAY accepts what servers accept. There deliver_subject is a subject, and it must not match a
   subject of the stream (10081).
 
@@ -79,11 +79,11 @@ def check_consumer(
     *,
     built: Sequence[Pattern] = (),
 ) -> Iterator[Violation]:
-    """Yield a Violation for each rule that `config` breaks, in the server's order; none if it is
-    valid.
+    """Yield a Violation for each rule that `config` breaks, in the server's order; none if it is valid. Some rules
+    are checked only if an earlier one about the same fields holds.
 
-    `config`: with its defaults filled in. `subjects`: the subjects of its stream. `built`: patterns
-    of all subjects that the stream's rule can build; empty if that is not to be checked.
+    `config`: with its defaults filled in. `subjects`: the subjects of its stream. `built`: patterns of all subjects
+    that the stream's rule can build, for the profile FILE; empty if that is not to be checked.
     """
     yield from _check_names(config)
     yield from _check_numbers(config)

@@ -1,6 +1,6 @@
 """The model of a consumer's file: all fields of JetStream's ConsumerConfig, and the overlay's own.
 
-Unset fields hold JetStream's zero values (0, "", (), None, false), so that the rules in checks.py
+Unset fields of JetStream's hold its zero values (0, "", (), None, false), so that the rules in checks.py
 read like the server's. `fill_defaults` (defaults.py) then sets what a server would set. One default
 differs: ack_policy is explicit in a file and none on the NATS wire.
 """

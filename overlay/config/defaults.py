@@ -17,7 +17,8 @@ MAX_ACK_PENDING = 1000
 
 def fill_defaults(config: ConsumerConfig) -> ConsumerConfig:
     """Return the config as a JetStream server stores it: with the server's values for fields that it leaves out, and
-    for negative numbers that mean "none".
+    for negative numbers that mean "none". Two things a server sets whatever the config says: `ack_wait` to the first
+    of `backoff`, and, for a push consumer with ack policy flow_control, `flow_control` and `idle_heartbeat`.
 
     The function is pure and idempotent. If the config has no name, the caller has to choose one.
     """
@@ -48,8 +49,8 @@ def fill_defaults(config: ConsumerConfig) -> ConsumerConfig:
 
 
 def _lift_negatives(config: ConsumerConfig) -> dict[str, object]:
-    """Return the changes that set negative numbers to 0, where 0 means "none", as nats-server
-    2.15.1 does: 0 by field name, only for fields that are negative.
+    """Return the changes that set negative numbers to 0, where 0 means "none", as nats-server 2.15.1 does: 0 by the
+    name of each of six fields that is negative in `config`.
     """
     fields = ("idle_heartbeat", "inactive_threshold", "max_batch", "max_expires", "max_bytes", "priority_timeout")
     return {field: 0 for field in fields if getattr(config, field) < 0}

@@ -2,9 +2,9 @@
 
 ruamel.yaml composes the file to nodes with marks, and this module builds the data from the nodes.
 That way duplicate keys are noticed and every value keeps its line and column. YAML 1.2 applies, so
-`no`, `off` and `12:30` are strings. Merge keys, tags, keys that are not strings and several
-documents in one file have no use in a config file. They are refused, so that no config is guessed
-at.
+`no`, `off` and `12:30` are strings. Merge keys, scalars with tags of other types, keys that are not
+strings and several documents in one file have no use in a config file. They are refused, so that no
+config is guessed at.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def show_path(path: Path) -> str:
 
 
 def read_document(file: FilePath) -> Document:
-    """Return the content of one file. Raises ConfigError with the place if it cannot be read, is not a YAML mapping
-    in UTF-8, or has something of YAML that configs may not have, such as a duplicate key or a tag.
+    """Return the content of one file. Raises ConfigError, with the place as far as it is known, if the file cannot be
+    read, is not a YAML mapping in UTF-8, or has something of YAML that configs may not have, such as a duplicate key
+    or a merge key.
     """
     name = str(file)
     try:
@@ -221,7 +222,7 @@ class _Builder:
     def build_key(self, key: Node, path: Path) -> str:
         """Return a key as a string.
 
-        Raises ConfigError for a merge key or a key that is not a string.
+        Raises ConfigError for a merge key, a key that is not a string, and one with half of a surrogate pair.
         """
         where = show_path(path)
         if isinstance(key, ScalarNode) and key.tag == _TAG + "merge":

@@ -39,9 +39,10 @@ def compile_filter(config: FilterConfig, stream: StreamConfig) -> Filter | None:
 
 
 def check_filter(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each error in a consumer's filter and in its filter values.
+    """Yield the path and message of the first error in the `sql` or `properties` of a consumer's filter, and of each
+    error in its `values` and `match_unfiltered`.
 
-    The message names the line and column within the expression and marks the position. YAML may
+    If the error has a place in an expression, its message names the line and column within the expression. YAML may
     fold and indent a string, so in the file only the beginning of the expression has a known place.
     """
     try:
@@ -65,7 +66,7 @@ def check_values(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[P
 
 
 def _find_fault(value: str, stream: StreamConfig) -> str:
-    """Return why no message of the stream can have this filter value; "" if one can."""
+    """Return why no message of the stream can have this filter value; "" if the stream's file does not rule it out."""
     chosen = stream.filter_value
     if chosen.header is not None or (chosen.template is not None and not value):
         return ""

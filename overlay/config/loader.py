@@ -1,11 +1,11 @@
-"""The loader of a config folder, which checks every rule. One bad file never stops the others.
+"""The loader of a config folder, which checks every rule. A bad file of a stream or a consumer stops no other.
 
 The checks run in this order:
 
 - each file by itself (YAML, fields, types)
 - each stream's fields against each other
 - each consumer against its stream by JetStream's rules, then against the overlay's own rules
-- its filter against the stream's properties
+- its filter against the stream's properties, if it has passed these rules
 - cycles between the consumers that passed
 
 A stream or consumer that fails is left out, and `Loaded.problems` has the reasons.
@@ -92,11 +92,11 @@ def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> L
 
 
 def sign(folder: FilePath) -> Signature:
-    """Return the path, the modification time in ns and the size in bytes of each stream and consumer file of a folder,
-    and of each file in its folder `schemas`.
+    """Return the path, the modification time in ns and the size in bytes of each stream and consumer file of a
+    folder, and of each file in its folder `schemas`, sorted by path.
 
-    Two results differ if a file was added, removed or changed in between. A service asks every second, of thousands of files:
-    so no Path is made of each.
+    Two results differ if a file was added or removed in between, or changed so that its time or size is another. A
+    service asks every second, of thousands of files: so no Path is made of each.
     """
     found: list[tuple[str, int, int]] = []
     for part in ("streams", "consumers"):
@@ -107,7 +107,9 @@ def sign(folder: FilePath) -> Signature:
 
 
 def _sign(entry: os.DirEntry[str]) -> tuple[str, int, int] | None:
-    """Return path, modification time in ns and size in bytes of a file, None if it was deleted meanwhile."""
+    """Return path, modification time in ns and size in bytes of a file, None if these cannot be read, as of one that
+    was deleted meanwhile.
+    """
     try:
         facts = entry.stat()
     except OSError:
@@ -117,8 +119,8 @@ def _sign(entry: os.DirEntry[str]) -> tuple[str, int, int] | None:
 
 def _sign_all(folder: FilePath, above: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple[str, int, int]]:
     """Yield path, modification time in ns and size in bytes of each file in a folder and its folders. `above`: the
-    folders around it, by device and inode. A link that leads back to one of these is not followed, nor one that leads
-    nowhere.
+    folders that the walk has come through after the first, by device and inode. A link to one of these is not
+    followed, nor one that leads nowhere.
     """
     for entry in _scan(folder):
         try:
@@ -133,7 +135,7 @@ def _sign_all(folder: FilePath, above: tuple[tuple[int, int], ...] = ()) -> Iter
 
 
 def _scan(folder: FilePath) -> list[os.DirEntry[str]]:
-    """Return what is in a folder, in any order; nothing if there is no such folder."""
+    """Return what is in a folder, in any order; nothing if the folder is not there or cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -194,7 +196,8 @@ class _Loading:
 
     def load_stream(self, file: FilePath) -> None:
         """Load one stream's file. If it fails, add its problems, and put the stream's name into `refused`, or the
-        file's if the name is not known. A second file of a stream that is loaded adds a problem only.
+        file's without `.yaml` if the name is not known. A sound second file of a stream that is loaded adds a problem
+        only.
         """
         document = self._read(file)
         if document is None:
@@ -221,8 +224,10 @@ class _Loading:
         self.files[stream.name] = FilePosition(str(file))
 
     def _check_stream(self, stream: StreamConfig) -> tuple[StreamConfig, list[tuple[Path, str]]]:
-        """Return the stream with the contents of the schema files that it names, and the path and message of each thing
-        that is wrong with it or with a schema."""
+        """Return the stream with the contents of the schema files that it names, and the path and message of each
+        thing that is wrong with its fields. If a schema cannot be used, return the stream as it is, with that problem
+        alone.
+        """
         try:
             values = read_schemas(stream.values, FilePath(self.files[""].file).parent)
         except SchemaError as error:
@@ -317,8 +322,8 @@ def word_violation(found: Violation) -> str:
 
 
 def check_changed(written: ConsumerConfig) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each field that is set to a value that a server would silently change. `written`:
-    the config as the file has it, without defaults.
+    """Yield the path and message of each JetStream field that is set to a value that a server would silently change.
+    0, false and empty values count as not set. `written`: the config as the file has it, without defaults.
 
     A server in pedantic mode refuses such values too. In a file the written value should be the effective one.
     """
@@ -330,9 +335,9 @@ def check_changed(written: ConsumerConfig) -> Iterator[tuple[Path, str]]:
 
 
 def check_own(config: ConsumerConfig, prefix: str) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each breach of a rule that only the overlay has: about its own fields, topics,
-    and what `engine: spark` cannot do. JetStream's rules are those of `check_consumer`; the filter's expression and
-    values are checked by `check_filter`.
+    """Yield the path and message of each breach of a rule that only the overlay has, such as what a field means for
+    Kafka topics, or what `engine: spark` cannot do. JetStream's rules are those of `check_consumer`; the filter's
+    expression and values are checked by `check_filter`.
 
     `prefix`: of the overlay's own topics.
     """

@@ -37,7 +37,9 @@ def _choose_port(first: int, avoided: int, number: int) -> int:
 
 
 def find_fault(service: ServiceConfig, count: int) -> str:
-    """Return why `count` workers cannot be started with these settings, and what to do; "" if they can."""
+    """Return why `count` workers cannot be started with these settings, and what to do; "" if neither their ports nor
+    their names are in the way.
+    """
     last = number_worker(service, count - 1)
     http, avoided = service.http, service.fleet.address[1]
     taken: set[int] = set()

@@ -1,6 +1,6 @@
 """Pydantic's errors translated to config errors.
 
-Each one names the file, line, column and field, the value found and the values allowed.
+Each one names the file, and as far as they apply line, column and field, the value found and the values allowed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validate(model: type[M], document: Document) -> tuple[M | None, tuple[ConfigError, ...]]:
-    """Return the model of a document and (), or None and all errors."""
+    """Return the model of a document and (), or None and all errors that pydantic finds."""
     try:
         return model.model_validate(document.data), ()
     except ValidationError as error:
@@ -57,8 +57,8 @@ def _translate(model: type[BaseModel], document: Document, found: ErrorDetails) 
 
 
 def _trim(document: Document, found: ErrorDetails) -> Path:
-    """Return the beginning of the path of pydantic's error that leads to a value of the file. For a
-    missing or an unknown field the path is returned as it is.
+    """Return the steps of pydantic's path that lead to a value of the file, without the others. For a missing or an
+    unknown field the path is returned as it is.
 
     Pydantic's path also names branches of unions, which are in no file.
     """
@@ -72,8 +72,8 @@ def _trim(document: Document, found: ErrorDetails) -> Path:
 
 
 def _code(model: type[BaseModel], path: Path) -> int | None:
-    """Return 10025, as servers answer ill-formed configs, for a field of a JetStream consumer
-    config. None for a field that only the overlay has, and for other files than a consumer's.
+    """Return 10025, as servers answer ill-formed configs, for an error in a consumer's file, one about an unknown
+    field too. None for an error in a field that only the overlay has, and in other files.
     """
     own = path and path[0] in ConsumerConfig.model_fields and path[0] not in JETSTREAM_FIELDS
     return 10025 if model is ConsumerConfig and not own else None
@@ -138,7 +138,9 @@ def _lower(text: str) -> str:
 
 
 def _show(path: Path, value: object) -> str:
-    """Return a value in YAML flow style, with secrets hidden and long values cut."""
+    """Return a value as messages show it: as JSON, cut to 80 characters. The value of a field that has a secret is
+    not shown, nor a whole overlay.yaml.
+    """
     if path and path[-1] in _SECRETS:
         return "a value that is not shown here"
     if value is None:

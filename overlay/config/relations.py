@@ -30,7 +30,9 @@ def suggest(word: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def check_stream(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each conflict between fields of a well-formed stream."""
+    """Yield the path and message of each thing that is wrong with the fields of a well-formed stream together. If it
+    names schema files, their contents must be in it (`read_schemas`).
+    """
     yield from _check_topics(stream)
     yield from _check_properties(stream)
     yield from _check_values(stream)
@@ -65,8 +67,10 @@ def _check_properties(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
 
 
 def _check_values(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
-    """Yield the path and message of each field of the values that the stream's file names and that its schemas do not have,
-    or not of the type that a property gives to it. Nothing for JSON, which may have any field."""
+    """Yield the path and message of each field of the values that the stream's file names and that its schemas do not
+    have, or that cannot have the type that a property gives to it. If there is none, yield one message if the schemas
+    are too large. Nothing for JSON, which may have any field.
+    """
     if stream.values.format is ValueFormat.JSON:
         return
     finders = stream.values.make_finders()

@@ -32,8 +32,8 @@ class _Generator(GenerateJsonSchema):
 
 
 def _tidy(schema: object) -> object:
-    """Return a JSON Schema without titles, without null as a type, and without defaults that are
-    null, empty texts or mappings: these only distract in an editor.
+    """Return a JSON Schema without titles, without branches of type null, and without defaults that are null, an
+    empty text or any mapping: these only distract in an editor.
     """
     if isinstance(schema, list):
         return [_tidy(item) for item in schema if item != {"type": "null"}]

@@ -40,7 +40,9 @@ def _check_servers(text: str) -> str:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Return host and port of `127.0.0.1:8222` or `[::1]:8222`. Raises ValueError otherwise."""
+    """Return the host and the port of a text `host:port`, such as `127.0.0.1:8222` or `[::1]:8222`: the host without
+    brackets, "" for `:8222`. Raises ValueError for another text, and for a port above 65535.
+    """
     found = _HOST.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
         raise ValueError(f"{text!r} is not host:port, such as 127.0.0.1:8222")
@@ -112,7 +114,9 @@ def _check_extensions(text: str) -> str:
 
 
 def _check_mechanism(value: object) -> object:
-    """Return a mechanism in upper case. Raises ValueError for Kerberos, which would be an unknown word otherwise."""
+    """Return a mechanism in upper case, and a value that is no text as it is. Raises ValueError for Kerberos
+    (GSSAPI), which would be an unknown word otherwise.
+    """
     if (name := _upper(value)) == "GSSAPI":
         raise ValueError(
             "Kerberos needs libraries of the system that neither client is built with: confluent-kafka's packages have no"
@@ -193,7 +197,9 @@ class KafkaProperties(Model):
     """File with the CA certificates to trust at the token endpoint (PEM); the system's when left out."""
 
     def find_conflict(self) -> tuple[str, str] | None:
-        """Return the property to change and the reason, if properties conflict; None otherwise."""
+        """Return a property and what is wrong with it, for the first that conflicts with another or needs another
+        that is missing; None if there is none.
+        """
         if conflict := self._find_sasl_conflict():
             return conflict
         # TLS: a certificate and its key belong together, and no ssl.* without TLS

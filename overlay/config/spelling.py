@@ -17,8 +17,8 @@ TIMES = ("opt_start_time", "pause_until")
 
 
 def spell(config: ConsumerConfig) -> dict[str, Any]:
-    """Return all fields of a config by name, as plain values that a file could have. A duration of
-    0 is "", and a time that is not set None.
+    """Return all fields of a config by name, as plain values that a file could have. A duration of 0 is "", except in
+    `backoff`, and a time that is not set None.
     """
     fields = config.model_dump(mode="json")
     for name in DURATIONS:
@@ -34,10 +34,11 @@ def _spell_span(nanoseconds: int) -> str:
 
 
 def list_settings(config: ConsumerConfig) -> list[tuple[str, str]]:
-    """Return the dotted name and the value of each field that is set, by the author or by a default.
-    Names are those that `overlay consumer add --set` takes.
+    """Return the dotted name and the value of each field that is set, by the author or by a default. Names are those
+    that `overlay consumer add --set` takes.
 
-    Left out are values that mean "none", the names, and the output of a consumer without one.
+    Left out are 0, false, empty values and `none`, the names of stream and consumer, and the output of a consumer
+    without one.
     """
     unused = {"stream", "durable_name", "name"} if config.is_push else {"stream", "durable_name", "name", "output"}
     return [pair for name, value in spell(config).items() if name not in unused for pair in _flatten(name, value)]
@@ -75,7 +76,7 @@ def shorten(config: ConsumerConfig) -> dict[str, Any]:
 
 
 def write_file(config: ConsumerConfig) -> str:
-    """Return the text of a consumer file for a config, which has its defaults filled in. `load` reads
-    the same config from it.
+    """Return the text of a consumer file for a config, which has its defaults filled in. If files may have such a
+    config, `load` reads the same from the text.
     """
     return write_yaml(shorten(config))

@@ -97,8 +97,8 @@ def place_property(name: str) -> tuple[Section, str]:
 
 
 def is_sectioned(name: str) -> bool:
-    """Return whether a name under `properties` of a stream's file stands for a fixed field, such as
-    `p.message_id`, and not for an application property.
+    """Return whether a name under `properties` of a stream's file begins with a section of fixed fields, as
+    `p.message_id` does, so that it is no application property. Whether the section has the field is not checked.
     """
     return place_property(name)[0] is not Section.APPLICATION
 

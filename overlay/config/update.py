@@ -1,7 +1,7 @@
 """JetStream's rules for changes to an existing consumer (docs/jetstream.md#updates).
 
 An update replaces the whole config. So both sides come with their defaults filled in, and a field
-that the new config leaves out counts as changed back to its default. Updates ignore `pause_until`.
+that the new config leaves out counts as changed back to its default. An update by request keeps the old `pause_until`.
 All of the overlay's own fields may change. A changed filter applies from the consumer's position
 on, as a changed subject filter does. Earlier messages are not filtered again.
 """

@@ -48,7 +48,7 @@ _ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 def _is_id(text: str) -> bool:
-    """Return whether a text is the id of a schema: a whole number of 32 bits, spelled in one way only."""
+    """Return whether a text is the id of a schema: a decimal number from 0 to 2^32 - 1 without leading zeros."""
     return _ID.fullmatch(text) is not None and int(text) < 1 << 32
 
 
@@ -103,14 +103,15 @@ class ValuesConfig(Model):
     def types(self) -> dict[int, Type]:
         """The schemas of Avro by id, parsed; a schema for all values has the id 0.
 
-        Raises SchemaError. Schemas that files name are read by `read_schemas` first.
+        Raises SchemaError. If the config names files, replace their names by their contents with `read_schemas`
+        first.
         """
         return {id: parse_schema(schema) for id, schema in self._list_schemas()}
 
     @property
     def messages(self) -> dict[int, list[tuple[tuple[int, ...], Message]]]:
-        """The message types of Protobuf by the id of their schema, with the indexes by which
-        serialisers name them. A schema for all values has the id 0 and one type.
+        """The message types of Protobuf by the id of their schema, with the indexes by which serialisers name them. A
+        schema for all values has the id 0 and one type, whose indexes are given as (0,).
 
         Raises SchemaError.
         """
@@ -126,7 +127,8 @@ class ValuesConfig(Model):
             yield 0, self.schema_
 
     def make_finders(self) -> list[Find]:
-        """Return a finder for each type of values, that of the latest schema last; none for JSON.
+        """Return a finder for each type of values, by rising id of its schema; none for JSON. Of a Protobuf schema
+        with several message types, the first comes last.
 
         Raises SchemaError.
         """
@@ -140,10 +142,10 @@ class ValuesConfig(Model):
                 return []
 
     def compile_programs(self, fields: Iterable[RecordField]) -> None:
-        """Check that the programs which find these fields in the values can be compiled, as the scan does
-        at its start. They are not kept.
+        """Check that the programs which find these fields in the values can be compiled, as the scan does at its
+        start. They are not kept. JSON needs none.
 
-        Raises SchemaError if a schema is too large for that.
+        Raises SchemaError if a schema is too large for that, or cannot be parsed.
         """
         # only here: most folders have no schemas, and commands that load them need no numpy
         from overlay.scan.avro.program import compile_program as compile_avro
@@ -168,7 +170,7 @@ def _find_protobuf(root: Message, path: Sequence[str]) -> list[tuple[str, tuple[
 
 def _decompose(schema: object) -> bytes:
     """Return the bytes of the compiled .proto file (a FileDescriptorSet) that a schema of Protobuf has as Base64.
-    Raises SchemaError if `schema` is no mapping with such a member.
+    Raises SchemaError if `schema` is no mapping with such a member, or if that is no Base64.
     """
     coded = schema.get(_COMPILED) if isinstance(schema, Mapping) else None
     if not isinstance(coded, str):
@@ -183,9 +185,9 @@ def _decompose(schema: object) -> bytes:
 
 def read_schemas(values: ValuesConfig, folder: FilePath) -> ValuesConfig:
     """Return the format with the contents of the files that it names in place of their names. All its schemas, those
-    in the stream's file too, are parsed once as a check. `folder`: from which on the names count.
+    in the stream's file too, are parsed as a check. `folder`: that of overlay.yaml, to which the names are relative.
 
-    Raises SchemaError, with the name of the file if it is about one.
+    Raises SchemaError, with the name of the file or folder if that cannot be read or parsed.
     """
     if isinstance(values.schema_, str):
         values = values.model_copy(update={"schema_": _read_file(values.format, folder / values.schema_)})

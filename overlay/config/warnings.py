@@ -26,8 +26,8 @@ _PATTERNS: tuple[Path, ...] = (("filter_subject",), ("filter_subjects",), ("subj
 
 
 def find_warnings(document: Document) -> Iterator[ConfigError]:
-    """Yield a warning for each value of a consumer or stream file that was hardly meant: a duration without a unit of
-    less than LEAST ns, and a `*` or `>` within a token of a subject.
+    """Yield a warning for each value of a consumer or stream file that was hardly meant: a duration that is a
+    positive whole number below LEAST, without a unit, and a `*` or `>` within a token of a subject.
     """
     for path, value in _find_values(document, _SPANS):
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LEAST:

@@ -1,6 +1,6 @@
 """A ConsumerConfig in JetStream's JSON.
 
-Durations are nanoseconds, times are RFC 3339, and zero values are left out.
+Durations are nanoseconds, times are RFC 3339, and most zero values are left out.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def quote(text: str, *, force: bool = False) -> str:
-    """Return a text as a YAML scalar, in double quotes if it could be misread without them, or if `force` is set."""
+    """Return a text as a YAML scalar: in double quotes, unless it is a plain word or duration that cannot be misread
+    and `force` is not set.
+    """
     if not force and _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     return '"' + "".join(escape(letter) for letter in text) + '"'

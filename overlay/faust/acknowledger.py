@@ -31,9 +31,9 @@ LINGER_S = 0.01
 class Acknowledger(Service):
     """The receiver of one consumer's acks, a service of the application.
 
-    It is the application's first child, so it stops last: after the agents, which may still
-    acknowledge, and after Faust's producer, which has then written everything. If Kafka refuses
-    acks, the application crashes with the reason, because all later acks might be lost as well.
+    It is added before the application starts, so it is among its first children and stops after the others: after the
+    agents, which may still acknowledge, and after Faust's producer, which has then written everything. If Kafka
+    refuses acks, the application crashes with the reason, because all later acks might be lost as well.
     """
 
     def __init__(self, app: App, kafka: Properties, prefix: str, target: Target, **options: Any) -> None:

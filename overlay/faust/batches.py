@@ -127,9 +127,9 @@ class EventSource:
         self._is_shown = False
 
     async def take(self, most: int, within_s: float | None) -> list[DeliveredEvent]:
-        """Return the next batch: complete when it has `most` events, or `within_s` seconds after its first one (None: no
-        limit). Empty at the end of the stream, also if events were taken for it, which `close` returns then. Call
-        `forget` before the next `take`, which otherwise returns the same events again.
+        """Return the next batch: complete when it has `most` events, or `within_s` seconds after its first one (None:
+        no limit). Empty at the end of the stream, also if events were taken for it, which `close` returns then. Call
+        `forget` before the next `take`, which otherwise begins with the same events again.
         """
         ends = None
         while len(self._batch) < most:

@@ -56,7 +56,7 @@ class AcksAfterFlush(Acks, Protocol):
 class AgentMessage(AsyncMessage):
     """A message of an overlay consumer, as the value of a Faust event.
 
-    It has the contents and the verbs of `AsyncMessage`. A message that is not settled by a verb is
+    It has the contents and the verbs of `AsyncMessage`. A message that is neither settled by a verb nor abandoned is
     acked when Faust acknowledges its event: as a rule when the agent takes the next one.
     """
 
@@ -80,8 +80,9 @@ class AgentMessage(AsyncMessage):
 
     @property
     def properties(self) -> dict[str, Value]:
-        """The properties that the stream's file declares, by name. None for one that the message
-        does not have, or that does not spell its type.
+        """The application properties that the stream's file declares, by name; {} if the config folder has no such
+        stream. None for one that the message does not have, that does not spell its type, or that is made of the
+        source's topic or partition. Names of fixed fields, such as `p.message_id`, are left out.
         """
         if self._properties is None:
             self._properties = self._reader.read(self)
@@ -95,8 +96,9 @@ class AgentMessage(AsyncMessage):
         return self._decode()
 
     def abandon(self) -> None:
-        """Leave the message unacked, whatever Faust does: it is delivered again after ack_wait. An
-        agent that ends with an exception abandons the message that it had.
+        """Have Faust's acknowledgement of the event not ack the message: if no verb settles it, it is delivered again
+        after ack_wait. Too late if Faust has acknowledged the event. An agent that ends with an exception abandons
+        the message that it had.
         """
         self._is_abandoned = True
 

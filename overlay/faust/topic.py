@@ -132,14 +132,13 @@ def agent_topic(
 ) -> AgentTopic:
     """Return a topic for `@app.agent`, whose events are the messages of a push consumer.
 
-    `config`: the overlay's config folder, or a client. `stream`: needed if several streams have a
-    consumer of this name. `value_type`, `value_serializer`: how `content` of a message is decoded,
-    as for `app.topic`. Call it before the application starts. From then on the application reads
-    committed records only, of all its topics.
+    `config`: the overlay's config folder, or a client. `stream`: needed if several streams have a consumer of this
+    name. `value_type`, `value_serializer`: how `content` of a message is decoded, as for `app.topic`. Call it before
+    the application starts. From then on the application reads committed records only, of all its topics.
 
-    Raises ConfigError, UnknownConsumer; BadQuestion if an agent cannot read the consumer as it is
-    configured, or if several streams have the name. A consumer that no file describes is looked up
-    at the service; that may raise Refused, NoAnswer, SourceUnavailable and CredentialsRefused.
+    Raises ConfigError, UnknownConsumer; BadQuestion if an agent cannot read the consumer as it or the application is
+    configured, or if several streams have the name. A consumer that no file describes is looked up at the service;
+    that may raise Refused, NoAnswer, SourceUnavailable and CredentialsRefused.
     """
     client = config if isinstance(config, Client) else open_client(config)
     found = client.find_consumer(consumer, stream)

@@ -72,7 +72,7 @@ class Requests(Protocol):
         ...
 
     def drain(self, worker: str, boot: str) -> None:
-        """Have a worker give its shards to the others, and take none until `undrain`. `boot`: which
+        """Have a worker give its shards to the others, and take none until `undrain` or its next start. `boot`: which
         start of its process is meant (WorkerStatus.boot).
         """
         ...
@@ -126,9 +126,9 @@ class Actions:
         return web.json_response({"done": done})
 
     def _prepare(self, action: Action) -> tuple[Callable[[], object], str]:
-        """Return a function that carries out the action, which blocks and may raise OverlayError, and a
-        sentence that says what it has done then. Nothing is done yet. Raises OverlayError if a field
-        is missing, or if the worker cannot be drained now.
+        """Return a function that carries out the action, which blocks and may raise OverlayError, and a sentence that
+        says what it has done then. Nothing is done yet. Raises OverlayError if a field is missing; for a worker also
+        if there is no picture, or if `find_target` refuses it.
         """
         requests = self.requests
         if action.action in (Kind.PAUSE, Kind.RESUME):

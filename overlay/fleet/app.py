@@ -44,8 +44,9 @@ PAUSES_S = (0.5, 30.0)
 
 
 async def run_app(service: ServiceConfig, live: LivePicture, stop: asyncio.Event) -> None:
-    """Keep `live` up to date until `stop`, by a Faust application. When Kafka cannot be reached, or the application ends
-    with an error, another one is started after a pause, from the same tables. Meanwhile `live` stands by.
+    """Keep `live` up to date until `stop`, by a Faust application. When Kafka cannot be reached, or the application
+    ends by itself, with an error or without, another one is started after a pause, from the same tables. Meanwhile
+    `live` stands by.
 
     Raises CredentialsRefused, and OverlayError if a topic may not be created or the fleet's has several partitions.
     """
@@ -131,8 +132,9 @@ def make_app(service: ServiceConfig, live: LivePicture, folder: str) -> faust.Ap
 
 
 def _follow(app: faust.App, live: LivePicture, prefix: str) -> None:
-    """Add to the application an agent, which puts statuses into the rows of `live`, and a timer, which judges them
-    every JUDGE_S seconds and sends what opens and closes to the events topic.
+    """Add to the application an agent, which puts statuses into the rows of `live`, and a timer. Every JUDGE_S
+    seconds it judges the rows and sends what opens and closes to the events topic, or has `live` stand by while this
+    process does not have the fleet's topic.
     """
     topic = fleet_topic(prefix)
     events = app.topic(events_topic(prefix), **_RAW)

@@ -79,11 +79,11 @@ class Changes:
         return [id for id, _ in zip(self._due, range(most), strict=False)]
 
     def settle(self, id: ConsumerId, told: int, *, is_busy: bool) -> bool:
-        """Return whether the status has to tell of a consumer that was taken and described: its
-        description has changed since it was last told, or its turn has come. It is not due any more.
+        """Return whether the status has to tell of a consumer that was taken and described: its description has
+        changed since it was last told, or its turn has come. It is not due any more, but if it has changed or is busy
+        the next `take` notes it again.
 
-        `told`: a hash of its description; `is_busy`: whether it may change again without a sign, so that
-        the next `take` returns it as well.
+        `told`: a hash of its description; `is_busy`: whether it may change again without a sign.
         """
         is_forced = self._due.pop(id, False)
         has_changed = self._told.get(id) != told

@@ -193,9 +193,9 @@ def _judge_shards(picture: Picture) -> Iterator[Finding]:
 
 
 def _compare(picture: Picture) -> Iterator[Finding]:
-    """Yield a finding for each of these that differs between workers that are heard: the digest of
-    their streams and consumers, the version, the number of shards. If the fleet has a config folder
-    of its own, the folder's digest is compared with theirs too.
+    """Yield a finding for each of these that differs between workers that are heard: the digest of their streams and
+    consumers, the version, the number of shards (0 is not compared). If the fleet has a config folder of its own, the
+    folder's digest is compared with theirs too.
     """
     live = list(picture.live.values())
     digests = _group(live, lambda row: row.digest)

@@ -20,8 +20,8 @@ STAND_BY = "this process stands by: another one has the fleet's topic, or Kafka 
 
 
 def read_page() -> tuple[str, str]:
-    """Return the HTML of the status page, and the value of its Content-Security-Policy: the page may run its own script
-    and style and fetch from its own address, and nothing else.
+    """Return the HTML of the status page, and the value of its Content-Security-Policy: the page may run its own
+    script and style, fetch from its own address, show images of data: URLs, and nothing else.
     """
     page = files("overlay.fleet").joinpath("page.html").read_text(encoding="utf-8")
     parts = {name: re.findall(rf"<{name}>(.*?)</{name}>", page, re.DOTALL) for name in ("script", "style")}

@@ -62,8 +62,9 @@ class LivePicture:
         self._picture, self._answer, self._text = None, {}, ""
 
     def describe(self, monotonic: int) -> dict[str, Any]:
-        """Return what `/fleet` answers, at most KEEP_MS old; {} before the first status, and while another process has
-        the topic. `monotonic`: the monotonic clock in ms.
+        """Return the JSON object that `/fleet` answers, made of the picture that `judge` made last and used again
+        until it is KEEP_MS old; {} before the first status, and while another process has the topic. `monotonic`: the
+        monotonic clock in ms.
         """
         if self._picture is None:
             return {}

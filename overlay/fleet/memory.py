@@ -1,7 +1,7 @@
 """What is known of the workers and consumers: statuses folded into rows. Pure.
 
 Rows are kept in two mappings from texts to JSON objects, so that tables of Faust can hold them as well as
-dicts. Times are Kafka's, the time at which a status was appended: the clocks of workers may differ.
+dicts. They go by Kafka's time, at which a status was appended: the clocks of workers may differ.
 """
 
 from __future__ import annotations
@@ -109,9 +109,10 @@ class Memory:
         return reason
 
     def _fold_worker(self, status: Status, appended: int) -> Refusal | None:
-        """Put what a status says of its worker into the worker's row; remove the row if the worker is leaving. Return why
-        the status is passed over, None if it is not: LIMIT for one worker too many, PAST for an earlier record of the
-        same process, or one of an earlier process of this name, which then counts as a rival.
+        """Put what a status says of its worker into the worker's row; remove the row if the worker is leaving. Return
+        why the status is passed over, None if it is not. LIMIT: it is of one worker too many. PAST: it is not newer
+        than the last of the same process, or it is of another process that began no later than the known one, which
+        is not silent; that process then counts as a rival.
         """
         known = self.find_worker(status.worker)
         rival = 0

@@ -17,8 +17,9 @@ SHARD_STATES = ("running", "starting", "no owner", "two owners")
 
 
 class FleetMetrics:
-    """The metrics of one fleet process, in a registry of their own. All but those of the process itself are 0 while
-    another process has the fleet's topic; the gauge of consumers has no series then.
+    """The metrics of one fleet process, in a registry of their own. `set` gives values to all but those of the
+    process itself. While the process has no picture of the fleet they are 0, and the gauge of consumers has no
+    series.
     """
 
     def __init__(self) -> None:
@@ -36,8 +37,8 @@ class FleetMetrics:
         self.ignored = gauge("ignored_records", "Records of the topic that were passed over, since the start", "reason")
 
     def set(self, picture: Mapping[str, Any]) -> None:
-        """Set the gauges by `picture`, the JSON object that `/fleet` answers. {} means that this process stands by:
-        it sets all to 0, and removes the series of consumers.
+        """Set the gauges by `picture`, the JSON object that `/fleet` answers. For {}, that is while this process
+        stands by or has no picture yet, set all to 0, and remove the series of consumers.
         """
         self.active.set(bool(picture))
         for metric, part, states in (

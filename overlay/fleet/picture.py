@@ -60,8 +60,9 @@ def _describe_worker(picture: Picture, row: WorkerRow) -> dict[str, Any]:
 
 
 def describe_shards(picture: Picture) -> list[dict[str, Any]]:
-    """Return a JSON object for each shard, sorted by number: its state, why it is not served, the workers that have it,
-    and how many consumers workers have told of lately that belong to it.
+    """Return a JSON object for each shard, sorted by number: its state, why an owner of it is not ready ("" if all
+    are, or if it has none), the workers that have it, and how many consumers workers have told of lately that belong
+    to it.
     """
     count = len(picture.owners)
     consumers = Counter(shard_of((row.stream, row.name), count) for row in picture.consumers if picture.is_fresh(row))
@@ -83,8 +84,8 @@ def describe_shards(picture: Picture) -> list[dict[str, Any]]:
 
 def describe_consumers(picture: Picture) -> list[dict[str, Any]]:
     """Return a JSON object for each consumer that a worker has told of or that the config folder names, sorted by
-    stream/name. Its state is what its worker told last, or `silent` if no worker has told of it lately. It is `not
-    served` for those of `list_unserved`, and for those that only the config folder names.
+    stream/name. Its state is what its worker told last, or `silent` if that worker is silent or has not told of it
+    lately. It is `not served` for those of `list_unserved`, and for those that only the config folder names.
     """
     unserved = {name for names in list_unserved(picture).values() for name in names}
     found = {row.id: _describe_consumer(picture, row) for row in picture.consumers}

@@ -2,7 +2,8 @@
 
 The writer is a producer of its own, without transactions. It holds the records of one status and no
 more: what cannot be written is dropped and counted, and the next status tells the state of then. A
-failure is logged once, and the next try is later. Nothing is raised.
+failure is logged unless the one before had the same reason. If it does not pass by itself, the next
+try is later. Nothing is raised.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ not be written."""
 
 
 async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], replication: int) -> None:
-    """Create a topic of one partition if it is missing. One that exists stays as it is, also if it has other settings.
-    Raises OverlayError with Kafka's reason if this user may not describe or create it, SourceUnavailable.
+    """Create a topic of one partition if it is missing. One that exists stays as it is, also if it has other
+    settings. Raises OverlayError with Kafka's reason if this user may not describe it or Kafka refuses to create it,
+    SourceUnavailable.
     """
     denied: dict[str, str] = {}
     if topic not in await admin.find_topics([topic], with_config=False, denied=denied) and not denied:
@@ -72,7 +74,9 @@ class Publisher:
     """Whether the last status was not written."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Write a status now and every EVERY_MS until `stop`, and then the last one. Raises nothing but CancelledError."""
+        """Write a status now and every EVERY_MS, or AVOID_S after a failure that does not pass by itself, until
+        `stop`, and then the last one. Raises nothing but CancelledError.
+        """
         pause = 0.0
         try:
             while True:
@@ -84,8 +88,9 @@ class Publisher:
             await self._close()
 
     async def _publish(self, *, is_last: bool) -> float:
-        """Write one status. Return how many seconds to wait before the next one. Raises nothing but CancelledError:
-        a failure is counted, and logged if it is another than the last.
+        """Write one status. Return how many seconds to wait before the next one. Raises nothing but CancelledError: a
+        failure is counted, and logged if its reason is another than that of the failure before; the producer is
+        closed then.
         """
         try:
             values = await self.collect(is_last, self._is_lost)

@@ -112,8 +112,9 @@ class FleetReader:
         return Look(picture, Counter(self._memory.refused))
 
     async def _find_span(self, now: int) -> tuple[int, int]:
-        """Return the offsets to read, first <= offset < end: from the end of the last look, for the first look from SPAN_MS
-        before `now` (ms since 1970), up to the present end. Raises OverlayError if the topic does not exist.
+        """Return the offsets to read, first <= offset < end: from the end of the last look, for the first look from
+        SPAN_MS before `now` (ms since 1970), up to the present last stable offset. Raises OverlayError if the topic
+        does not exist, SourceUnavailable.
         """
         if self._end < 0 and self._source[0] not in await self._admin.find_topics([self._source[0]], with_config=False):
             raise OverlayError(
@@ -127,9 +128,10 @@ class FleetReader:
         return (max(start, first) if first >= 0 else end), end
 
     async def measure_clock(self) -> int | None:
-        """Wait for the next status after a look, at most CLOCK_S seconds. Return by how many ms this machine's clock is
-        ahead of that of the broker that took the status, negative if it is behind, as exactly as PAUSE_S and the way to
-        the broker allow; None if no status came. Call `look` before. The status is read again by the next look.
+        """Wait for the next status after a look, at most CLOCK_S seconds. Return by how many ms this machine's clock
+        is ahead of that of the broker that took the status, negative if it is behind, as exactly as PAUSE_S and the
+        way to the broker allow; None if none came, or none that can be read. Call `look` before. The status is read
+        again by the next look.
 
         Raises SourceUnavailable.
         """

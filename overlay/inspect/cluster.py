@@ -50,8 +50,9 @@ _UNDECIDED = frozenset(
 def ask_kafka(
     kafka: Properties, topics: Collection[str], plans: Mapping[str, NewTopicPlan], groups: Iterable[str]
 ) -> ClusterAnswers:
-    """Return Kafka's answers about `topics` and `groups`, and whether the missing topics could be
-    created as `plans` (by topic) say. Blocks; nothing is created.
+    """Return Kafka's answers about `topics` and `groups`, and whether the missing topics could be created as `plans`
+    (by topic) say. Groups are asked about only if a group was ever used, as far as this user can see. Blocks; nothing
+    is created.
 
     Raises CredentialsRefused or SourceUnavailable.
     """
@@ -86,8 +87,8 @@ class _Asking:
         return list(self.client.list_topics(timeout=DEADLINE_S).topics)
 
     def ask_topics(self, names: Iterable[str]) -> dict[str, TopicAnswer]:
-        """Return an answer for each topic, also for a missing one. Topics whose config this user
-        may not read have None as `config`.
+        """Return an answer for each topic, also for a missing one. `config` is None if this user may not read it, and
+        for a topic that is missing or not visible.
         """
         futures = self.client.describe_topics(
             TopicCollection(sorted(set(names))), include_authorized_operations=True, request_timeout=DEADLINE_S

@@ -66,8 +66,8 @@ class SampledField:
 
 
 def find_columns(records: Sequence[SampledRecord]) -> tuple[SampledField, ...]:
-    """Return the headers, JSON fields and key of the records as columns, one for each name that occurs, MAX_COLUMNS
-    at most.
+    """Return the headers, scalar JSON fields and key of the records as columns, one for each name that occurs,
+    MAX_COLUMNS at most.
 
     They come in that order, each kind in the order of first occurrence. If a record has several headers of one name,
     the last one counts.
@@ -107,7 +107,8 @@ def find_arrays(records: Iterable[SampledRecord]) -> dict[str, SampledRecord]:
 def count_unnamed(records: Iterable[SampledRecord]) -> int:
     """Return the number of records with JSON fields that no path can name.
 
-    Such names are empty, contain a dot, or have half of a surrogate pair.
+    Such names are empty, contain a dot, or have half of a surrogate pair. Objects within more than MAX_DEPTH others
+    are not looked at.
     """
     documents = (parse_json(record.value or b"") for record in records)
     return sum(1 for document in documents if isinstance(document, dict) and _has_unnamed(document, 0))

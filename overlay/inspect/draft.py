@@ -1,8 +1,8 @@
 """The text of config files for a proposal: valid, with the reasons for each choice in comments.
 
-Values from the data appear only as parts of subjects, and one of a field with few values, or a
-median, in an example filter. Config files get committed to repositories, and the data should stay in
-Kafka.
+Values from the data appear only as parts of subjects and of a consumer's name, and one of a field with
+few values, or a median, in an example filter. Config files get committed to repositories, and the data
+should stay in Kafka.
 """
 
 from __future__ import annotations
@@ -105,9 +105,10 @@ def draft_stream(proposal: Proposal, names: Names) -> str:
 def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] = ()) -> dict[str, str]:
     """Return the texts of consumer files, by file name without its suffix.
 
-    One consumer takes everything. If the subject has tokens, a second one takes the commonest value of the first
-    token. Output topics get as many partitions as the source. The file name is also the name of the consumer and of
-    its output topic, which is never one of `sources`, the names of source topics.
+    One consumer takes everything. If the subject is made of fields too, and a sampled record gets one, a second
+    consumer takes the commonest value of the first field. Output topics get as many partitions as the source. The
+    file name is also the name of the consumer and of its output topic, which is never one of `sources`, the names of
+    source topics.
     """
     everything = _avoid(f"{names.stem}-all", sources)
     found = {
@@ -133,7 +134,9 @@ def _avoid(name: str, taken: Collection[str]) -> str:
 
 
 def comment(text: str) -> list[str]:
-    """Return a text as wrapped comment lines, with characters escaped that could end a comment."""
+    """Return a text as wrapped comment lines, with characters escaped that are not printable: one of them could end a
+    comment.
+    """
     shown = "".join(letter if letter.isprintable() else escape(letter) for letter in text)
     inner = " " * (len(shown) - len(shown.lstrip()))
     return textwrap.wrap(shown, _WIDTH, initial_indent="# ", subsequent_indent=f"# {inner}", break_on_hyphens=False)

@@ -35,13 +35,13 @@ class _Condition:
 
 
 def make_example(proposal: Proposal, first_value: str) -> ExampleFilter | None:
-    """Return a condition for a consumer that wants the records whose first field of the subject has
-    this value; None if there are no properties. The proposed subject must have a field.
+    """Return a condition for a consumer that wants the records whose first field of the subject has this value; None
+    if there are no properties. The proposed subject must have a field.
 
-    It is on a field that tells records apart and is not part of the subject, if there is one: a text
-    with few values, then a number, then a boolean. At least one of the consumer's records meets it.
-    Fields of which nearly each record has a value of its own, such as ids, are not shown. If only
-    such fields are left, it is `IS NOT NULL` of the first property, which no record may meet.
+    It is on a field that tells records apart and is not part of the subject, if there is one: a text with few values,
+    then a number, then a boolean. At least one of the consumer's records meets it. Texts and whole numbers that
+    seldom come back, such as ids, are not shown. If no field makes such a condition, it is `IS NOT NULL` of the first
+    property, which no record may meet.
     """
     if not proposal.properties:
         return None
@@ -102,8 +102,8 @@ def _equal_boolean(column: SampledField, texts: Sequence[str]) -> _Condition | N
 
 
 def _at_least(column: SampledField, texts: Sequence[str], read: Callable[[str], Number]) -> _Condition | None:
-    """Return the condition that a field is at least the median of `texts`, which `read` turns into numbers. None if
-    the field has one value only, or if none of `texts` is a finite number.
+    """Return the condition that a field is at least the median of `texts`, which `read` turns into numbers; of two in
+    the middle, the larger. None if the field has one value only, or if none of `texts` is a finite number.
     """
     numbers = sorted(number for number in (_parse(text, read) for text in texts) if not math.isnan(number))
     if column.distinct < 2 or not numbers:

@@ -1,4 +1,4 @@
-"""Writing of config files. The loader checks them first, and the user's own are not overwritten."""
+"""Writing of config files, and their check by the loader. The user's own are not overwritten unless that is forced."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class FolderRefused(OverlayError):
 
 
 def check_files(files: Mapping[str, str]) -> None:
-    """Raise FolderRefused if the config loader finds a problem in `files` (relative path to text).
-    They are written to a temporary folder for that, which is deleted again.
+    """Raise FolderRefused if the config loader finds a problem in `files` (relative path to text), and ConfigError if
+    it is in their overlay.yaml. They are written to a temporary folder for that, which is deleted again.
     """
     with tempfile.TemporaryDirectory(prefix="overlay-init-") as name:
         _write(Path(name), files)

@@ -63,9 +63,9 @@ _ENCODED = frozenset(
 def count_formats(values: Iterable[bytes | None]) -> Counter[ValueFormat]:
     """Return how many values have each format.
 
-    If one value of a registry's schema id is not Protobuf, all framed values of that id that are
-    not JSON count as Avro. If one value without a frame is BINARY, those that merely resemble
-    Protobuf count as BINARY too.
+    If one value of a registry's schema id is neither JSON nor Protobuf, all framed values of that id that are not
+    JSON count as Avro. If one value without a frame is BINARY, those that merely resemble Protobuf count as BINARY
+    too.
     """
     kept = list(values)
     formats = [recognise(value) for value in kept]
@@ -128,7 +128,9 @@ def _refuse(word: str) -> NoReturn:
 
 
 def is_protobuf(value: bytes) -> bool:
-    """Return whether the bytes read as a Protobuf message with a field or more, up to their end."""
+    """Return whether the bytes read as a Protobuf message with a field or more, up to their end. Fields with numbers
+    above _MAX_FIELD and groups are not accepted.
+    """
     fields = 0
     at = 0
     while at < len(value):
@@ -179,7 +181,9 @@ def _skip_field(value: bytes, at: int, wire: int) -> int:
 
 
 def _read_varint(value: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at `at`, and the position after it; (0, -1) if it does not end within ten bytes."""
+    """Return the number that begins at `at`, and the position after it; (0, -1) if it does not end within ten bytes
+    and within `value`.
+    """
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(value):

@@ -105,8 +105,9 @@ def find_needs(loaded: Loaded) -> tuple[Need, ...]:
 
 
 def plan_topic(need: Need, service: ServiceConfig) -> NewTopicPlan | None:
-    """Return the settings with which the service would create the topic of this need; None if it never creates
-    resources of that kind. For an index topic they lack the retention, which follows from the source topics.
+    """Return the settings with which the overlay would create the topic of this need; None if it never creates
+    resources of that kind. For an output topic the last of its consumers decides. For an index topic they lack the
+    retention, which follows from the source topics.
 
     The service's own modules decide. `overlay.output` is imported late, because it loads a Kafka client and compiled
     kernels.

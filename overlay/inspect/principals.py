@@ -71,8 +71,8 @@ def find_role_needs(loaded: Loaded, role: Role) -> tuple[Need, ...]:
 def write_commands(findings: Iterable[Finding], kafka: Mapping[str, str], *, is_certain: bool) -> Iterator[str]:
     """Yield a kafka-acls.sh command, quoted for a shell, for each finding that lacks operations.
 
-    If `is_certain`, a command adds the operations that are missing, or all of the need's if the topic is not there or
-    not visible. Otherwise it adds those that Kafka could not be asked for, which may be granted already. `kafka`: the
+    If `is_certain`, a command adds the operations that are missing, or all of the need's if Create or Describe is
+    among them. Otherwise it adds those that Kafka could not be asked for, which may be granted already. `kafka`: the
     user's Kafka settings; they name the brokers and the principal.
     """
     principal = name_principal(kafka)
@@ -99,8 +99,8 @@ def _list_lacking(finding: Finding, *, is_certain: bool) -> tuple[str, ...]:
     """Return the operations that a command of `write_commands` has to add for a finding; () for none.
 
     If `is_certain`: those that a MISSING finding lacks, or all of its need if it lacks Create or Describe. Otherwise:
-    all of an UNKNOWN finding, and all but Create of a topic that the service will create, unless the finding has no
-    remark, since then this user may do everything.
+    all of an UNKNOWN finding, and all but Create of a CREATED one, unless the finding has no remark, since then this
+    user may do everything.
     """
     if finding.state is NeedState.MISSING:
         # a topic that is not there, or not visible: what else is missing on it cannot be known yet
@@ -128,7 +128,9 @@ def _name_resource(need: Need) -> list[str]:
 
 
 def _is_jobs(need: Need) -> bool:
-    """Return whether only Spark jobs need the resource."""
+    """Return whether all users of the need are Spark jobs, by their names. A job's leases have consumers as users, so
+    they do not count.
+    """
     return bool(need.users) and all(user.startswith(JOB_USER) for user in need.users)
 
 

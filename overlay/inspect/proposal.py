@@ -135,7 +135,8 @@ def _rank(columns: Sequence[SampledField], rows: int) -> list[SampledField]:
 
 def _makes_kinds(column: SampledField) -> bool:
     """Return whether a column can tell kinds of messages apart: nearly all records that could have it have it, it has
-    at least two values, few enough for its type and none of them long, and a template can name it.
+    at least two values, few enough for its type and for the number of records, and none of them long, and a template
+    can name it.
     """
     limits = {PropertyType.STRING: MAX_VALUES, PropertyType.LONG: MAX_NUMBERS, PropertyType.BOOLEAN: 2}
     most = min(limits.get(column.type, 0), max(4, column.rows // 4), column.rows - 1)
@@ -239,8 +240,8 @@ def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], s
 
 
 def _encode(text: str | None, kind: FieldKind) -> bytes | None:
-    """Return the raw bytes that a record has for a field with this text: JSON for fields of the
-    value. None for None.
+    """Return the raw bytes that stand for this text of a field: a JSON string for fields of the value, also for a
+    number, else the text itself. None for None.
     """
     if text is None:
         return None

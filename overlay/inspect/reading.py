@@ -69,13 +69,14 @@ def check_topics(cluster: Cluster, topics: Iterable[str]) -> None:
 def read_sample(
     kafka: Properties, topic: str, partitions: int, size: int, deadline_s: float = DEADLINE_S
 ) -> TopicSample:
-    """Return about `size` records of `topic`: equally many from both ends of each partition, at least one of either.
-    `partitions`: how many the topic has. Blocks; after `deadline_s` seconds no more records are read.
+    """Return the records at the first and at the last offsets of each partition of `topic`: up to `size` offsets of
+    all partitions together, or one at either end of each if that is more. `partitions`: how many the topic has.
+    Blocks; after `deadline_s` seconds no more records are read.
 
     Only committed records are read; no group is joined and no offset committed. If the deadline or the memory limit
     cuts the read short, the sample has a note. Raises CredentialsRefused if the topic may not be read. Raises
-    SourceUnavailable if Kafka answers with another error, or if the topic has offsets and no record came before the
-    deadline.
+    SourceUnavailable if Kafka does not tell the offsets, if it answers with an error that is not a lost connection,
+    or if the topic has offsets and no record came before the deadline.
     """
     each = max(1, size // (2 * max(1, partitions)))
     reading = _Reading(topic, time.monotonic() + deadline_s)
@@ -98,7 +99,9 @@ def read_sample(
 
 
 def _find_bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Return the first offset of a partition and its high watermark. Raises CredentialsRefused, SourceUnavailable."""
+    """Return the first offset of a partition and its end, as Kafka tells them to a consumer of committed records.
+    Raises CredentialsRefused, SourceUnavailable.
+    """
     try:
         found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S)
     except KafkaException as error:

@@ -1,7 +1,7 @@
 """Schemas of a schema registry, asked for over HTTP and kept as files by id.
 
 The service never asks a registry: it reads the files. A registry's schema of an id never changes, so
-a file that is there is not asked for again.
+a file that is there is not written again.
 
 An Avro schema may refer to schemas of other subjects by name. A file has to be complete, so these
 are put in place of the first mention of their names.
@@ -77,8 +77,8 @@ class SchemaRegistry:
         by the schema's id. A file that is there already is kept. Yield each version's file, and whether it was
         written.
 
-        Raises RegistryError if the registry does not answer, or if a schema is not Avro or cannot be used; files that
-        were written before stay.
+        Raises RegistryError if the registry does not answer, if a schema is not Avro or cannot be used, or if a file
+        cannot be written; files that were written before stay.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
         # deleted versions as well: a topic keeps values longer than a registry its lists
@@ -106,7 +106,8 @@ class SchemaRegistry:
     def _complete(self, known: Any) -> object:
         """Return an Avro schema in which each schema that it refers to stands in place of the first mention of its
         name. `known`: the registry's answer for the version. Asks the registry for the schemas referred to. Raises
-        RegistryError, SchemaError.
+        RegistryError, SchemaError, and AttributeError, KeyError, TypeError or ValueError for an answer of another
+        form.
         """
         referred: dict[str, object] = {}
         self._collect(known, referred)
@@ -206,7 +207,8 @@ def _explain(error: urllib.error.HTTPError) -> str:
 
 def _read_id(known: Any) -> int:
     """Return the id of the schema in a registry's answer. Raises SchemaError if it is no whole number of 32 bits,
-    which no value could have in front; the service would refuse a folder with a file of that name.
+    which no value could have in front: the service would refuse a folder with a file of that name. Raises KeyError or
+    TypeError if the answer has no id.
     """
     id = known["id"]
     if type(id) is not int or not 0 <= id < 1 << 32:
@@ -216,7 +218,8 @@ def _read_id(known: Any) -> int:
 
 def _parse(known: Any) -> object:
     """Return the Avro schema in a registry's answer, parsed from JSON; text that is not JSON is returned as it is, as
-    the name of a type. Raises SchemaError if the schema is not of Avro.
+    the name of a type. Raises SchemaError if the schema is not of Avro, and AttributeError, KeyError or TypeError if
+    the answer has none.
     """
     kind = known.get("schemaType") or "AVRO"
     if kind != "AVRO":
@@ -237,8 +240,8 @@ class _Inlining:
         self._left = dict(referred)
 
     def put(self, schema: object, namespace: str) -> object:
-        """Return a copy of `schema` in which each of the referred schemas that it mentions stands in place of the
-        first mention. `namespace`: the one that completes short names where `schema` stands, "" for none.
+        """Return `schema`, which itself stays as it is, with each of the referred schemas that it mentions in place
+        of the first mention. `namespace`: the one that completes short names where `schema` stands, "" for none.
         """
         if isinstance(schema, str):
             for name in (f"{namespace}.{schema}", schema) if namespace and "." not in schema else (schema,):
@@ -265,8 +268,8 @@ class _Inlining:
 
 
 def _set_namespace(schema: object) -> object:
-    """Return a schema whose full name does not depend on where it is put: a record, enum or fixed with a short name
-    gets `namespace` set, to "" if it has none. Any other schema is returned as it is.
+    """Return a schema whose full name does not depend on where it is put: a record, error, enum or fixed with a short
+    name gets `namespace` set, to "" if it has none. Any other schema is returned as it is.
     """
     if isinstance(schema, dict) and schema.get("type") in _NAMED and "." not in str(schema.get("name")):
         return {**schema, "namespace": schema.get("namespace", "")}
@@ -282,8 +285,8 @@ def _find_namespace(schema: Mapping[str, object], namespace: str) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file, and its folder if that is missing. The file appears complete or not at all, since a service may
-    read the folder at any time. Raises RegistryError if it cannot be written.
+    """Write a text and a line feed to a file, and make its folder if that is missing. The file appears complete or
+    not at all, since a service may read the folder at any time. Raises RegistryError if it cannot be written.
     """
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:

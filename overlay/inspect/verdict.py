@@ -166,8 +166,8 @@ def _check_partitions(need: Need, topic: TopicAnswer) -> list[str]:
 
 
 def _check_replicas(need: Need, topic: TopicAnswer) -> list[str]:
-    """Return the fault for which Kafka would refuse every record of this topic now, as a list of
-    one; empty if there is none.
+    """Return the fault for which Kafka would now refuse the records of a partition of this topic, as a list of one;
+    empty if there is none.
     """
     from overlay.output.topics import find_fault
 

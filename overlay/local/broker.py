@@ -5,7 +5,8 @@ accident. A pid in a file does not tell: pids are reused, and files outlive cras
 process inherits the descriptor of a locked file, `broker.lock`. The kernel releases a flock when
 the last process that has the file open ends, however it ended. The rules:
 
-- If the lock is held, the broker lives, and the pid in state.json is its pid.
+- If the lock is held, the broker lives, and the pid in state.json is its pid, or 0 if its start was
+  cut off.
 - If the lock is free, there is no broker, whatever state.json says. No signal is ever sent to the
   remembered pid.
 - A process that starts or stops a broker holds `change.lock` meanwhile. So of two starts of one
@@ -62,7 +63,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 class Broker:
     """A running broker. As a context manager, it stops the broker at the end of the block. `stop`,
-    `kill` and `restart` raise BrokerError if the process does not end or start in time.
+    `kill` and `restart` raise BrokerError, for example if the process does not end or start in time.
     """
 
     def __init__(self, home: Home, state: BrokerState, *, moved_from: str = "", ephemeral: bool = False) -> None:
@@ -93,10 +94,7 @@ class Broker:
         return self._state.listeners
 
     def stop(self) -> None:
-        """Stop the broker and wait for its end.
-
-        An ephemeral home is removed. A second call does nothing.
-        """
+        """Stop the broker, if it runs, and wait for its end. An ephemeral home is removed."""
         _end_process(self._home, signal.SIGTERM)
         if self._guard is not None:
             atexit.unregister(self.stop)
@@ -104,7 +102,7 @@ class Broker:
             self._guard.release()
 
     def kill(self) -> None:
-        """Kill the process, as in a crash, and wait for its end.
+        """Kill the process, if it runs, as in a crash, and wait for its end.
 
         The home stays, even an ephemeral one.
         """
@@ -180,17 +178,17 @@ def status(home: Path | None = None) -> BrokerStatus:
 
 
 def stop(home: Path | None = None) -> bool:
-    """Stop the broker of a folder and wait for its end. Return False if none was running. Raises
-    BrokerError if it does not end in time.
+    """Stop the broker of a folder and wait for its end. Return False if none was running. Raises BrokerError if it
+    does not end in time, or if its process is not known.
     """
     where = Home((home or find_home()).absolute())
     return _end_process(where, signal.SIGTERM)
 
 
 def _start(home: Home, extra: Mapping[str, str] | None, node: BrokerNode) -> tuple[BrokerState, str]:
-    """Start the broker of a folder and wait until it answers, unless it runs already. Return its
-    state, and its former address if another program has taken that, else "". `extra`: properties;
-    if None, those of a running broker are not checked. Raises BrokerError.
+    """Start the broker of a folder and wait until it answers, unless it runs already. Return its state, and its
+    former address if it now has another port, else "". `extra`: properties; if None, those of a running broker are
+    not checked. Raises BrokerError.
     """
     make_folder(home.root, "Name another folder with --home or $OVERLAY_HOME")
     if not is_locked(home.life_lock):
@@ -313,8 +311,8 @@ def _write_settings(home: Home, state: BrokerState) -> None:
 
 
 def _end_process(home: Home, how: signal.Signals) -> bool:
-    """Send the signal to the broker and wait until its process has ended. Return False if none was
-    running. Raises BrokerError if it does not end in time.
+    """Send the signal to the broker and wait until its process has ended. Return False if none was running. Raises
+    BrokerError if it does not end in time, or if its process is not known.
     """
     if not is_locked(home.life_lock):
         return False

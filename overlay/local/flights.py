@@ -44,7 +44,8 @@ class FlightsError(OverlayError):
 
 
 def read_flights() -> pa.Table:
-    """Return the data set with a row per flight, ordered by day.
+    """Return the data set with a row per flight, in the order of its file: January, October to December, February to
+    September.
 
     Raises FlightsError if it is missing.
     """

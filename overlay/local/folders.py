@@ -10,7 +10,9 @@ from overlay.errors import BrokerError
 
 
 def find_cache() -> Path:
-    """Return the cache folder: $OVERLAY_CACHE, or `kafka-overlay` in the platform's cache."""
+    """Return the cache folder: $OVERLAY_CACHE, or `kafka-overlay` in the platform's cache. Raises BrokerError if no
+    home folder is known.
+    """
     chosen = os.environ.get("OVERLAY_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -20,7 +22,8 @@ def find_cache() -> Path:
 def find_home() -> Path:
     """Return the broker's default home.
 
-    It is $OVERLAY_HOME/local, or `kafka-overlay/local` in the platform's data folder.
+    It is $OVERLAY_HOME/local, or `kafka-overlay/local` in the platform's data folder. Raises BrokerError if no home
+    folder is known.
     """
     chosen = os.environ.get("OVERLAY_HOME")
     if chosen:

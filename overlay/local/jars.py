@@ -5,7 +5,7 @@ file names the artifacts. A set of jars is fetched into a temporary folder, with
 its files, and the folder is then renamed. So the set is there completely or not at all, and a set
 that lost a file is fetched again. With the set in place nothing uses the network.
 
-jars.sha256 has the checksum of every jar. A set with another file is refused, whichever server or
+jars.sha256 has the checksum of every jar. A fetched set with another file is refused, whichever server or
 mirror it came from. After a change of ivy.xml, `make jars` writes jars.sha256 anew.
 """
 

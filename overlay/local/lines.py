@@ -68,7 +68,8 @@ class LineRules:
 
     def read(self, line: bytes) -> LineRecord:
         """Return the record that a line is. `line`: without its line feed. Raises ValueError if it is no record,
-        which is a JSONDecodeError if it is no JSON, and RecursionError if its JSON is nested too deep.
+        which is a JSONDecodeError with the place if its JSON is misspelled or no object, and RecursionError if its
+        JSON is nested too deep.
         """
         if self.format is LineFormat.JSON:
             return self._read_object(line)
@@ -176,7 +177,8 @@ def _read_content(name: str, members: Mapping[str, object], spelled: Mapping[str
 
 def _read_headers(given: object) -> Headers:
     """Return the headers of a record. `given`: an object of names and texts, or a list of objects with `name` and
-    `value`, in which a name may come twice; None for no headers. Raises ValueError for anything else.
+    `value` or `value_base64`, in which a name may come twice; a value may be null. None for no headers. Raises
+    ValueError for anything else.
     """
     if given is None:
         return ()
@@ -213,7 +215,7 @@ def _read_header(name: str, value: object) -> bytes | None:
 
 def _read_time(given: object) -> int | None:
     """Return a time in ms since 1970; None for None. `given`: that number, or a text of RFC 3339. Raises ValueError
-    for anything else, and for a time below 1 ms.
+    for anything else, and for a time below 1 ms or beyond 64 bits.
     """
     if given is None:
         return None

@@ -71,13 +71,13 @@ class Written:
 def produce(
     kafka: Properties, topic: TopicFacts, records: Iterable[tuple[FilePosition, LineRecord]], written: Written
 ) -> None:
-    """Send records to a topic in their order, and wait until Kafka has acknowledged them. `written`
-    receives what it acknowledged, whatever happens.
+    """Send records to a topic in their order, and wait until Kafka has acknowledged them. `written` receives what it
+    acknowledged, whatever happens.
 
-    Records of one partition keep their order. If `records` raises an error, those before it are
-    written. After the first record that Kafka refuses no more are sent, though some that were on
-    their way may be written. Raises RecordRefused, with the place of that record, and
-    CredentialsRefused.
+    Records of one partition keep their order. If `records` raises an error, those before it are written; after
+    KeyboardInterrupt, only those that were on their way. After the first record that Kafka refuses no more are sent,
+    though some that were on their way may be written. Raises RecordRefused, with the place of the first refused
+    record by file name and line, and CredentialsRefused.
     """
     # the client does not divide a batch that is too large as a whole
     limit = min(_BATCH_BYTES, int(topic.config.get("max.message.bytes", _BATCH_BYTES)))

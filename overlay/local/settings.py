@@ -54,9 +54,9 @@ def build_properties(
 ) -> dict[str, str]:
     """Return all server properties. Raises BrokerError as `check_extra`.
 
-    `extra`: the caller's properties, which replace the overlay's defaults. `listeners`: the caller's own
-    (`NAME://host:port`), in addition to the broker's. They are used in place of `listeners` in `extra`, whose ports
-    may be 0.
+    `extra`: the caller's properties, which replace the overlay's defaults; `listener.security.protocol.map` is added
+    to the broker's own. `listeners`: the caller's own (`NAME://host:port`), in addition to the broker's. They are
+    used in place of `listeners` in `extra`, whose ports may be 0.
     """
     check_extra(extra)
     protocols = {MAIN_LISTENER: "PLAINTEXT", CONTROLLER_LISTENER: "PLAINTEXT"}

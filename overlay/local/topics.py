@@ -39,12 +39,11 @@ async def create_topics(
     config: Mapping[str, str],
     may_exist: bool,
 ) -> dict[str, TopicFacts]:
-    """Create topics and wait until all brokers know of them. Return those that were there before,
-    by name, which are left as they are.
+    """Create topics and wait until Kafka can describe them. Return those that were there before, by name, which are
+    left as they are.
 
-    Raises TopicRefused if a name is not valid, or if one was there and `may_exist` is not set,
-    before any is created; also if Kafka refuses one, and the others are created then. Raises
-    SourceUnavailable and CredentialsRefused.
+    Raises TopicRefused if a name is not valid, or if one was there and `may_exist` is not set, before any is created;
+    also if Kafka refuses one, and the others are created then. Raises SourceUnavailable and CredentialsRefused.
     """
     for name in names:
         _check_name(name)

@@ -113,8 +113,8 @@ def _judge_releases(brokers: Sequence[BrokerFacts]) -> Iterator[Diagnosis]:
 
 
 def _judge_requests(brokers: Sequence[BrokerFacts]) -> Iterator[Diagnosis]:
-    """Yield a warning for each request of the overlay that some brokers do not know, as those of Kafka before 3.0;
-    nothing if all know them.
+    """Yield a warning if some brokers cannot be asked for open transactions, and one if some cannot be asked for the
+    newest record of a partition, as those of Kafka before 3.0.
     """
     lost = [broker for broker in brokers if not {DESCRIBE_TRANSACTIONS, DESCRIBE_PRODUCERS} <= broker.requests.keys()]
     if lost:

@@ -70,7 +70,8 @@ RULES: Mapping[ResourceKind, tuple[Rule, ...]] = {
 
 def judge_needs(findings: Sequence[Finding]) -> Iterator[Diagnosis]:
     """Yield a diagnosis for each remark of the findings of `overlay validate --kafka`, and last an OK with the number
-    of needs by state. The same remark on several resources of one kind is one diagnosis.
+    of needs by state, whatever they are. The same remark on several resources of one kind is one diagnosis if it is
+    as bad for all.
     """
     named: dict[tuple[Severity, ResourceKind, str], list[str]] = {}
     for finding in findings:
@@ -95,8 +96,9 @@ def _rate(finding: Finding) -> Severity:
 
 
 def judge_retention(loaded: Loaded, needs: Sequence[Need], answers: ClusterAnswers) -> Iterator[Diagnosis]:
-    """Yield a diagnosis for each setting of the overlay's own topics by which something is lost, a note on topics
-    whose settings may not be read, and an OK if nothing is lost. `answers` must have every topic of the needs.
+    """Yield a diagnosis for each setting of the overlay's own topics that does harm, such as a loss of records, a
+    note on topics whose settings may not be read, and an OK if there is no error and no warning. `answers` must have
+    every topic of the needs.
     """
     found = [
         *_judge_own(needs, answers, loaded.service),
@@ -164,7 +166,9 @@ def _judge_indexes(loaded: Loaded, answers: ClusterAnswers) -> Iterator[Diagnosi
 
 
 def _judge_acks(loaded: Loaded, answers: ClusterAnswers) -> Iterator[Diagnosis]:
-    """Yield the ack topics that may lose acks before they are read."""
+    """Yield a diagnosis for each setting by which an ack topic may lose acks before they are read: compaction, or
+    deletion after less than a day. Settings that are not known are passed over.
+    """
     for name in sorted({config.stream for config in loaded.served.values() if config.needs_machine}):
         topic = acks_topic(loaded.service.topics.prefix, name)
         config = answers.topics[topic].config or {}
@@ -178,9 +182,10 @@ def _judge_acks(loaded: Loaded, answers: ClusterAnswers) -> Iterator[Diagnosis]:
 
 
 def judge_sizes(loaded: Loaded, answers: ClusterAnswers, usual: int = USUAL_MESSAGE_BYTES) -> Iterator[Diagnosis]:
-    """Yield a diagnosis for each output topic that does not take the largest records of its consumer's sources; if
-    there is none, one OK. `answers` must have every source and output topic. `usual`: message.max.bytes of the
-    brokers, for topics without a setting that is known.
+    """Yield a diagnosis for each output topic that takes smaller batches, by max.message.bytes, than the largest of
+    its consumer's source topics, one for all consumers with the same two topics; if there is none, one OK. `answers`
+    must have every source and output topic. `usual`: message.max.bytes of the brokers, for topics without a setting
+    that is known.
     """
     seen: set[tuple[str, str]] = set()
     for config in loaded.consumers.values():
