@@ -331,7 +331,7 @@ async def run_search(
     fetcher: Fetcher | None = None,
 ) -> dict[str, int]:
     """Read what `search` asks for until it is over, and return by subject the offset of its last
-    record in the range of the search.
+    record in the range of the search, without the chunks that the search leaves out (`may_hold`).
 
     `wanted`: the patterns of the search. `end`: the offset after its range. `step`: as in
     `find_lasts`. `fetcher`: by default one on the connections of `client`. Raises SourceChanged,

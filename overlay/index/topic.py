@@ -113,9 +113,10 @@ class Index:
         return bool(chunks.records[row] >= index.chunk_records or chunks.bytes[row] >= index.chunk_bytes)
 
     async def read(self, client: AIOKafkaClient, topic: str, end: int) -> None:
-        """Read the index topic from `position` (where the last call ended) up to `end`, which must
-        not be above the last stable offset, and add its records to the chunks and the ledger.
-        Raises SourceChanged, CredentialsRefused or SourceUnavailable.
+        """Read the index topic from `position` (where the last call ended) up to `end`, and add its
+        records to the chunks and the ledger. `end` must not be above the high watermark; what lies
+        above the last stable offset is waited for. Raises SourceChanged, CredentialsRefused or
+        SourceUnavailable.
         """
         async for fetched in read_span(client, topic, 0, self.position, end, compacted=True):
             self.take(topic, fetched, end)

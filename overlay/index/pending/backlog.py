@@ -15,8 +15,8 @@ At the tail a consumer is ahead of the index: the records that it reads are not 
 nothing is counted by headers, so the sum begins anew at the consumer's position, and no error lasts
 longer than that.
 
-The deliveries of one round have different num_pending: what `pending_at` returns after the round,
-plus the deliveries that follow in it.
+The deliveries of one slice have different num_pending: what `pending_at` returns after the slice,
+plus the records with the consumer's subjects that follow in it.
 """
 
 from __future__ import annotations

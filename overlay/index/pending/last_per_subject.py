@@ -333,8 +333,8 @@ def _choose(
     literals: int, most: int, chosen: Ints,
 ) -> int:  # fmt: skip
     """Write to `chosen` the numbers of unread segments, newest first, that may hold a later record
-    of some subject than is known; without those whose such subjects are all surely in newer
-    segments of this step. Stop after the one with which they have `most` bytes. Return how many.
+    of some subject than is known. Listed subjects that are surely in a newer segment of this step
+    do not count. Stop after the segment with which they have `most` bytes. Return how many.
 
     `last`: the highest offset found, by subject code. `literals`: how many codes are of literal
     patterns.
