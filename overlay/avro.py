@@ -86,9 +86,9 @@ def parse_schema(schema: object) -> Type:
 
 
 def find_types(root: Type, path: Sequence[str]) -> tuple[Type, ...]:
-    """Return the types of the values that a path of field names leads to, each once and without null:
-    several if it leads to different branches of unions. A path leads through records, and through
-    unions of records.
+    """Return the types of the values that a path of field names leads to, each once and without
+    null: several if it leads to different branches of unions. A path leads through records, and
+    through the records of unions.
 
     Raises SchemaError with the reason if there is no such value, if the path ends at nothing but
     records, arrays and maps, or if it has more than DEEPEST steps or MOST_WAYS ways through unions.
@@ -266,8 +266,8 @@ def _read_name(schema: Mapping[str, object], namespace: str, where: str) -> tupl
 
 
 def _mark_logical(type: Type, schema: Mapping[str, object]) -> Type:
-    """Set the logical type that the schema gives to a type, and return the type. An invalid one is
-    ignored, as the specification asks for.
+    """Set the logical type that the schema gives to a type, and return the type. An invalid decimal
+    is ignored, as the specification asks for; other logical types are not checked.
     """
     logical, scale = schema.get("logicalType"), schema.get("scale", 0)
     if not isinstance(logical, str):
@@ -283,8 +283,9 @@ def _mark_logical(type: Type, schema: Mapping[str, object]) -> Type:
 
 
 def _is_decimal(type: Type, precision: object, scale: object) -> bool:
-    """Return whether a type can hold decimals of `precision` digits, of which `scale` are after the point. False if one
-    of the two is no such number."""
+    """Return whether a type can hold decimals of `precision` digits, of which `scale` (at most
+    MOST_SCALE) are after the point. False if one of the two is no such number.
+    """
     if not isinstance(precision, int) or not isinstance(scale, int):
         return False
     if isinstance(precision, bool) or isinstance(scale, bool) or precision < 1:

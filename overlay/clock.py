@@ -1,5 +1,6 @@
-"""The only module that reads clocks: the wall clock for times that others see, the monotonic clock
-for time spans.
+"""The only module that reads clocks for the service: the wall clock for times that others see, the
+monotonic clock for time spans. Clients, commands and the demo measure spans by time.monotonic
+itself.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class Secret(str):
-    """A text that `repr` does not show. So it is in no traceback, and in no dump of settings."""
+    """A text that `repr` does not show. So what shows settings by `repr` does not tell it; `str`
+    and JSON do.
+    """
 
     __slots__ = ()
 
@@ -70,15 +72,17 @@ def resolve(settings: Mapping[str, str]) -> dict[str, str]:
     """Return settings with the values that references stand for; only settings in REFERABLE can have references. These
     values are of type Secret, which is no reference, whatever it begins with: settings may be resolved twice.
 
-    Raises SourceUnavailable if a variable is not set or empty, or if a file cannot be read, or is empty or too large for
-    a secret: it may be being replaced.
+    Line ends at the end of a file are left out. Raises SourceUnavailable if a variable is not set
+    or empty, or if a file cannot be read or holds no secret: it is empty, has more than MAX_BYTES
+    bytes, is not UTF-8, or has a character of code 0. It may be being replaced.
     """
     return {name: _read(name, value) for name, value in settings.items()}
 
 
 def stamp(settings: Mapping[str, str]) -> Stamp:
-    """Return what changes when a file of `settings` is replaced; empty if they name no file. A file that is missing
-    counts as zeros."""
+    """Return what changes when a file of `settings` is replaced; empty if they name no file. A file
+    that cannot be looked at, such as a missing one, counts as zeros.
+    """
     found = []
     for path in list_files(settings):
         try:

@@ -44,8 +44,8 @@ class ConfigError(OverlayError):
 
 
 class SubjectError(OverlayError, ValueError):
-    """A subject, pattern or subject template breaks the rules of docs/jetstream.md#names. Its
-    author has to act.
+    """A subject, pattern, template or field of a record (field.py) is not written as
+    docs/jetstream.md#names and docs/subjects.md want it. Its author has to act.
     """
 
 
@@ -100,8 +100,9 @@ class CorruptBatch(OverlayError):
 
 
 class SourceUnavailable(OverlayError):
-    """Kafka cannot be reached or cannot answer now. No person has to act: the caller tries again
-    with backoff.
+    """What was asked cannot be done now: Kafka cannot be reached or does not answer as it has to, a
+    secret or certificate cannot be read, or a worker or client is ending. The caller tries again
+    with backoff; a person has to act only if that does not help.
     """
 
 
@@ -112,10 +113,10 @@ class StateCut(SourceUnavailable):
 
 
 class SourceChanged(OverlayError):
-    """The log is not the one that the state was written for (deleted, created anew, truncated), does
-    not fit the config (a topic or partition that is not there, a ledger that is missing), has a
-    batch that cannot be read in a topic of the overlay, or may not be read any more. The operator
-    has to act. Partitions that were added are no reason: they are left unread.
+    """The log is not the one that the state was written for (deleted, created anew, truncated),
+    does not fit the config (a topic or partition that is not there, a ledger that is missing), has
+    a batch that cannot be read in a topic of the overlay, or may not be read any more. The operator
+    has to act. Partitions that were added are no reason: without a ledger they are left unread.
 
     `stream`: the stream that has to stop; "" if unknown.
     """
@@ -132,14 +133,16 @@ class CredentialsRefused(OverlayError):
 
 
 class Fenced(OverlayError):
-    """Another process owns this shard now, or may own it. Kafka refuses a transaction of the former
-    owner, which writes nothing more until it has taken the shard again.
+    """Another process has taken over, or may have taken over, the shard for which this one writes,
+    or the Spark job or a task of it. This one writes nothing more for it until it has taken it over
+    again.
     """
 
 
 class DeliveryFailed(OverlayError):
-    """An output topic refused a batch, or may not take one. The transaction is not committed, and
-    the consumers concerned may be left out for a while (stalled).
+    """A topic that a transaction writes to, such as an output or an index topic, refused a batch,
+    did not take it in time, may not be written to, or was deleted. The transaction is not
+    committed, and the consumers or indexes concerned may be left out for a while.
 
     `final`: whether trying again cannot help. `consumer`: stream and name, if only one consumer is
     the cause. `topics`: all topics that refused at the same time, `topic` included.
@@ -162,6 +165,7 @@ class DeliveryFailed(OverlayError):
 
 
 class BrokerError(OverlayError):
-    """The embedded broker could not be downloaded, started or reached. The message says which, and
-    what to do.
+    """The embedded broker could not be used as asked: it could not be downloaded, set up, started,
+    reached or stopped, or its settings, folder or state do not allow it. The message says which,
+    and what to do.
     """

@@ -11,7 +11,8 @@ wrong. A function is compiled again if its stamp (kernels.py) has changed, or wh
 checked (NUMBA_BOUNDSCHECK). Names with an underscore are numba's, whose minor version is pinned;
 tests/test_kernels.py checks what is assumed about them.
 
-Only kernels.py imports this module, when the first kernel is called, and `overlay doctor`.
+Only kernels.py imports this module, when the first kernel is called, and `overlay doctor` and
+`overlay run`, to find the folder.
 """
 
 from __future__ import annotations

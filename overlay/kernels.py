@@ -56,7 +56,8 @@ _lock = threading.RLock()
 
 class Kernel:
     """A function that numba compiles at its first call. To numba it is the dispatcher that numba
-    itself would have made of the function; all attributes of the dispatcher can be read.
+    itself would have made of the function; all attributes of the dispatcher can be read, but for
+    special ones (`__name__` is the function's).
     """
 
     def __init__(self, function: FunctionType, options: dict[str, str | bool]) -> None:

@@ -1,8 +1,8 @@
 """Structured logs: readable on a terminal, JSON lines otherwise.
 
 A program that reads with `overlay.open` may have configured structlog or not. If it has, our logs
-follow that configuration. If not, they go to stderr: structlog's default is stdout, where a script
-prints its data.
+follow that configuration. If not, they go to stderr as readable lines: structlog's default is
+stdout, where a script prints its data.
 
 structlog is imported with the first log. Importing it takes as long as some commands take to answer,
 and most commands log nothing.
@@ -55,8 +55,9 @@ class Repeats:
     """A processor of structlog that lets BURST warnings or errors of a kind pass in WINDOW_S seconds, and drops the
     others. The next one that passes says how many there were: `repeated=N`.
 
-    Of a kind are those with the same event, whose other texts are the same but for the reason, about the same shard,
-    broker and partition. `monotonic`: the clock, in seconds.
+    Of a kind are those with the same event, whose other texts are the same (but for `reason`,
+    `error` and `exception`), about the same shard, broker and partition number. `monotonic`: the
+    clock, in seconds.
     """
 
     monotonic: Callable[[], float] = monotonic
@@ -120,7 +121,8 @@ def set_up_logs(*, human: bool | None = None, level: int = logging.INFO, late: b
     or JSON lines; None means readable if stderr is a terminal.
 
     `level`: the least level of the overlay's logs. Other libraries log from WARNING on, aiokafka
-    from CRITICAL on. `late`: do so only when the overlay logs for the first time, for commands.
+    from CRITICAL on. `late`: do so only when the overlay first logs or calls `name_source`, for
+    commands; only aiokafka's level is set at once.
     """
     # aiokafka logs every retry as a warning or error; the overlay logs those that matter itself
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -18,7 +18,7 @@ _LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.5, 1
 
 
 class Metrics:
-    """The Prometheus metrics of one service, in a registry of their own. Each process has one."""
+    """The Prometheus metrics of one worker, Spark job or index build, in a registry of their own."""
 
     def __init__(self) -> None:
         """Make all metrics. Long because it is the list of them, one statement each."""

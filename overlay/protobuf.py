@@ -81,7 +81,7 @@ class Field:
 
     `has_presence`: whether a message can lack the field. If it cannot, a message without it has the
     default value. `message`, `symbols`: of a field whose type is a message or an enum; symbols by
-    number.
+    number. A map has no `message`.
     """
 
     name: str
@@ -148,7 +148,8 @@ class Descriptors:
 def find_field(root: Message, path: Sequence[str]) -> Field:
     """Return the field at the end of a path of field names, which leads through messages.
 
-    Raises SchemaError if there is none, or if it cannot be read, with the reason.
+    Raises SchemaError with the reason if there is none, if it cannot be read, or if the path has
+    more than DEEPEST steps.
     """
     if len(path) > DEEPEST:
         raise SchemaError(f"the path has {len(path)} steps, and {DEEPEST} are the most")
@@ -202,8 +203,8 @@ def is_time(field: Field) -> bool:
 
 
 def parse_descriptors(data: bytes) -> Descriptors:
-    """Return what a FileDescriptorSet describes. Raises SchemaError if it is none, or if a type is
-    missing in it.
+    """Return what a FileDescriptorSet describes. Raises SchemaError if it is none, if a type is
+    missing in it or unknown, or if messages are nested too deeply.
     """
     files = [value for number, value in _read_fields(data) if number == 1 and isinstance(value, bytes)]
     if not files:

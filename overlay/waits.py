@@ -62,8 +62,9 @@ async def finish_within(work: Coroutine[Any, Any, Result], seconds: float) -> Re
     """Await `work`, without a time limit, and return its result. Raises what it raises.
 
     If the caller is cancelled, the work gets `seconds` more to end, and is cancelled after that.
-    CancelledError is raised when it has ended. Use it for work that leaves something open if it is
-    cancelled.
+    CancelledError is raised when it has ended. If the caller is cancelled once more, the work is
+    cancelled at once, and its end is not awaited. Use it for work that leaves something open if it
+    is cancelled.
     """
     working = asyncio.ensure_future(work)
     try:
@@ -155,7 +156,8 @@ class Backoff:
     """Pauses between retries: the first takes `shortest_s` seconds, each further one twice as long,
     up to `longest_s`.
 
-    `failures`: how many there were before the first pause, each of which doubles it.
+    `failures`: how many there were before the first pause, each of which doubles it, up to
+    `longest_s`.
     """
 
     shortest_s: float
@@ -164,7 +166,7 @@ class Backoff:
 
     async def rest(self, stop: asyncio.Event | None = None) -> None:
         """Wait for the present pause, or until `stop` is set if that is sooner. The next pause is
-        twice as long.
+        twice as long, up to `longest_s`.
         """
         pause = min(self.shortest_s * 2 ** min(self.failures, _MOST_DOUBLINGS), self.longest_s)
         self.failures += 1

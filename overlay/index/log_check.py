@@ -37,8 +37,8 @@ AT_ONCE = 8
 @dataclass(frozen=True, slots=True)
 class Glimpse:
     """What one small fetch has told of a partition: its log start offset (`first`), its last stable
-    offset (`end`), and the position after the batch that holds the requested offset
-    (`log_position`).
+    offset (`end`), and the position after the batch that `glimpse` has found for the requested
+    offset (`log_position`).
     """
 
     first: int
@@ -51,9 +51,9 @@ class Glimpse:
 
 async def glimpse(client: AIOKafkaClient, source: TopicPartition, offset: int) -> Glimpse:
     """Fetch one batch, the one that holds `offset` (the next one if compaction has removed that),
-    and return where it ends and the partition's bounds. The broker answers at once, even if there is
-    no such batch yet: then `log_position` is `offset` itself, without epoch and CRC. The client has
-    to know the topic.
+    and return where it ends, the log start and the last stable offset. The broker answers at once,
+    even if there is no such batch below the last stable offset yet: then `log_position` is `offset`
+    itself, without epoch and CRC. The client has to know the topic.
 
     Raises KafkaError, in particular OffsetOutOfRangeError if the log neither holds the offset nor
     ends there.
@@ -69,8 +69,9 @@ async def glimpse_all(
     of their glimpses means nothing.
 
     A broker answers the requests of a connection one after the other. So a partition in `beside`
-    shares the request of another partition that the same broker leads. Raises KafkaError if one of
-    the partitions cannot be asked, as `glimpse` does.
+    shares the request of another partition that the same broker leads, if there is one. Raises
+    KafkaError, as `glimpse` does, if one of the partitions has no leader or answers with an error,
+    one in `beside` too.
     """
     leaders = {source: _find_leader(client, source) for source in offsets}
     asked = {source: {source: offset} for source, offset in offsets.items() if source not in beside}
@@ -121,8 +122,9 @@ async def check_log_position(
 
     `bounds`: log start and high watermark. If the topic is compacted, the CRC is not compared:
     compaction rewrites batches but keeps their borders and epochs. If the position's CRC is
-    unknown, or if compaction or retention has removed the batch, nothing is compared. Raises
-    SourceUnavailable if the partition cannot be read. `stream`: its name, for the message.
+    unknown, if compaction or retention has removed the batch, or if this user may not read the
+    partition, nothing is compared. Raises SourceUnavailable if the partition cannot be read.
+    `stream`: its name, for the message.
     """
     first, end = bounds
     if log_position.position > end:
@@ -146,8 +148,8 @@ async def check_log_position(
 
 async def _batch_before(client: AIOKafkaClient, source: TopicPartition, position: int) -> LogPosition | None:
     """Fetch the batch that holds offset `position - 1`, and return the log position at its end.
-    None if compaction or retention has removed that batch, or if this user may not read it. Raises
-    SourceUnavailable.
+    None if compaction or retention has removed that batch, if reading it raises SourceChanged for
+    another reason, or if this user may not read it. Raises SourceUnavailable.
     """
     try:
         async for fetched in read_span(client, *source, position - 1, position):
@@ -174,11 +176,12 @@ async def void(
     first chunk whose last batch is not the one in the log, and all chunks after it. `bounds`: log
     start and high watermark. Raises SourceUnavailable.
 
-    A chunk holds if its last batch is still the one in the log. A log that was cut continues in
-    another leader epoch. So among the chunks of one epoch, those that hold come first; if the last
-    of them holds, all do. A log that was cut while it was indexed may have chunks that do not hold
-    below others that do. Therefore the last chunk of every epoch is compared, and the first epoch
-    that does not hold as a whole is searched by bisection.
+    A chunk holds if its last batch is still the one in the log, or cannot be compared
+    (check_log_position). A log that was cut continues in another leader epoch. So among the chunks
+    of one epoch, those that hold come first; if the last of them holds, all do. A log that was cut
+    while it was indexed may have chunks that do not hold below others that do. Therefore the last
+    chunk of every epoch is compared, and the first epoch that does not hold as a whole is searched
+    by bisection.
     """
     gate = asyncio.Semaphore(AT_ONCE)
 

@@ -7,7 +7,9 @@ segments, and keeps a ledger entry no longer than its own retention. With compac
 no retention at all, even though the topic has a `retention.ms`.
 
 An index topic therefore keeps entries for the sum of four times: the source's retention, the
-longest life of a segment there, the time by which timestamps may be ahead, and SLACK_MS.
+longest life of a segment there, the time by which timestamps may be ahead (MOST_AHEAD_MS at most),
+and SLACK_MS. With several sources, the largest sum counts; if one of them does not delete by age,
+entries are kept for ever.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ _SEGMENT_MS = 7 * 86_400_000
 
 def index_config(sources: Iterable[TopicFacts]) -> dict[str, str]:
     """Return the topic configuration, value by name, with which to create the index topic of a
-    stream that reads `sources`. It compacts, and unless a source keeps records forever it also
-    deletes entries after `find_retention` ms.
+    stream that reads `sources`. It compacts. Unless `find_retention` returns FOR_EVER, it also
+    deletes entries after that many ms.
 
-    Compaction removes a chunk header once it was written again. All other records stay for as long
-    as the records of the sources may.
+    Compaction removes a chunk header once it was written again. All other records stay at least as
+    long as the records of the sources may.
     """
     config = {"cleanup.policy": "compact", "segment.bytes": str(_SEGMENT_BYTES)}
     if (kept := find_retention(sources)) != FOR_EVER:
@@ -46,10 +48,9 @@ def index_config(sources: Iterable[TopicFacts]) -> dict[str, str]:
 
 def find_retention(sources: Iterable[TopicFacts]) -> int:
     """Return how long the index topic of these sources has to keep an entry, in ms; FOR_EVER if a
-    source keeps records forever.
+    source does not delete by age.
 
-    A source whose configuration cannot be read counts as one that keeps records forever, and so
-    does a stream without sources.
+    It is also FOR_EVER if the configuration of a source cannot be read, and without sources.
     """
     kept = [_find_longest(facts.config) for facts in sources]
     if not kept or FOR_EVER in kept:
@@ -59,7 +60,8 @@ def find_retention(sources: Iterable[TopicFacts]) -> int:
 
 def _find_longest(config: Mapping[str, str]) -> int:
     """Return how long a topic with this configuration may keep a record after it was produced, in
-    ms; FOR_EVER if it does not delete by age.
+    ms; FOR_EVER if it does not delete by age. Timestamps count as ahead by at most MOST_AHEAD_MS,
+    even if the topic accepts more.
     """
     retention = int(config.get("retention.ms", FOR_EVER))
     if retention < 0 or "delete" not in config.get("cleanup.policy", "delete"):

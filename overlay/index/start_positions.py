@@ -2,25 +2,25 @@
 partition.
 
 - all: the log start.
-- new: the end at the moment of creation. Records of a transaction that was open then were produced
-  before, and are left out.
+- new: the end at the moment of creation. Records that a transaction had written by then are left
+  out, even if it was still open.
 - by_start_sequence: sequence - 1, or the closest offset that the log still has. A sequence that
   does not exist yet is waited for. With several partitions the ledger gives the offset of the
   sequence, and of the next ones in the other partitions.
 - by_start_time: the first record at or after the time; the end if there is none yet. Brokers know
   the offset. Where they do not, the parts of the log that chunk headers do not rule out are read.
-- last: the last matching record and everything after it, searched from the end in chunks that may
-  hold one.
+- last: the last record with a matching subject and everything after it, searched from the end in
+  chunks that may hold one.
 - last_per_subject: the last record of every matching subject, then everything after: a snapshot,
   see overlay/worker/last_messages.py.
 
 With several partitions `last` is the matching record with the highest sequence, and the other
-partitions start after it. Among records without a sequence yet it is the one with the latest
-timestamp, and the other partitions start at their ends.
+partitions start after it. If some partition's last matching record has no sequence yet, it is the
+latest of these by timestamp, and the other partitions start at their ends.
 
 For `new`, `last` and `last_per_subject` the end is that at the consumer's creation, known from its
-definition (overlay/control/creation.py). If it is not known, the end when the consumer is first
-served is used.
+definition (overlay/control/creation.py). If it is not known, the end when `find_start` is called is
+used.
 
 The index only tells what need not be read. Without it the results are the same.
 """
@@ -99,8 +99,8 @@ async def find_start(
     those of now are used. `bounds`: log start and last stable offset by partition, as Kafka told
     them after that creation; None to ask Kafka.
 
-    Raises SourceUnavailable, and SourceChanged, also for by_start_sequence over several partitions
-    without a ledger.
+    Raises SourceUnavailable, CredentialsRefused, and SourceChanged, also for by_start_sequence over
+    several partitions without a ledger.
     """
     index = index or Index(stream)
     bounds = bounds or await admin.find_bounds(sources)
@@ -147,11 +147,12 @@ async def find_start(
 async def find_replay_end(
     admin: Admin, sources: Sequence[TopicPartition], starts: Mapping[TopicPartition, int], ledger: Ledger | None = None
 ) -> int:
-    """Return the last sequence of a stream now, 0 if it never had a record. Retention does not
-    lower it. `starts`: the log start of each partition; used with a ledger only.
+    """Return the last sequence of a stream below the last stable offsets of now; 0 if none was ever
+    used. Retention does not lower it. `starts`: the log start of each partition; used with a ledger
+    only.
 
-    Records without a sequence yet are counted: the ledger gives them the next sequences. Raises
-    SourceUnavailable.
+    Offsets without a sequence yet are counted: the ledger gives them the next sequences. Raises
+    SourceUnavailable or CredentialsRefused.
     """
     ends = {source: end for source, (_, end) in (await admin.find_bounds(sources)).items()}
     if ledger is None:
@@ -178,7 +179,8 @@ async def find_offsets_since(
     1970), or its end if there is none. `bounds`: log start and end of each partition.
 
     The brokers are asked. If they know no such record although the beginning of the log was
-    deleted, the parts of the log are read that chunk headers do not rule out.
+    deleted, the record that they name as the newest is read. Unless that one is older than `since`,
+    the parts of the log are read that chunk headers do not rule out.
     """
     found = await admin.find_offsets(bounds, OffsetSpec.for_timestamp(since))
     # If the first such record was deleted, brokers answer that there is none, though later ones may
@@ -241,8 +243,9 @@ async def _find_last(
 ) -> dict[TopicPartition, int]:
     """Return start positions by partition, such that the last record that matches the consumer's
     subject filters is delivered first. Of each partition only its last matching record, by offset,
-    is looked at. Of these it is the one without a sequence yet, as it will get the highest; of
-    several such the one with the latest timestamp; otherwise the one with the highest sequence.
+    is looked at. Of these it is one without a sequence, which is taken to get the highest; of
+    several such, and without a ledger, the one with the latest timestamp; otherwise the one with
+    the highest sequence.
 
     The other partitions start at their first sequence above it, or at their ends if it has no
     sequence. If nothing matches, all start at their ends. `bounds`: log start and end of each
@@ -269,7 +272,7 @@ async def _find_last_in(
 ) -> tuple[int, int] | None:
     """Return timestamp (ms) and offset of the last record with first <= offset < end whose subject
     matches the consumer's filters, None if nothing matches. Reads the log backwards in growing
-    windows, without the chunks that cannot have a match.
+    windows, without those chunks that cannot have a match and are worth a skip (skip/plan.py).
     """
     stream, chunks, wanted = index.stream, index.of(source), patterns(config)
     route = plan(evaluate(derive(stream, wanted, None, None, now=0), chunks), chunks, first, end)
@@ -307,10 +310,11 @@ async def find_lasts(
     """Return by subject the offset of its last record in a range of a partition, for the subjects
     that match `wanted`. `span`: first offset, and the offset after the range.
 
-    Reads backwards only what `chunks` do not rule out (overlay/index/pending/last_per_subject.py).
-    `fetcher`: by default one on the connections of `client`. `step`: called with the progress, in
-    offsets done in total and bytes fetched since the last call. Raises SourceChanged or
-    SourceUnavailable.
+    Reads backwards what `chunks` do not rule out, and small gaps between
+    (overlay/index/pending/last_per_subject.py). `fetcher`: by default one on the connections of
+    `client`. `step`: called after each fetch with the number of the range's offsets that are read
+    or passed over so far, counted from its end, and the bytes of the fetch. Raises SourceChanged,
+    CredentialsRefused or SourceUnavailable.
     """
     search = LastPerSubject(chunks, wanted, *span)
     return await run_search(client, search, wanted, stream, source, span[1], step, fetcher)
@@ -327,11 +331,11 @@ async def run_search(
     fetcher: Fetcher | None = None,
 ) -> dict[str, int]:
     """Read what `search` asks for until it is over, and return by subject the offset of its last
-    record in the range of the search.
+    record in the range of the search, without the chunks that the search leaves out (`may_hold`).
 
-    `wanted`: the patterns of the search. `end`: the offset after its range. `step`: called with the
-    offsets done in total and the bytes fetched since the last call. `fetcher`: by default one on
-    the connections of `client`. Raises SourceChanged or SourceUnavailable.
+    `wanted`: the patterns of the search. `end`: the offset after its range. `step`: as in
+    `find_lasts`. `fetcher`: by default one on the connections of `client`. Raises SourceChanged,
+    CredentialsRefused or SourceUnavailable.
     """
     lasts: dict[str, int] = {}
 
@@ -368,8 +372,9 @@ async def _scan(
     row numbers of the records with a subject that matches `wanted`, and `step` after each fetch
     with the number of the range's offsets read so far and the bytes of that fetch.
 
-    Corrupt batches are skipped here: the delivery that follows meets them again and applies the
-    stream's `on_corrupt`.
+    Batches whose records cannot be read are skipped here, whatever the stream's `on_corrupt`: a
+    delivery that follows meets them again. After a batch whose header cannot be read, nothing more
+    is read.
     """
     addressing = make_addressing(stream)
     audience = Audience(addressing.dictionary(*source), [wanted])

@@ -1,8 +1,8 @@
 """The index topic of a stream, read into memory: its chunk headers and its ledger entries.
 
-A record that is neither, or of a later version, is skipped and counted. What it described is then
-not indexed, or has no sequence. Batches that cannot be read are skipped as well. No content of an
-index topic stops a reader.
+A record with a value that is neither, or of a later version, is skipped and counted. What it
+described is then not indexed, or has no sequence. Batches that cannot be read are skipped as well.
+No content of an index topic stops a reader.
 
 The sequencer needs more care. If the last ledger entry cannot be read, it is unknown which
 sequences that entry has given out. Continuing below them would give some out twice: `doubt` reports
@@ -86,9 +86,9 @@ class Index:
         chunk's beginning if it is not full and may still grow. Without chunks that can stay, it is
         `log_start`.
 
-        A chunk that was not made from the current config is made again, with all chunks after it.
-        So the index follows the stream's file: a property that is listed for the first time is
-        indexed from the log start.
+        The first chunk that was not made from the current config is made again, with all chunks
+        after it. So the index follows the stream's file: a property that is listed for the first
+        time is indexed from the log start.
         """
         chunks = self.of(source)
         made = chunks.made
@@ -113,9 +113,10 @@ class Index:
         return bool(chunks.records[row] >= index.chunk_records or chunks.bytes[row] >= index.chunk_bytes)
 
     async def read(self, client: AIOKafkaClient, topic: str, end: int) -> None:
-        """Read the index topic from `position` (where the last call ended) up to `end`, which must
-        not be above the last stable offset, and add its records to the chunks and the ledger.
-        Raises SourceChanged or SourceUnavailable.
+        """Read the index topic from `position` (where the last call ended) up to `end`, and add its
+        records to the chunks and the ledger. `end` must not be above the high watermark; what lies
+        above the last stable offset is waited for. Raises SourceChanged, CredentialsRefused or
+        SourceUnavailable.
         """
         async for fetched in read_span(client, topic, 0, self.position, end, compacted=True):
             self.take(topic, fetched, end)
@@ -124,7 +125,7 @@ class Index:
     def take(self, topic: str, fetched: Fetched, end: int = NO_STOP) -> None:
         """Add the records of one fetch of the index topic, those below offset `end`, to the chunks
         and the ledger. What cannot be read or contradicts the ledger is logged and counted in
-        `foreign`; nothing raises.
+        `foreign`, but for records without a value; nothing raises.
         """
         self.bytes += fetched.data.size
         for piece in self._decoder.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):

@@ -8,8 +8,8 @@
 | `header.priority`   | the header `priority`                                                  |
 | `properties.x`      | the header `x`, spelled with underscores or with hyphens               |
 
-If a record has no header for a field of `properties`, `subject` is the overlay's subject, `to` the
-topic, `creation_time` the record's timestamp and `group_id` its key.
+If a record has no header for a field of `properties`, or only a null one, `subject` is the
+overlay's subject, `to` the topic, `creation_time` the record's timestamp and `group_id` its key.
 
 A declaration of a section's field (`p.message_id: {type: long}`) changes its type and, if it has a
 `from`, its source.
@@ -40,8 +40,8 @@ class Given(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a column's value in a record comes from: the first of `fields` that the record has. If
-    it has none of them, `given`; if `given` is None, the value is then NULL.
+    """Where a column's value in a record comes from: the first of `fields` that the record has and
+    that is not null. If there is none, `given`; if `given` is None, the value is then NULL.
     """
 
     fields: tuple[Field, ...]

@@ -35,7 +35,8 @@ class Reading:
         """Return the values of a source as `type`, one of TYPES (scan/columns.py), one per record.
         A value is null if the record does not have it or if it does not spell the type.
 
-        Raises ValueError if the slice was decoded without one of the source's fields.
+        Raises ValueError if the slice was decoded without a field that has to be looked at: the
+        first one of the source, or a further one that some record needs.
         """
         found: Column | None = None
         if source.fields:
@@ -50,8 +51,9 @@ class Reading:
         return given if found is None else coalesce(found, given)
 
     def _find(self, fields: tuple[Field, ...]) -> tuple[Ints, Ints]:
-        """Return position and size, in the slice's buffer, of the first of `fields` that each record
-        has: two arrays, one item per record. The size is MISSING for a record without any of them.
+        """Return position and size, in the slice's buffer, of the first of `fields` that each
+        record has and that is not null: two arrays, one item per record. The size is MISSING for a
+        record without one.
         """
         at, size = self._locate(fields[0])
         for field in fields[1:]:

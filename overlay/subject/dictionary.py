@@ -8,9 +8,10 @@ string may be spelled in several ways), so there are two steps: record → tuple
 Why. A topic has far fewer subjects than records. A decision per subject (is it in the stream, which
 consumers want it) costs nothing per record, and Python sees a subject once.
 
-Bounds. A topic whose subjects never repeat would fill memory. Beyond `limit` tuples the dictionary
-starts empty under a new `generation`. A caller that keeps something per code must drop it when the
-generation changes. Codes are dense from 0; records without a subject get -1 - reason.
+Bounds. A topic whose subjects never repeat would fill memory. Once it has `limit` tuples, or
+LIMIT_BYTES bytes of them, the dictionary starts empty at the next `encode`, under a new
+`generation`. A caller that keeps something per code must drop it when the generation changes. Codes
+are dense from 0; records without a subject get -1 - reason.
 """
 
 from __future__ import annotations

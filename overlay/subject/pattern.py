@@ -1,9 +1,10 @@
 """Subjects and the patterns that select them, by JetStream's rules.
 
 A subject is a line of tokens separated by dots: `flights.JFK.LAX`. It is case-sensitive, may have
-any UTF-8, and has no empty token and no space, tab, CR, LF or FF. A pattern is a subject in which a
-whole token may be a wildcard: `*` matches exactly one token, `>` one or more and only at the end.
-Inside a longer token both are plain text, so `a*` and `a>b` are literals.
+any UTF-8, and has no empty token, no space, tab, CR, LF or FF, and no half of a surrogate pair. A
+pattern is a subject in which a whole token may be a wildcard: `*` matches exactly one token, `>`
+one or more and only at the end. Inside a longer token both are plain text, so `a*` and `a>b` are
+literals.
 
 Two relations between patterns are easily confused. One pattern may be a subset of the other
 (is_subset): every subject of the first is a subject of the second. Or some subject may match both
@@ -142,7 +143,7 @@ def overlapping(patterns: Sequence[Pattern]) -> tuple[Pattern, Pattern] | None:
 
 def is_subject(text: str) -> bool:
     """Return whether `text` is a legal subject without wildcards: at least one token, none of them
-    empty, `*` or `>`, and no space, tab, CR, LF or FF.
+    empty, `*` or `>`, no space, tab, CR, LF or FF, and no half of a surrogate pair.
     """
     if _PLAIN.fullmatch(text):
         return True

@@ -38,7 +38,7 @@ from .entries import LedgerEntry, LedgerRun
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The end of a ledger, where the sequencer continues: the next sequence, and for each partition
-    the first offset that has none.
+    the offset from which on none has one.
     """
 
     next_sequence: int = 1

@@ -9,8 +9,9 @@ any other: to readers it is a deleted message.
 
 A run of no records restarts its partition: the partition continues at `first_offset`, and the
 sequences of offsets from there on are void. It is written if a log was cut or created again. It is
-also written to keep the ends of partitions known when retention of the index topic is about to
-remove the runs that tell them.
+also written to keep the ends of partitions known when retention of the index topic may remove the
+runs that tell them, and as the first run of a ledger if the stream's only partition was empty so
+far.
 
 The key is text for people, `run STREAM FIRST_SEQUENCE`. Unlike chunk headers, ledger records are
 never replaced or merged, and their order in the log counts. In a compacted topic this needs keys
@@ -38,8 +39,9 @@ The last two make the end of a partition's last run a log position: it can detec
 it is not the one that was sequenced (overlay/kafka/log_position.py,
 docs/exactly-once.md#log-identity).
 
-Any other value is returned as `Foreign`, as with chunk headers (overlay/index/skip/encode.py).
-Values are read many at a time (`parse`).
+For any other value `decode` returns a `Foreign`, as with chunk headers
+(overlay/index/skip/encode.py). Values are read many at a time (`parse`), which gives such a value a
+Flaw.
 """
 
 from __future__ import annotations

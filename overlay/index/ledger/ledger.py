@@ -2,20 +2,21 @@
 millions of runs.
 
 Ledger entries (entries.py; `rounds` in the code below) come in the order of the index topic. An
-entry is taken in if all its sequences are above those of the entries before it, and its offsets
-above those that their partition already has. So rows are in the order of sequences, within a
-partition also in that of offsets, and no sequence or offset is in two of them. Gaps may occur. An
-entry that contradicts what was taken in before is skipped as a whole, and the result says why. A
-sequencer cannot write such an entry: it continues from the ledger, and a fenced one cannot commit.
-Only a stranger that writes to the index topic can, and its entries must not change what the others
-say. If retention has removed the true entries below such a one, it can no longer be told from a
-true one: then only the topic's access rules keep strangers out.
+entry is taken in if all its sequences are above those of the entries before it, its offsets are
+above those that their partition already has, and it names no partition twice. So rows are in the
+order of sequences, within a partition also in that of offsets, and no sequence or offset is in two
+of them. Gaps may occur. An entry that contradicts what was taken in before is skipped as a whole,
+and the result says why. A sequencer cannot write such an entry: it continues from the ledger, and a
+fenced one cannot commit. Only a stranger that writes to the index topic can, and its entries must
+not change what the others say. If retention has removed the true entries below such a one, it can
+no longer be told from a true one: then only the topic's access rules keep strangers out.
 
 A restart (a run of no records) moves the end of its partition, and voids the rows of the partition
 beyond it.
 
 An offset without a sequence is either at or past `end_of` its partition and has none yet, or below
-it and will never have one: its ledger record could not be read, or retention has removed it.
+it. Then its ledger record is lost (unreadable, or removed by retention), no entry had the offset,
+or `drop` hides it.
 
 Memory: two to four bytes a row (pages.py), and up to a quarter more in reserve. A row is one run,
 or several that continue each other both in offset and in sequence, as happens while only one
@@ -106,21 +107,21 @@ class Ledger:
 
     @property
     def standing(self) -> Standing:
-        """Return the end of the ledger, where the sequencer continues: the next sequence, and of
-        each known partition the first offset that has none. For an empty ledger: 1, and no
-        partitions.
+        """Return the end of the ledger, where the sequencer continues: the next sequence, and
+        `end_of` each known partition. For an empty ledger: 1, and no partitions.
         """
         return Standing(self._next, {source: int(self._ends[code]) for source, code in self._codes.items()})
 
     def end_of(self, source: TopicPartition) -> int:
-        """Return the first offset of a partition that has no sequence yet; 0 for an unknown
-        partition.
+        """Return the offset of a partition from which on no record has a sequence yet; 0 for an
+        unknown partition.
         """
         return self.log_position_of(source).position
 
     def log_position_of(self, source: TopicPartition) -> LogPosition:
-        """Return the first offset of a partition that has no sequence yet, with epoch and CRC of
-        the batch before it, -1 if unknown. It is offset 0 for an unknown partition.
+        """Return the offset of a partition from which on no record has a sequence yet (`end_of`),
+        with epoch and CRC of the batch before it, -1 if unknown. It is offset 0 for an unknown
+        partition.
         """
         code = self._codes.get(source)
         if code is None:
@@ -130,7 +131,7 @@ class Ledger:
     def append(self, round: LedgerEntry) -> Refusal:
         """Add one ledger entry to the ledger in memory. Return Refusal.NONE if it was added,
         otherwise why it contradicts the entries before it; then nothing changes. Raises ValueError
-        for numbers that no ledger record can hold.
+        or OverflowError for numbers that no ledger record can hold.
         """
         rounds = parse_values([encode("", round)[1]])
         if rounds.flaws[0]:
@@ -164,8 +165,8 @@ class Ledger:
 
     def sequence_of(self, source: TopicPartition, offsets: Ints) -> Ints:
         """Return the sequence of each offset of a partition (int64, one per offset). It is 0 if the
-        offset has none yet, if its ledger entry is lost, or if it is below a log start passed to
-        `drop`. Any order is allowed; ascending offsets are fastest.
+        offset has none, or is below a log start passed to `drop`. Any order is allowed; ascending
+        offsets are fastest.
         """
         if source not in self._codes:
             return np.zeros(offsets.size, np.int64)

@@ -18,8 +18,8 @@ before that ended (its mark). So a page can be read without those before it, and
 the marks of a partition. A page has at most PAGE_ROWS rows, more with many partitions, so that the marks take about
 a byte a row at most. To find one row is to read half a page on average, some microseconds.
 
-Offsets that retention has removed are hidden at once, row by row. Their memory is freed when a
-quarter of the pages hold nothing else.
+Offsets that retention has removed are hidden at once, also a part of a row. Their memory is freed
+when a quarter of the pages hold nothing else.
 """
 
 from __future__ import annotations

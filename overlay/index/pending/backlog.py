@@ -15,8 +15,8 @@ At the tail a consumer is ahead of the index: the records that it reads are not 
 nothing is counted by headers, so the sum begins anew at the consumer's position, and no error lasts
 longer than that.
 
-The deliveries of one round have different num_pending: what `pending_at` returns after the round,
-plus the deliveries that follow in it.
+The deliveries of one slice have different num_pending: what `pending_at` returns after the slice,
+plus the records with the consumer's subjects that follow in it.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class Backlog:
 
     def learn(self, chunks: Chunks) -> None:
         """Add the records of the chunks that are new in `chunks` since the last call, and by which
-        its last chunk has grown. If chunks were removed or merged, count anew from the consumer's
-        position. O(new chunks).
+        its last chunk has grown. If the chunks now end below those counted, or the last one was
+        merged with others, count anew from the consumer's position. O(new chunks), unless it counts
+        anew.
         """
         known_to = int(chunks.next_offset[-1]) if len(chunks) else self._end
         if known_to == self._end:
@@ -149,8 +150,8 @@ class Backlog:
         passed.
 
         `offsets`: those of the passed records that match the consumer's subjects, ascending,
-        whether or not its filter accepted them. If the consumer was moved without reading, make a
-        new Backlog instead.
+        whether or not its filter accepted them. If the consumer was moved over matching records
+        that are not in `offsets`, call `skip`, or make a new Backlog.
         """
         low, high = np.searchsorted(offsets, (self._position, min(position, self._end))).tolist()
         passed = high - low

@@ -1,10 +1,11 @@
 """Counts of records by subject from chunk headers: what need not be read to count.
 
-A header answers for its chunk if the chunk is wholly inside the range and has counts by subject
-(MAX_SUBJECTS at most), if no offset was missing when it was sealed, and if all its records pass
-whatever else is asked: filter, filter values, times. A chunk of which no record can pass answers
-with zero, also where a bound cuts it. All other offsets have to be read and counted: chunks with
-too many subjects, chunks whose records pass only in part, cut ones, and offsets without a header.
+A header answers for its chunk if the chunk is wholly inside the range, if its counts by subject are
+known, if no offset was missing when it was sealed, and if all its records pass whatever else is
+asked: filter, filter values, offsets and times. A chunk of which no record can pass answers with
+zero, also where a bound cuts it. All other offsets have to be read and counted: chunks without
+known counts, chunks with missing offsets, chunks whose records may pass only in part, cut ones, and
+offsets without a header.
 
 A topic that is compacted now may lose records that a header has counted, so there only refusals
 hold. They hold in any case, since compaction adds nothing.

@@ -62,7 +62,8 @@ class Counts:
 
         `rows`: numbers of the headers' rows in `block`. `wanted`: one flag per header, False for
         counts that must not be used. The counts of a header are unknown if it is not wanted, if the
-        table of distinct subjects was full before the call, or if its subjects do not all fit.
+        table of distinct subjects was full before the call, if its subjects do not all fit, or if
+        one of them is no subject that a stream can have.
         """
         # a dictionary that is full would be emptied, and the codes of the rows before be invalid
         known = wanted & (len(self._subjects.subjects) < self._limit and not self._subjects.is_full)
@@ -95,8 +96,8 @@ class Counts:
 
     @property
     def subjects(self) -> Sequence[str]:
-        """Return the distinct subjects of all rows; a subject's index is its number. The list only
-        grows.
+        """Return the distinct subjects of all rows that were ever added; a subject's index is its
+        number. The list only grows.
         """
         return self._subjects.subjects
 

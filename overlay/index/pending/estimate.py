@@ -2,10 +2,10 @@
 reading where possible.
 
 A chunk that is wholly inside the range and whose header counts subjects gives its number at once.
-If all subjects are wanted, every header does, since it says how many of its records have a subject.
-A chunk whose Bloom filter rules the subjects out gives 0. The caller has to read and count all
-others: chunks that a bound of the range cuts (retention, a consumer's position), chunks with too
-many subjects to be counted, and offsets without a header.
+If all subjects are wanted, every header that was made with the stream's current subjects does,
+since it says how many of its records have one. A chunk whose Bloom filter rules the subjects out
+gives 0. The caller has to read and count all others: chunks that a bound of the range cuts
+(retention, a consumer's position), chunks without known counts, and offsets without a header.
 
 The count of a chunk is exact if no offset was missing when it was sealed. If offsets are missing,
 the topic may be compacted and may lose more records that the header has counted. Then the sum is an
@@ -52,8 +52,9 @@ class Pending:
 
 
 def simplify(stream: StreamConfig, patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
-    """Return the patterns, or EVERYTHING (one pattern `>`) if they match all subjects of the
-    stream. Every chunk header has the number of records for `>`, also without counts by subject.
+    """Return the patterns, or EVERYTHING (one pattern `>`) if `derive_subjects` finds that they
+    match all subjects of the stream. Every chunk header has the number of records for `>`, also
+    without counts by subject.
     """
     return EVERYTHING if derive_subjects(stream, patterns) == Everything() else tuple(patterns)
 

@@ -132,8 +132,9 @@ class LastPerSubject:
 
     def next(self, most: int = ROUND_BYTES) -> tuple[Piece, ...]:
         """Return the ranges to read next, newest first, and count them as read. Empty if the search
-        is over: no range is left that may have a later record of a subject. `most`: bytes after
-        which the list ends.
+        is over: no range is left that may have a later record of a subject. The ranges may include
+        small gaps that need not be read. `most`: approximate bytes at which the list ends; the last
+        range may exceed them.
         """
         parts = self._segments
         chosen = np.empty(parts.first.size, np.int64)
@@ -183,9 +184,10 @@ class LastPerSubject:
         )
 
     def _list_named(self, chunks: Chunks, patterns: Sequence[Pattern], low: int, high: int) -> tuple[Ints, Int32s]:
-        """Return the wanted subjects that counts or Bloom filters name for the chunks low <= row <
-        high: bounds [rows + 1], and the subjects' codes of all chunks end to end. Subjects that are
-        new get a code in `_codes`.
+        """Return the wanted subjects that counts name, and the wanted literal ones (MOST_TERMS at
+        most) that Bloom filters do not rule out, for the chunks low <= row < high: bounds [rows +
+        1], and the subjects' codes of all chunks end to end. Subjects that are new get a code in
+        `_codes`.
         """
         starts, numbers, subjects = chunks.list_subjects(Choice(patterns), low, high)
         known = np.unique(numbers)
@@ -222,8 +224,9 @@ def merge_lasts(found: Mapping[TopicPartition, Mapping[str, int]], ledger: Ledge
     partitions.
 
     `found`: for each partition the last offset by subject. The last one is that with the highest
-    sequence. A record whose sequence is lost (index/ledger/ledger.py) counts as coming right before
-    the next one of its partition.
+    sequence. A record without one (index/ledger/ledger.py) counts as having the sequence before
+    that of the next record of its partition, or the ledger's last one if there is none. Of equal
+    ones, that of the partition later by topic and number counts as the last.
     """
     best: dict[str, tuple[int, TopicPartition, int]] = {}
     for source, lasts in sorted(found.items()):
@@ -259,8 +262,8 @@ def find_since(chunks: Chunks, since: int, first: int, end: int) -> Iterator[Spa
     >= since (ms), oldest first.
 
     The first such record found in them is the result, and later ranges need not be read. If they
-    have none, there is none. Ranges without a header, and chunks with a record without a timestamp,
-    are included.
+    have none, there is none. Ranges without a header, and chunks whose times are unknown, are
+    included.
     """
     early = (chunks.max_time < since) & (chunks.max_time >= 0)
     lows = np.maximum(np.append(first, chunks.next_offset[early]), first)
@@ -277,7 +280,8 @@ def _list_literals(patterns: Sequence[Pattern]) -> list[Pattern]:
 def _weigh(chunks: Chunks, low: int, high: int, bounds: Ints) -> Ints:
     """Return for each offset in `bounds` the approximate bytes of the log below it, by the chunks
     low <= row < high. Only differences mean something: the first chunk's beginning counts as 0.
-    Ranges without a header count like the average.
+    Ranges without a header count like the average; UNKNOWN_BYTES per offset if there is no such
+    chunk.
     """
     first, after, bytes = chunks.first_offset[low:high], chunks.next_offset[low:high], chunks.bytes[low:high]
     if not first.size:
@@ -294,7 +298,8 @@ def _weigh(chunks: Chunks, low: int, high: int, bounds: Ints) -> Ints:
 def _cut_holes(begins: Ints, ends: Ints, first: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield (first offset, next offset) of pieces of the ranges within first..end that no chunk
     covers: ranges in offset order, the pieces of each newest first. The newest piece of a range has
-    NEWEST offsets, each older one twice as many. `begins`, `ends`: of the chunks.
+    NEWEST offsets, each older one twice as many, the oldest what is left. `begins`, `ends`: of the
+    chunks.
     """
     lows, highs = np.append(first, ends), np.append(begins, end)
     for hole in np.flatnonzero(lows < highs).tolist():
@@ -306,7 +311,8 @@ def _cut_holes(begins: Ints, ends: Ints, first: int, end: int) -> Iterator[tuple
 
 def _join(parts: _Segments, rows: Ints) -> Iterator[Piece]:
     """Yield segments as pieces to read. `rows`: numbers of the segments, newest first. Two segments
-    become one piece if the gap between them is so small that a request of its own would cost more.
+    become one piece if they touch, or if the gap between them is so small (BRIDGE bytes) that a
+    request of its own would cost more.
     """
     first = after = begin = end = -1
     for row in rows.tolist():
@@ -327,8 +333,8 @@ def _choose(
     literals: int, most: int, chosen: Ints,
 ) -> int:  # fmt: skip
     """Write to `chosen` the numbers of unread segments, newest first, that may hold a later record
-    of some subject than is known. Stop after the one with which they have `most` bytes. Return how
-    many.
+    of some subject than is known. Listed subjects that are surely in a newer segment of this step
+    do not count. Stop after the segment with which they have `most` bytes. Return how many.
 
     `last`: the highest offset found, by subject code. `literals`: how many codes are of literal
     patterns.

@@ -96,7 +96,7 @@ def _is_whole(node: Node, now: int) -> bool:
 
 def _holds_whole(node: Node) -> bool:
     """Return whether an expression has only whole numbers as values: it consists of columns of
-    whole numbers, whole constants, UTC(), and their sums and differences.
+    whole numbers, whole constants, UTC(), and their signs, sums and differences.
     """
     match node:
         case Column(type=type):

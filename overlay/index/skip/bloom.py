@@ -72,8 +72,10 @@ def predict(terms: int, size: int, hashes: int) -> float:
 
 
 def choose_size(terms: int, size: int | Literal["auto"] = "auto") -> int:
-    """Return the size in bytes of a filter for this many terms: a power of two. If `size` is a
-    number of bytes, the result is `size` rounded down to a power of two, and `terms` does not count.
+    """Return the size in bytes of a filter for this many terms: a power of two, for "auto" the
+    smallest with about 1 % of false positives, within MIN_BYTES to MAX_AUTO_BYTES. If `size` is a
+    number of bytes, the result is `size` rounded down to a power of two, and `terms` does not
+    count.
     """
     if size == "auto":
         needed = math.ceil(terms * _BITS_PER_TERM / 8)
@@ -82,7 +84,9 @@ def choose_size(terms: int, size: int | Literal["auto"] = "auto") -> int:
 
 
 def choose_hashes(terms: int, size: int) -> int:
-    """Return how many bits each term sets (k), for this many terms in `size` bytes."""
+    """Return how many bits each term sets (k, 1 to MAX_HASHES), for this many terms in `size`
+    bytes.
+    """
     return min(max(round(math.log(2) * 8 * size / max(terms, 1)), 1), MAX_HASHES)
 
 

@@ -9,10 +9,10 @@ A column may be known in four ways, and in several at once:
 - It is read from the record's timestamp (`from: "{timestamp}"`), whose bounds every header has.
   `p.creation_time` without a declaration is not: a header of that name takes precedence over the
   timestamp, and nothing tells whether records have it.
-- Subjects are made from it: it is the header or key that holds the whole subject, or one that alone
-  makes a token of the subject's template. Escaping keeps values apart (overlay/subject/escape.py),
-  so the token tells the value. A field of a JSON value does not qualify: in a subject the number 5
-  and the text "5" are the same token.
+- Subjects are made from it: it is the header, key or topic's name that is the whole subject, or a
+  header or key that alone makes a token of the subject's template. Escaping keeps values apart
+  (overlay/subject/escape.py), so the token tells the value. A field of a JSON value does not
+  qualify: in a subject the number 5 and the text "5" are the same token.
 
 `p.subject` is known in the last way if the stream's subject is the header of that name, and
 otherwise not: it is read from a header `subject` if a record has one (overlay/match/properties.py),
@@ -52,8 +52,8 @@ class Known:
 
     def find_subjects(self, value: bytes) -> Pattern | None:
         """Return the pattern that matches the subjects of exactly the records whose column has this
-        value. None if there is no such pattern, or if no record of the stream can have the value.
-        Only for columns that are the subject or one of its tokens.
+        value. None if the value is not UTF-8, if there is no such pattern, or if no record of the
+        stream can have the value. Only for columns that are the subject or one of its tokens.
         """
         try:
             text = value.decode()

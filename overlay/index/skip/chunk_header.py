@@ -1,10 +1,10 @@
 """A summary of a chunk of a partition: what a reader can know of its records without reading them.
 
-Chunks are cut between record batches and cover their partition without holes. A chunk begins where
-the one before it ended and extends to where the next one begins, over control batches, aborted
-records and what compaction removed. Terms, zones and counts by subject are of the records that have
-a subject in the stream; no other is ever delivered. Times are of all records, so that they hold
-even if the stream's subjects change later.
+Chunks are cut between record batches and cover their partition without holes, but for batches that
+cannot be read. A chunk begins where the one before it ended, or after such a batch, and extends
+over control batches, aborted records and what compaction removed. Terms, zones and counts by
+subject are of the records that have a subject in the stream; no other is ever delivered. Times are
+of all records, so that they hold even if the stream's subjects change later.
 """
 
 from __future__ import annotations

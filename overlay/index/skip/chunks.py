@@ -3,8 +3,8 @@ once.
 
 A row is a chunk; rows are in offset order and do not overlap. Headers arrive in the order in which
 they were written, and a later one always wins: a chunk that grew is written again under its first
-offset, merged chunks are written as one, a log that was cut is summarised again. Any part of the
-older headers that overlaps a newer one is dropped.
+offset, merged chunks are written as one, a log that was cut is summarised again. An older header
+that a newer one overlaps is dropped as a whole.
 
 A header is believed only as far as it was made from the current config (config_fingerprint.py). If
 the subjects were different, other records belonged to the stream: then `might_contain` is True, and
@@ -69,7 +69,7 @@ _COUNTED = 2
 class Chunks:
     """The chunk headers of one partition. Not for two threads at once.
 
-    All arrays are [len(chunks)], and are views that hold until the chunks change.
+    The arrays that are properties have one item per chunk, and hold until the chunks change.
     """
 
     def __init__(self, config_fingerprint: ConfigFingerprint, *, bloom_budget: int = BLOOM_BUDGET) -> None:

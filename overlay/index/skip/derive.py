@@ -55,7 +55,8 @@ def derive(
 
 def derive_subjects(stream: StreamConfig, patterns: Sequence[Pattern]) -> Probe:
     """Return the probe of the condition that a record's subject matches one of the patterns. It is
-    Everything without patterns, or if they match all subjects that the stream can have.
+    Everything without patterns. It is Everything too if each pattern of the stream's subjects lies
+    within one of them, or each that the stream's rule can build.
     """
     wanted = tuple(dict.fromkeys(patterns))
     # Compare with the subjects that the stream accepts, or those that its rule can build: the

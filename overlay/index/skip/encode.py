@@ -35,9 +35,9 @@ The key is text for people, `chunk TOPIC PARTITION FIRST_OFFSET`. The value, lit
             big-endian
     count:  uint32 records, uint16 bytes of the subject
 
-Any other value is returned as `Foreign` with the reason: another kind or version, a wrong CRC,
-sizes that do not add up, numbers that contradict each other. Nothing raises, and nothing is read
-past the value's end.
+Any other value gets a Flaw, which `decode` returns as a `Foreign` with the reason: no value,
+another kind or version, too short, a wrong CRC, sizes that do not add up, numbers that contradict
+each other. Reading raises nothing, and reads nothing past the value's end.
 
 A kernel reads many values at a time (`parse`), since an index may have a million.
 
@@ -325,8 +325,8 @@ def _cut(block: Block, row: int, part: int, size: int) -> AnyArray:
 
 @kernel
 def look(buf: Bytes, at: Ints, size: Ints, kind: int, heads: Bytes, flaws: Bytes) -> None:
-    """Copy the fixed part of each value that is of this kind and version into its row of `heads`.
-    Write the flaw of all others to `flaws`: EMPTY, VERSION, KIND or SHORT.
+    """Copy the fixed part of each value that is of this kind and version, and long enough for it,
+    into its row of `heads`. Write the flaw of all others to `flaws`: EMPTY, VERSION, KIND or SHORT.
     """
     for i in range(at.size):
         if size[i] <= 0:

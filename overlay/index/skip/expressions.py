@@ -10,7 +10,7 @@ rewritten, NOT pushed down to where it is exact). The rules rest on these facts 
   type is NULL. Hence comparisons of unlike types are decided here: `=` and orders are true of no
   record, `<>` of each that is not NULL.
 - Comparison, IN, LIKE and their negations are never true of NULL. A condition without a better rule
-  still refuses chunks in which one of its columns is always NULL.
+  still refuses chunks in which one of its columns that has a zone is always NULL.
 - `x IN (a, b)` is true exactly when `x = a OR x = b` is. `x NOT IN (a, b)` is `x <> a AND x <> b`
   for constants only: if an item is NULL, `<>` is unknown, and so is NOT IN.
 - Whole numbers are added exactly, so `x + 5 > 7` is `x > 2` for columns of whole numbers. Doubles
@@ -110,7 +110,7 @@ class _Rules:
 
     def derive(self, node: Node) -> Probe:
         """Return the probe of the condition that an expression is true. It is Nothing if the
-        expression is no condition.
+        expression is no condition, or a constant other than TRUE.
         """
         match node:
             case And(operands=operands):
@@ -187,7 +187,8 @@ class _Rules:
 
     def is_there(self, column: Column) -> Probe:
         """Return the probe of the condition that the column is not NULL; Everything for a column
-        that is the subject, Unsure if headers know nothing of the column.
+        that is the subject. It is Unsure if headers have neither terms nor a zone of the column,
+        and it is not the record's timestamp.
         """
         known = self.catalog[column]
         if known.is_subject:
@@ -280,8 +281,9 @@ class _Rules:
 
     def have_subject(self, column: Column, values: Iterable[Constant]) -> Probe:
         """Return the probe of the condition that the column equals one of the values, by the
-        subjects of such records. It is Unsure if subjects do not tell the column's value, and
-        Nothing if the column is the subject and none of the values can be one.
+        subjects of such records. It is Unsure if subjects do not tell the column's value, or if it
+        makes a token and one of the values cannot. It is Nothing if the column is the subject and
+        none of the values can be one, and without values.
         """
         known = self.catalog[column]
         if not known.is_subject and known.cover is None:
@@ -310,8 +312,8 @@ class _Rules:
         return alike(found)
 
     def include(self, column: Column, items: tuple[Node, ...]) -> Probe:
-        """Return the probe of `column IN (items)`. For more than MOST_TERMS items only the smallest
-        and largest count, besides subjects.
+        """Return the probe of `column IN (items)`. For more than MOST_TERMS items it is Unsure
+        unless all are constants; then only subjects, and the smallest and the largest item, count.
         """
         values = self.take_constants(column, items)
         others = [item for item in items if not isinstance(item, Literal)]
@@ -356,8 +358,9 @@ class _Rules:
     def match(self, column: Column, pattern: like.LikePattern, negated: bool) -> Probe:
         """Return the probe of `column LIKE pattern` (NOT LIKE if `negated`), by which a chunk's
         header tells that no record passes, that some may, or that all do. Only a pattern's
-        beginning counts, so `%x` refuses only chunks without a value. For a `binary` column it
-        never tells that all pass. For a column that is not text no record passes.
+        beginning, up to its first wildcard, counts, so `%x` refuses only chunks without a value.
+        For a `binary` column it never tells that all pass. For a column that is not text no record
+        passes.
         """
         if FAMILIES[column.type] is not Family.TEXT:
             return Nothing()
@@ -370,7 +373,8 @@ class _Rules:
 
     def begin(self, column: Column, affix: Affix, negated: bool) -> Probe:
         """Return the probe of the condition that the column begins with the text of `affix`, or is
-        not NULL and does not if `negated`. Unsure if `affix` is about the end of a text.
+        not NULL and does not if `negated`. A column that is not text never does. For a text column,
+        it is Unsure if `affix` is about the end of a text.
         """
         if FAMILIES[column.type] is not Family.TEXT:
             return self.is_there(column) if negated else Nothing()
@@ -381,8 +385,10 @@ class _Rules:
 
     def begin_subject(self, column: Column, head: bytes, is_whole: bool) -> Probe:
         """Return the probe of a condition by which the column begins with `head`, if the column is
-        the subject; else Unsure. `is_whole`: the condition is just this; if False, it asks for
-        more, and the probe never says ALL.
+        the subject and `head` begins with whole tokens (each with the dot after it), all legal;
+        else Unsure. Only whole tokens count: if `head` ends within one, the probe never says ALL.
+        `is_whole`: the condition is just this; if False, it asks for more, and the probe never says
+        ALL.
         """
         if not self.catalog[column].is_subject:
             return Unsure()

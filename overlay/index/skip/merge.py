@@ -62,8 +62,8 @@ def join(a: Header, b: Header, index: IndexConfig) -> Header | None:
     """Return one header for two chunks, `a` before `b`; None if they may not or should not be
     merged.
 
-    That is if they are not neighbours, are not about the same properties, are too large together,
-    or if the joined filter is too full.
+    That is if they are not neighbours in one partition, were not made from the same config, are too
+    large together, or if the joined filter is too full.
     """
     if a.next_offset != b.first_offset or _describe(a) != _describe(b):
         return None

@@ -13,7 +13,7 @@ of it is read in a row, as if there were no index. So small gaps that add up to 
 that much, and do not interrupt the fetches ahead.
 
 Offsets without a header are read and tested in full: before the first chunk, in holes where a
-header could not be read, and after the last chunk.
+header or a batch of the log could not be read, and after the last chunk.
 
 Neighbouring spans with different residuals may touch. They cost no request: the reader reads on and
 tests other parts. A run smaller than BRIDGE is not worth that, and joins its neighbour with the
@@ -161,8 +161,9 @@ def weigh(chunks: Chunks, first: Ints, after: Ints) -> Ints:
 def _find_runs(
     first: Ints, after: Ints, bytes: Ints, levels: Levels, residual: Bytes, start: int, stop: int, asked: np.uint8
 ) -> tuple[Ints, Bytes]:
-    """Cut start..stop into runs of neighbouring chunks with the same answer and residual, and of
-    offsets without a chunk. `asked`: the residual of the latter.
+    """Cut start..stop into runs of neighbouring chunks that have the same residual, are all NO or
+    all not, and have at most SPAN_BYTES together; and of offsets without a chunk. `asked`: the
+    residual of the latter.
 
     Return an array with the rows first offset, next offset, bytes, whether the run is to be read,
     and number of chunks; and the residuals of the runs.

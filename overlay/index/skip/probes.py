@@ -258,7 +258,7 @@ def alike(probes: Iterable[Probe]) -> Probe:
     """Return a probe of one condition that each of `probes` asks in another way.
 
     A chunk's answer is NO or ALL if any of them says so, else MAYBE. The result is simplified:
-    Nothing or Everything if that is among them, Unsure if `probes` is empty.
+    Nothing or Everything if that is among them, Unsure if no probe says more.
     """
     flat = _flatten(Alike, probes)
     for final in (Nothing(), Everything()):

@@ -14,9 +14,9 @@ Each chunk also gets a residual: the parts of the conditions that its records st
 tested for. A part that all records pass is dropped. A part that no record passes is kept, so that a
 refused chunk is tested correctly if it is read nevertheless.
 
-For people, every leaf has a tally: of how many chunks it was asked, and how many it refused or
-accepted. A chunk that one leaf refuses is not asked the next one, so the refusals of an AND add up
-to its own.
+For people, every leaf but Unsure has a tally: of how many chunks it was asked, and how many it
+refused or accepted. A chunk that one leaf refuses is not asked the next one, so the refusals of an
+AND add up to its own.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Chunks(Protocol):
 
     @property
     def current(self) -> Flags:
-        """Whether the chunk was sealed with the current subjects of the stream.
+        """Whether the chunk was sealed with the current subjects and filter values of the stream.
 
         If not, other records belonged to the stream, and only offsets and times hold, since they
         are of all records.
@@ -150,7 +150,8 @@ class Answers:
 
     `levels`: an Answer per chunk to their AND. `residual`: for each chunk the parts that its
     records must be tested for, as bits of Part. `tallies`: by probe that is not made of others, of
-    how many chunks it was asked, and how many answered NO and ALL.
+    how many chunks it was asked, and how many answered NO and ALL; without Unsure, and without some
+    that no chunk was asked.
     """
 
     levels: Levels
@@ -191,7 +192,7 @@ def evaluate(conditions: Conditions, chunks: Chunks) -> Answers:
 @dataclass(slots=True)
 class _Asking:
     """The asking of probes about the chunks of one partition. It counts the answers to each probe
-    that is not made of others (a leaf) in `tallies`.
+    that is not made of others (a leaf), but Unsure, in `tallies`.
     """
 
     chunks: Chunks
@@ -199,7 +200,7 @@ class _Asking:
 
     def ask(self, probe: Probe, among: Flags) -> Levels:
         """Return each chunk's answer to a probe; meaningless outside `among`. The answers of leaves
-        are counted in `tallies`.
+        other than Unsure are counted in `tallies`.
         """
         match probe:
             case All(probes=probes):

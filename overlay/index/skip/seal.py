@@ -50,7 +50,7 @@ class Sealer:
     def add(self, piece: Addressed | Malformed, batches: Batches, now: int) -> list[Header]:
         """Add the next slice of decoded records to the growing chunk, and return the headers of the
         chunks that it fills. A batch that cannot be read (Malformed) ends the growing chunk before
-        it; then the result is that chunk's header, if records of it are in no returned header yet.
+        it; then the result is what `flush` returns.
 
         `batches`: those of the fetch that the slice is from, as scan.header.split finds them.
         `now`: ms since 1970, for `age`. Slices must be passed in order, without gaps, as soon as
@@ -116,7 +116,7 @@ class Sealer:
 
     def _pass_over(self, piece: Malformed) -> list[Header]:
         """End the growing chunk before a batch that cannot be read, and begin a new one after it.
-        Return the header of the ended one if it has records that no returned header covers.
+        Return what `flush` does for the ended one.
         """
         sealed = self.flush()
         self.position = max(piece.next_offset, self.position)

@@ -4,7 +4,7 @@ What. A kernel goes over the bytes of values without making a column of them. It
 a chunk's set and widens the chunk's bounds (zones.py). Values repeat, within a chunk and between
 chunks. So for each of the last few thousand values it keeps the results, in a line of 64 bytes:
 
-    words 0-3  the value, zeros behind it; the last byte is its size
+    words 0-3  the value, zeros behind it; the last byte is its size + 1
     words 4-5  the hash of its term
     word 6     the number that it spells, as 64 bits
     word 7     the number of the chunk that had it last, times 4, plus what the value is (UNREAD to

@@ -71,8 +71,8 @@ def text_key(text: bytes) -> int:
 
 
 def find_bounds(column: pa.Array, type: str) -> Bounds:
-    """Return the zone of some values of a property. `column`: as match/reading.py reads it, not a
-    dictionary.
+    """Return the zone of some values of a property, one of TYPES as `type`. `column`: as
+    match/reading.py reads it, not a dictionary.
     """
     found = pc.min_max(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
     low, high = found["min"].as_py(), found["max"].as_py()
@@ -91,8 +91,8 @@ def unite(a: Bounds, b: Bounds) -> Bounds:
 
 
 def read_bounds(words: Words, type: str, has_null: bool) -> Bounds:
-    """Return as a zone the bounds that `widen` has written to `words`, [5]: smallest and largest
-    value, two words each, and whether there is one.
+    """Return as a zone the bounds that `widen` has written to the first five of `words`: smallest
+    and largest value, two words each, and whether there is one.
     """
     if not words[_HAS_VALUE]:
         return Bounds(type, None, None, has_null)
