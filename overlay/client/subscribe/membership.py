@@ -182,7 +182,8 @@ class Member:
         }
 
     def _wait_for_room(self, consumer: Consumer) -> bool:
-        """Return whether the buffer has room or is ended, after a wait of up to POLL_S seconds if it had no room before.
+        """Return whether the buffer has room or is ended. The first call that finds no room returns False
+        at once; each one after it waits up to POLL_S seconds for room.
 
         Pauses fetching if there is no room for PATIENCE_S seconds, and resumes it when there is.
         While it is paused, each call polls once, so that the member stays in the group.
