@@ -73,7 +73,7 @@ def describe_shards(picture: Picture) -> list[dict[str, Any]]:
             {
                 "shard": number,
                 "state": state,
-                "reason": trouble or "",
+                "reason": trouble[1] if trouble else "",
                 "workers": list(owners),
                 "consumers": consumers[number],
             }

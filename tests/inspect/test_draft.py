@@ -130,6 +130,13 @@ def test_no_output_is_one_of_the_sources() -> None:
     assert list(stems) == ["flights-all-out-out", "flights-JFK-out"]
 
 
+def test_two_consumers_have_two_names() -> None:
+    records = [replace(record, key=b"all-out") for record in make_flights().records]
+    sample = replace(make_flights(), records=records)
+    names = name_topics(["t"])["t"]
+    assert len(draft_consumers(propose(sample), names, ["t", "t-all"])) == 2
+
+
 def test_secrets_become_references_and_dollars_stay() -> None:
     kafka = {
         **KAFKA,
