@@ -137,6 +137,8 @@ class ValuesConfig(Model):
                 return [partial(_find_avro, type) for _, type in sorted(self.types.items())]
             case ValueFormat.PROTOBUF:
                 found = [message for _, places in sorted(self.messages.items()) for _, message in reversed(places)]
+                if not found:
+                    raise SchemaError("the schemas define no message at the top level of their files")
                 return [partial(_find_protobuf, message) for message in found]
             case _:
                 return []

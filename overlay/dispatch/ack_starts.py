@@ -85,11 +85,13 @@ def settle(
     is_void = is_another(state, stream, topic, identity)
     own: dict[TopicPartition, dict[str, int]] = {source: {} for source in shared}
     for consumer, known in state.consumers.items():
-        heard = {} if is_void or consumer[0] != stream else _clip(known, offsets)
+        if consumer[0] != stream:
+            continue
+        heard = {} if is_void else _clip(known, offsets)
         if consumer in served:
             for source, at in heard.items():
                 own[source][consumer[1]] = at
-        elif consumer[0] == stream and consumer in state.machines:
+        elif consumer in state.machines:
             heard = {**offsets, **heard}
         else:
             continue

@@ -131,14 +131,14 @@ class Picture:
         """
         return row.worker in self.live and self.now - row.seen <= FRESH_MS
 
-    def find_trouble(self, shard: int) -> str | None:
-        """Return why a shard is not served although it has an owner: the reason that the first owner that is
-        not ready gives, "starting" if it gives none. None if all owners are ready or there is none.
+    def find_trouble(self, shard: int) -> tuple[str, str] | None:
+        """Return the first owner of a shard that is not ready, and the reason that it gives, "starting" if
+        it gives none. None if all owners are ready or there is none.
         """
         for name in self.owners.get(shard, ()):
             for told in self.live[name].shards:
                 if told.number == shard and not told.ready:
-                    return told.reason or "starting"
+                    return name, told.reason or "starting"
         return None
 
 
@@ -189,7 +189,7 @@ def _judge_shards(picture: Picture) -> Iterator[Finding]:
             text = f"{' and '.join(owners)} both say that they have it. One of them will be fenced"
             yield Finding(Kind.SHARD_WITH_TWO_OWNERS, str(number), text)
         if (trouble := picture.find_trouble(number)) is not None:
-            yield Finding(Kind.SHARD_NOT_READY, str(number), f"{owners[0]}: {trouble}")
+            yield Finding(Kind.SHARD_NOT_READY, str(number), ": ".join(trouble))
 
 
 def _compare(picture: Picture) -> Iterator[Finding]:

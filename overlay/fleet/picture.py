@@ -74,7 +74,7 @@ def describe_shards(picture: Picture) -> list[dict[str, Any]]:
             {
                 "shard": number,
                 "state": state,
-                "reason": trouble or "",
+                "reason": trouble[1] if trouble else "",
                 "workers": list(owners),
                 "consumers": consumers[number],
             }

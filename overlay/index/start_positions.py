@@ -251,20 +251,42 @@ async def _find_last(
     sequence. If nothing matches, all start at their ends. `bounds`: log start and end of each
     partition.
     """
-    best: tuple[int, int, TopicPartition, int] | None = None  # sequence, timestamp, where
-    for source, (first, end) in bounds.items():
-        found = await _find_last_in(client, config, index, source, first, end)
-        if found is not None:
-            timestamp, offset = found
-            known = 0 if ledger is None else int(ledger.sequence_of(source, np.array([offset]))[0])
-            here = known or _NONE_YET, timestamp, source, offset
-            best = here if best is None else max(best, here)
+    found = {
+        source: last
+        for source, (first, end) in bounds.items()
+        if (last := await _find_last_in(client, config, index, source, first, end)) is not None
+    }
+    return choose_last(found, bounds, ledger)
+
+
+def choose_last(
+    found: Mapping[TopicPartition, tuple[int, int]],
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+    ledger: Ledger | None,
+) -> dict[TopicPartition, int]:
+    """Return start positions by partition, such that the last of some records is delivered first.
+
+    `found`: timestamp (ms) and offset of the last matching record of each partition that has one.
+    `bounds`: log start and end of each partition. The last one is a record without a sequence yet,
+    of several such the one with the latest timestamp; otherwise the one with the highest sequence. A
+    record whose sequence is lost counts as coming right before the next one of its partition. The
+    other partitions start at their first sequence above it, or at their ends if it has none yet.
+    """
     ends = {source: end for source, (_, end) in bounds.items()}
-    if best is None:
+    if not found:
         return ends
-    sequence, _, source, offset = best
+    ranked = ((_rank(ledger, source, offset), time, source, offset) for source, (time, offset) in found.items())
+    sequence, _, source, offset = max(ranked)
     others = ends if ledger is None or sequence == _NONE_YET else _find_places(ledger, sequence, bounds)
     return {**others, source: offset}
+
+
+def _rank(ledger: Ledger | None, source: TopicPartition, offset: int) -> int:
+    """Return the sequence of a record as `choose_last` counts it: _NONE_YET if it will get one."""
+    if ledger is None or offset >= ledger.end_of(source):
+        return _NONE_YET
+    known = int(ledger.sequence_of(source, np.array([offset]))[0])
+    return known or ledger.sequence_from(source, offset) - 1
 
 
 async def _find_last_in(

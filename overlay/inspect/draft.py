@@ -119,7 +119,8 @@ def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] =
     if narrow := _narrow(proposal):
         value, pattern = narrow
         slug = re.sub(r"[^A-Za-z0-9_-]", "-", value).strip("-")[:20] or "some"
-        name = _avoid(f"{names.stem}-{slug}" if slug.lower() != "all" else f"{names.stem}-all-only", sources)
+        stem = f"{names.stem}-{slug}" if slug.lower() != "all" else f"{names.stem}-all-only"
+        name = _avoid(stem, [*sources, everything])
         about = "Only some subjects: `*` is one token, `>` all that follow."
         found[name] = _draft_consumer(
             proposal, names, name, about, [f"filter_subject: {quote(pattern)}", *_draft_filter(proposal, value)]

@@ -207,8 +207,11 @@ class Admin:
                 # an unanswered request is sent again: the topic may have them by then
                 if code not in (Code.NONE, Code.INVALID_PARTITIONS):
                     raise _judge(f"topic {topic}", "Alter", code, message)
-            while (await self.find_topics([topic], with_config=False))[topic].partitions < count:  # noqa: ASYNC110
-                await asyncio.sleep(PAUSE_S)  # no event tells when all brokers know of them
+            # no event tells when all brokers know of them; one may not know the topic yet
+            while (found := (await self.find_topics([topic], with_config=False)).get(topic)) is None or (
+                found.partitions < count
+            ):
+                await asyncio.sleep(PAUSE_S)
 
     async def _order(self, request: Any) -> Any:
         """Send a creation or deletion to the controller, and again if another broker is the

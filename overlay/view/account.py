@@ -171,12 +171,13 @@ def _show_time(ms: int | None) -> str:
 
 
 def print_strips(console: Console, strips: Sequence[Strip]) -> None:
-    """Print a line for each of the first MOST_STRIPS strips that has cells, a legend, and how many
-    partitions come after those. Print nothing if none of the first MOST_STRIPS has cells.
+    """Print a line for each of the first MOST_STRIPS strips that have cells, a legend, and how many
+    more have cells. Print nothing if none has.
     """
-    shown = [strip for strip in strips[:MOST_STRIPS] if strip.cells.size]
-    if not shown:
+    filled = [strip for strip in strips if strip.cells.size]
+    if not filled:
         return
+    shown = filled[:MOST_STRIPS]
     marks = MARKS if console.encoding.lower().startswith("utf") else PLAIN_MARKS
     width = max(len(strip.name) for strip in shown)
     console.print()
@@ -189,8 +190,8 @@ def print_strips(console: Console, strips: Sequence[Strip]) -> None:
     for kind in find_kinds(shown):
         legend.append(marks[kind], STYLES[kind]).append(f" {WORDS[kind]}   ")
     console.print(legend, soft_wrap=True)
-    if len(strips) > MOST_STRIPS:
-        console.print(Text(f"and {len(strips) - MOST_STRIPS} more partitions"), soft_wrap=True)
+    if len(filled) > MOST_STRIPS:
+        console.print(Text(f"and {len(filled) - MOST_STRIPS} more partitions"), soft_wrap=True)
 
 
 def describe_explanation(found: Explanation, strips: Sequence[Strip], observed: Observed | None) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def test_compiled_schemas(values: str, tmp_path: Path) -> None:
         ("values: {format: protobuf, schemas: ids, message: A}\n", "3:9: values", "message goes with"),
         ("values: {format: avro, schema: x, message: A}\n", "3:9: values", "message goes with"),
         ("values: {format: protobuf, schemas: schemas}\n", "3:37: values.schemas", "has no file ID.desc"),
+        ("values: {format: protobuf, schemas: none}\n" + declare("a"), "3:37: values.schemas", "define no message"),
         (PROTOBUF + declare("lines"), "4:38: properties.x.from", "message shop.A has no field 'lines'"),
         (PROTOBUF + declare("total"), "4:24: properties.x.type", "is string, but total is a double"),
     ],
@@ -115,6 +116,9 @@ def test_compiled_schemas(values: str, tmp_path: Path) -> None:
 def test_problems_of_compiled_schemas(text: str, place: str, words: str, tmp_path: Path) -> None:
     write_folder(tmp_path, {"bad.desc": "hello"})
     write_compiled(tmp_path)
+    (tmp_path / "none").mkdir()
+    empty = descriptor_pb2.FileDescriptorSet(file=[descriptor_pb2.FileDescriptorProto(name="a.proto")])
+    (tmp_path / "none" / "1.desc").write_bytes(empty.SerializeToString())
     (problem,) = read(tmp_path, text).problems
     assert str(problem).startswith(f"{tmp_path}/streams/s.yaml:{place}: ")
     assert words in problem.message

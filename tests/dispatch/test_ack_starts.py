@@ -95,3 +95,12 @@ def test_other_streams_are_left_alone() -> None:
     state.consumers[other], state.machines[other] = ConsumerState(1), [b"3"]
     begin(state, {HERE})
     assert not state.consumers[other].heard
+
+
+def test_a_consumer_of_another_stream_keeps_its_position() -> None:
+    other = ("T", "away")
+    state = make_state()
+    state.consumers[other] = ConsumerState(3, heard={("overlay.T.acks", 0): 7})
+    state.machines[other] = [b"3"]
+    begin(state, {AWAY, HERE, other})
+    assert state.consumers[other].heard == {("overlay.T.acks", 0): 7}

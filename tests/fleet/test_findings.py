@@ -124,6 +124,12 @@ def test_a_finding_of_a_shard_stands_for_those_of_its_consumers() -> None:
     assert list_kinds(see(failing, expected=expect("c"))) == [(Kind.SHARD_NOT_READY, "0")]
 
 
+def test_an_owner_that_is_not_ready_is_named() -> None:
+    failing = make_status("b").model_copy(update={"shards": fail(0)})
+    found = {finding.kind: finding.text for finding in survey(see(make_status("a"), failing))}
+    assert found[Kind.SHARD_NOT_READY] == "b: no leader"
+
+
 def test_long_lists_are_cut() -> None:
     names = [f"c{number}" for number in range(500)]
     (finding,) = survey(see(make_status(), expected=expect(*names)))

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import TopicPartition as KafkaPartition
 from overlay.config import ConsumerConfig, StreamConfig
 from overlay.index.ledger.entries import LedgerEntry, LedgerRun
 from overlay.index.ledger.ledger import Ledger, Refusal
-from overlay.index.start_positions import find_lasts, find_replay_end, find_start, patterns
+from overlay.index.start_positions import choose_last, find_lasts, find_replay_end, find_start, patterns
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
@@ -301,3 +301,24 @@ def delete_below(bootstrap: str, topic: str, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.delete_records([KafkaPartition(topic, 0, offset)]).values():
         future.result(30)
+
+
+@pytest.mark.parametrize(
+    ("found", "starts"),
+    [
+        # of the first three records of a the sequences are lost: they count as 5, right before that of the fourth
+        ({("a", 0): (9, 1), ("b", 0): (5, 1)}, {("a", 0): 1, ("b", 0): 1}),
+        ({("a", 0): (9, 1)}, {("a", 0): 1, ("b", 0): 1}),
+        ({("a", 0): (5, 3), ("b", 0): (9, 1)}, {("a", 0): 3, ("b", 0): 2}),
+        ({("a", 0): (5, 4), ("b", 0): (9, 1)}, {("a", 0): 4, ("b", 0): 10}),
+        ({("a", 0): (5, 4), ("b", 0): (6, 7)}, {("a", 0): 10, ("b", 0): 7}),
+        ({}, {("a", 0): 10, ("b", 0): 10}),
+    ],
+)
+def test_which_partition_has_the_last_message(
+    found: dict[TopicPartition, tuple[int, int]], starts: dict[TopicPartition, int]
+) -> None:
+    ledger = Ledger()
+    assert ledger.append(LedgerEntry((LedgerRun("b", 0, 0, 2, 4), LedgerRun("a", 0, 3, 1, 6)))) is Refusal.NONE
+    bounds = {("a", 0): (0, 10), ("b", 0): (0, 10)}
+    assert choose_last(found, bounds, ledger) == starts

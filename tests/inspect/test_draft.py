@@ -130,6 +130,14 @@ def test_no_output_is_one_of_the_sources() -> None:
     assert list(stems) == ["flights-all-out-out", "flights-JFK-out"]
 
 
+def test_two_consumers_have_two_names() -> None:
+    # the commonest first token makes the name that the first consumer got, since t-all is taken
+    sample = make_sample(tuple(make_record(at, headers={"kind": ("all-out", "b")[at % 3 == 0]}) for at in range(60)))
+    names = name_topics(["t"])["t"]
+    assert list(draft_consumers(propose(sample), names)) == ["t-all", "t-all-out"]
+    assert len(draft_consumers(propose(sample), names, ["t", "t-all"])) == 2
+
+
 def test_secrets_become_references_and_dollars_stay() -> None:
     kafka = {
         **KAFKA,

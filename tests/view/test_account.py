@@ -78,7 +78,8 @@ def test_a_terminal_of_few_letters() -> None:
 
 def test_many_partitions() -> None:
     found = make_explanation()
-    strips = [Strip(f"t-{number}", found.parts[0].draw("", 5).cells) for number in range(MOST_STRIPS + 3)]
+    filled = [Strip(f"t-{number}", found.parts[0].draw("", 5).cells) for number in range(MOST_STRIPS + 3)]
+    strips = [Strip("empty", filled[0].cells[:0])] * MOST_STRIPS + filled
     console = make_console()
     print_explanation(console, found, strips, "s.yaml")
     console.file.flush()
