@@ -69,5 +69,5 @@ class EventGate:
         if not any(entry.topic == self.topic for entry in entries):
             return
         if self._closed_until:
-            log.info("the events topic takes events again", topic=self.topic, left_out=self._left_out)
+            log.warning("the events topic takes events again", topic=self.topic, left_out=self._left_out)
         self._closed_until, self._failures, self._left_out = 0.0, 0, 0

@@ -208,9 +208,10 @@ class Admin:
                 if code not in (Code.NONE, Code.INVALID_PARTITIONS):
                     raise _judge(f"topic {topic}", "Alter", code, message)
             # no event tells when all brokers know of them; one may not know the topic yet
-            while (found := (await self.find_topics([topic], with_config=False)).get(topic)) is None or (
-                found.partitions < count
-            ):
+            while True:
+                found = (await self.find_topics([topic], with_config=False)).get(topic)
+                if found is not None and found.partitions >= count:
+                    return
                 await asyncio.sleep(PAUSE_S)
 
     async def _order(self, request: Any) -> Any:

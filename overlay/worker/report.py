@@ -15,7 +15,6 @@ from overlay.control.responses import describe_acks
 from overlay.state.shard_state import ConsumerId
 from overlay.units import format_time
 
-from .backpressure import FULL
 from .commit.first_reads import FirstReads, ReadCounts
 from .cursors.cursor import find_tail
 from .lag import Lags, find_places
@@ -31,9 +30,7 @@ SLOT_MS = 250
 """Counts within this time are kept as one, in ms: at the tail there are hundreds of rounds a
 second."""
 
-PARKED = (
-    f"at least {FULL // 4:,} messages that were read for it wait to be delivered: more are read when there are fewer"
-)
+PARKED = "too many messages that were read for it wait to be delivered: more are read when there are fewer"
 """The reason of a consumer that is parked (backpressure.py)."""
 
 

@@ -34,7 +34,7 @@ def test_the_log_tells_of_it_once_and_of_how_many_there_were() -> None:
             gate.accept([OTHER])
         gate.accept(BOTH)
         gate.accept(BOTH)
-    assert [(line["log_level"], line.get("left_out")) for line in logs] == [("error", None), ("info", 6)]
+    assert [(line["log_level"], line.get("left_out")) for line in logs] == [("error", None), ("warning", 6)]
 
 
 def test_what_may_pass_is_waited_for_once() -> None:

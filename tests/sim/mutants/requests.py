@@ -12,8 +12,8 @@ REQUESTS = (
         (
             Change(
                 "overlay.control.serve",
-                "            return  # they are about to hear that it was deleted\n",
-                "            pass\n",
+                "self._sort(id for id in self.registry.find_deleted() if id not in busy)",
+                "self._sort(self.registry.find_deleted())",
             ),
             Change(
                 "overlay.control.serve",
