@@ -206,9 +206,9 @@ class Admin:
                 if code not in (Code.NONE, Code.INVALID_PARTITIONS):
                     raise _judge(f"topic {topic}", "Alter", code, message)
             # no event tells when all brokers know of them; one may not know the topic yet
-            while (found := (await self.find_topics([topic], with_config=False)).get(topic)) is None or (
-                found.partitions < count
-            ):
+            while (  # noqa: ASYNC110
+                found := (await self.find_topics([topic], with_config=False)).get(topic)
+            ) is None or found.partitions < count:
                 await asyncio.sleep(PAUSE_S)
 
     async def _order(self, request: Any) -> Any:
