@@ -93,7 +93,10 @@ class Readers:
         bounds = await self.admin.find_bounds(
             [(output_topic.topic, partition) for partition in range(output_topic.partitions)]
         )
-        ends = {source: await find_records_end(self.client, source, *span) for source, span in bounds.items()}
+        ends = {
+            source: await find_records_end(self.client, source, *span, compacted=output_topic.needs_key)
+            for source, span in bounds.items()
+        }
         return {source[1]: end for source, end in ends.items() if end > bounds[source][0]}
 
     def note(self, consumer: ConsumerId, partition: int, base: int, count: int, first: int, last: int) -> None:
@@ -194,7 +197,7 @@ class Readers:
                 if offsets.has_lost(partition, end, given[consumer]):
                     log.warning("an output has lost its last records", topic=f"{topic.topic}-{partition}", end=end)
                     span = (await self.admin.find_bounds([source]))[source]
-                    records_end = await find_records_end(self.client, source, *span)
+                    records_end = await find_records_end(self.client, source, *span, compacted=topic.needs_key)
                     offsets.cut(partition, end, given[consumer], records_end)
 
     def _list_watched(self, *, everyone: bool) -> dict[ConsumerId, ConsumerConfig]:

@@ -171,7 +171,7 @@ def _explain(error: urllib.error.HTTPError) -> str:
     try:
         body = json.loads(error.read(MAX_BYTES))
         words = [str(body[name])[:200] for name in ("error", "error_description") if body.get(name)]
-    except (OSError, ValueError, AttributeError, TypeError):
+    except _MALFORMED:
         return ""
     return f": {': '.join(words)}" if words else ""
 

@@ -114,19 +114,21 @@ async def read_records(
                 yield row.offset, row.key, row.value
 
 
-async def find_records_end(client: AIOKafkaClient, source: TopicPartition, first: int, end: int) -> int:
+async def find_records_end(
+    client: AIOKafkaClient, source: TopicPartition, first: int, end: int, *, compacted: bool = False
+) -> int:
     """Return the offset after the last committed record that can be read in first <= offset < end;
     `first` if there is none.
 
     From that offset on there are only transaction markers, aborted records and batches that cannot
     be read, and records that `read_span` does not reach after a batch whose header cannot be read.
-    `end` must not be above the last stable offset. The search goes backwards from `end`. Raises as
-    `read_span`.
+    `end` must not be above the last stable offset. The search goes backwards from `end`. `compacted`:
+    whether the topic is compacted, so that its last offsets may have no batch. Raises as `read_span`.
     """
     decoder, reach = Decoder(make_plan()), LOOK_BACK
     while first < end:
         start, found = max(first, end - reach), -1
-        async for fetched in read_span(client, *source, start, end):
+        async for fetched in read_span(client, *source, start, end, compacted=compacted):
             position = max(fetched.position, start)
             for piece in decoder.decode(fetched.data, position, stop=end, aborted=fetched.aborted):
                 if not isinstance(piece, Malformed) and len(piece):

@@ -52,6 +52,7 @@ from aiokafka.structs import TopicPartition
 
 from overlay.kafka.protocol import Code, TopicsRequest, Unsupported
 from overlay.kafka.transaction_requests import DescribeProducersRequest, DescribeTransactionsRequest
+from overlay.waits import run_all
 
 NO_LEADER = -1
 
@@ -162,55 +163,90 @@ async def find_leaderless(
 
 @dataclass(slots=True)
 class OpenPartitions:
-    """Where a producer has a transaction open. `open`: that transaction, by partition.
-    `unknown`: why a partition did not tell, for partitions that may tell later."""
+    """Where a producer has a transaction open, as far as the leaders have told. `open`: that transaction, by
+    partition. `unknown`: why a partition has not told, for partitions that may still tell."""
 
     open: dict[TopicPartition, OpenTransaction]
     unknown: dict[TopicPartition, str]
+
+    @classmethod
+    def before_asking(cls, partitions: Iterable[TopicPartition]) -> OpenPartitions:
+        """Return what is known of these partitions before their leaders are asked."""
+        return cls({}, dict.fromkeys(partitions, "its leader has not answered"))
 
 
 _FOR_GOOD = {Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PARTITION}
 """Answers that stay as they are: a topic that we may not read, or that is gone."""
 
 
-async def find_open(client: AIOKafkaClient, producer_id: int, partitions: Iterable[TopicPartition]) -> OpenPartitions:
-    """Ask the leaders of partitions whether a producer has a transaction open there. The client has to know the
-    topics.
+async def find_open(client: AIOKafkaClient, producer_id: int, found: OpenPartitions) -> None:
+    """Ask the leaders of the partitions in `found.unknown`, all at once, whether a producer has a transaction open
+    there. The client has to know the topics. `found` receives what each leader tells as soon as it has answered, so
+    that a caller which cancels this keeps the answers so far.
 
-    Neither `open` nor `unknown` of the result has a partition without an open transaction of the producer, one whose
-    leader says that it is gone or that this client may not read it, or one whose leader does not know the request.
+    A partition leaves `found.unknown` when its leader tells what is open there. It also leaves if its leader says
+    that it is gone or that this client may not read it, or if the leader does not know the request.
+
+    The client opens one connection after the other. So a leader that does not answer while it is being connected to
+    holds up those to which there is no connection yet.
     """
-    found = OpenPartitions({}, {})
     by_leader: dict[int, dict[str, list[int]]] = {}
-    for tp in partitions:
+    for tp in found.unknown:
         leader = client.cluster.leader_for_partition(tp)
         if leader is None or leader == NO_LEADER:
             found.unknown[tp] = "it has no leader"
         else:
             by_leader.setdefault(leader, {}).setdefault(tp.topic, []).append(tp.partition)
-    for leader, topics in by_leader.items():
-        try:
-            response = await client.send(leader, DescribeProducersRequest(topics))
-        except Unsupported:
-            continue
-        except KafkaError as error:
-            reason = str(error) or type(error).__name__
-            found.unknown |= {TopicPartition(topic, each): reason for topic, each in _flatten(topics)}
-            continue
-        for topic, rows, _ in response.topics:
-            for index, code, _, producers, _ in rows:
-                _note(found, TopicPartition(topic, index), code, producers, producer_id)
-    return found
+    await run_all(_ask(client, leader, topics, producer_id, found) for leader, topics in by_leader.items())
 
 
-def _flatten(topics: dict[str, list[int]]) -> list[tuple[str, int]]:
-    return [(topic, index) for topic, indexes in topics.items() for index in indexes]
+async def _ask(
+    client: AIOKafkaClient, leader: int, topics: dict[str, list[int]], producer_id: int, found: OpenPartitions
+) -> None:
+    """Ask one leader as `find_open` does. `topics`: indexes of its partitions, by topic."""
+    asked = [TopicPartition(topic, index) for topic, indexes in topics.items() for index in indexes]
+    try:
+        response = await client.send(leader, DescribeProducersRequest(topics))
+    except Unsupported:
+        for tp in asked:
+            del found.unknown[tp]
+        return
+    except KafkaError as error:
+        found.unknown |= dict.fromkeys(asked, str(error) or type(error).__name__)
+        return
+    for topic, rows, _ in response.topics:
+        for index, code, _, producers, _ in rows:
+            _note(found, TopicPartition(topic, index), code, producers, producer_id)
+
+
+async def find_gone(client: AIOKafkaClient, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+    """Return those of the partitions that never tell whether a transaction is open: a broker says that they do not
+    exist, or that this client may not describe their topic. A partition that the client knows from its metadata is not
+    among them. Return none if no broker answers.
+    """
+    unlisted = {tp for tp in partitions if client.cluster.leader_for_partition(tp) is None}
+    if not unlisted:
+        return unlisted
+    try:
+        response = await client.send(client.get_random_node(), TopicsRequest({tp.topic for tp in unlisted}))
+    except KafkaError:
+        return set()
+    # of a topic with another error, such as one that is being created, nothing is known
+    topics = {
+        topic: {index for _, index, *_ in rows}
+        for code, topic, _, _, rows, *_ in response.topics
+        if not code or code in _FOR_GOOD
+    }
+    return {tp for tp in unlisted if tp.topic in topics and tp.partition not in topics[tp.topic]}
 
 
 def _note(found: OpenPartitions, tp: TopicPartition, code: int, producers: list[Any], producer_id: int) -> None:
+    """Note in `found` what the leader of `tp` answers: an error code, or the producers of the partition."""
+    if code and code not in _FOR_GOOD:
+        found.unknown[tp] = str(for_code(code).__name__)
+        return
+    found.unknown.pop(tp, None)
     if code:
-        if code not in _FOR_GOOD:
-            found.unknown[tp] = str(for_code(code).__name__)
         return
     for id, epoch, _, _, _, open_since, _ in producers:
         if id == producer_id and open_since >= 0:

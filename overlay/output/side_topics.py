@@ -56,8 +56,10 @@ async def ensure_side_topics(
 def _widen(config: dict[str, str], sources: Iterable[TopicFacts | None]) -> None:
     """Set max.message.bytes in the `config` of a new dead letter topic to twice the largest limit
     of its source topics (at most 2 GiB), so that it accepts any of their records. These may be
-    larger than the output accepts. A larger value in `config` stays."""
+    larger than the output accepts. A larger value in `config` stays. Without an existing source topic
+    nothing is set."""
     given = [int(facts.config.get("max.message.bytes", MAX_MESSAGE_BYTES)) for facts in sources if facts is not None]
     # twice: the source's codec may compress better than ours, and our headers are added
-    most = max([int(config.get("max.message.bytes", 0)), *(min(2 * size, 2**31 - 1) for size in given)])
-    config["max.message.bytes"] = str(most)
+    if given:
+        most = max(int(config.get("max.message.bytes", 0)), *(min(2 * size, 2**31 - 1) for size in given))
+        config["max.message.bytes"] = str(most)

@@ -119,7 +119,8 @@ def make_output_topic(facts: TopicFacts, config: ConsumerConfig) -> OutputTopic:
         source_time=config.output.timestamps is Timestamps.SOURCE,
         headers_only=config.headers_only,
     )
-    keeps_times = facts.config.get("message.timestamp.type") == _TIME_TYPE[Timestamps.SOURCE]
+    created = _TIME_TYPE[Timestamps.SOURCE]  # Kafka's default
+    keeps_times = facts.config.get("message.timestamp.type", created) == created
     return OutputTopic(
         topic=facts.name,
         partitions=facts.partitions,

@@ -42,7 +42,16 @@ from overlay.waits import Backoff, finish_within
 
 from .batch_builder import OutputBatch
 from .entry import Entry, press_entries
-from .lost_markers import LastTransaction, OpenTransaction, Outcome, find_last, find_leaderless, find_open
+from .lost_markers import (
+    LastTransaction,
+    OpenPartitions,
+    OpenTransaction,
+    Outcome,
+    find_gone,
+    find_last,
+    find_leaderless,
+    find_open,
+)
 from .produce import FENCED, Produce
 from .record import Record
 
@@ -230,32 +239,29 @@ class Transactions(_Sender):
 
     async def _find_open(self, asked: set[TopicPartition]) -> dict[TopicPartition, OpenTransaction]:
         """Return those of the partitions `asked` in which our producer id has a transaction open, each with that
-        transaction. A partition that does not tell within DEADLINE_S is logged and left out; if it is that of the
-        state, raise SourceUnavailable.
+        transaction. A partition that does not tell within DEADLINE_S is logged and left out, whatever other ones have
+        told; if it is that of the state, raise SourceUnavailable.
         """
         client = self._producer.client
         producer_id = self._producer._txn_manager.producer_id
-        opened: dict[TopicPartition, OpenTransaction] = {}
-        unknown: dict[TopicPartition, str] = {}
+        found = OpenPartitions.before_asking(asked)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEADLINE_S):
                 backoff = Backoff(*LOOK_BACKOFF_S)
-                while True:
-                    found = await find_open(client, producer_id, asked)
-                    opened |= found.open
-                    asked, unknown = set(found.unknown), found.unknown
-                    if not asked:
-                        return opened
+                await find_open(client, producer_id, found)
+                while found.unknown:
                     await backoff.rest()
                     await client.force_metadata_update()
-        if self._state in unknown:
+                    await find_open(client, producer_id, found)
+        if (reason := found.unknown.get(self._state)) is not None:
             place = f"{self._state.topic}-{self._state.partition}"
-            raise SourceUnavailable(f"{place}: it does not say which transactions are open: {unknown[self._state]}")
-        log.warning(
-            "output partitions do not say which transactions are open",
-            partitions={f"{tp.topic}-{tp.partition}": why for tp, why in sorted(unknown.items())},
-        )
-        return opened
+            raise SourceUnavailable(f"{place}: it does not say which transactions are open: {reason}")
+        if found.unknown:
+            log.warning(
+                "output partitions do not say which transactions are open",
+                partitions={f"{tp.topic}-{tp.partition}": why for tp, why in sorted(found.unknown.items())},
+            )
+        return found.open
 
     async def begin(self) -> None:
         """Begin a transaction."""
@@ -294,8 +300,9 @@ class Transactions(_Sender):
     async def end_own_lost(self) -> None:
         """Commit what transactions of this producer have left open because Kafka has lost their markers, in
         partitions that have had no transaction of it for QUIET_S. A later transaction in a partition ends an earlier
-        one there as well, so each partition is asked once after its last one. Call it between two transactions; it
-        looks once every LOOK_S at most. Raises as the methods that write.
+        one there as well, so each partition is asked once after its last one. One that does not tell is asked again
+        after QUIET_S, unless Kafka says that it does not exist. Call it between two transactions; it looks once every
+        LOOK_S at most. Raises as the methods that write.
         """
         now = monotonic()
         if now < self._look_at:
@@ -304,10 +311,11 @@ class Transactions(_Sender):
         quiet = {tp for tp, at in self._unseen.items() if now - at >= QUIET_S}
         if not quiet:
             return
-        found = await find_open(self._producer.client, self._producer._txn_manager.producer_id, quiet)
-        # a partition that does not tell is asked again after QUIET_S
-        self._unseen |= dict.fromkeys(found.unknown, now)
-        for tp in quiet - set(found.unknown):
+        client, found = self._producer.client, OpenPartitions.before_asking(quiet)
+        await find_open(client, self._producer._txn_manager.producer_id, found)
+        again = found.unknown.keys() - await find_gone(client, found.unknown)
+        self._unseen |= dict.fromkeys(again, now)
+        for tp in quiet - again:
             del self._unseen[tp]
         if found.open:
             log.warning("committing what Kafka has lost the marker of", partitions=_name(found.open, found.open))

@@ -10,7 +10,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from aiokafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+)
 from confluent_kafka import Consumer, TopicPartition
 
 from overlay.errors import SourceUnavailable
@@ -248,6 +253,19 @@ async def test_a_topic_that_the_second_broker_does_not_know_is_left_out() -> Non
         stub.on(DescribeConfigsRequest, tell_configs)
         assert list(await admin.find_topics(["there", "late"])) == ["there"]
         assert list(await admin.find_topics(["there", "late"], with_config=False)) == ["late", "there"]
+
+
+async def test_partitions_are_added_though_a_broker_does_not_know_the_topic_yet() -> None:
+    codes = [Code.UNKNOWN_TOPIC_OR_PARTITION, Code.NONE]
+
+    def tell(request: Any) -> tuple[Any, ...]:
+        return stub.tell_topics({name: codes.pop(0) for _, name, _ in request.topics or ()})
+
+    async with run_stub() as stub, Admin({"bootstrap.servers": stub.address}) as admin:
+        stub.on(TopicsRequest, tell)
+        stub.on(CreatePartitionsRequest, lambda _: (0, [("t", Code.NONE, None)]))
+        await admin.add_partitions("t", 1)
+        assert codes == []
 
 
 @pytest.mark.usefixtures("short")

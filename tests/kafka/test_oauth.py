@@ -117,6 +117,14 @@ async def test_a_client_that_the_endpoint_refuses(status: int) -> None:
     assert SECRET not in str(told.value)
 
 
+@pytest.mark.parametrize(("body", "is_truncated"), [(b'{"error": "x"}', True), (b"[" * 100_000, False)])
+def test_a_refusal_that_cannot_be_read_is_one_without_words(body: bytes, is_truncated: bool) -> None:
+    with serve_tokens() as endpoint:
+        endpoint.status, endpoint.body, endpoint.is_truncated = 401, body, is_truncated
+        with pytest.raises(AuthenticationFailedError, match=r"the token endpoint answers 401$"):
+            ask_endpoint(endpoint.kafka, 0.0)
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from overlay.config.consumer import ConsumerConfig
 from overlay.kafka.admin import Admin, Replicas, TopicFacts
-from overlay.output.topics import find_fault
+from overlay.output.batch_builder import NO_LIMIT
+from overlay.output.topics import find_fault, make_output_topic
 from tests.support.kafka import NewTopicFixture
 
 
@@ -31,6 +33,22 @@ def test_faults(replicas: Replicas, wanted: str, fault: str) -> None:
 
 def test_a_topic_that_says_nothing_has_no_fault() -> None:
     assert find_fault(TopicFacts("t", "id", 1, {})) == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "newest_ms"),
+    [
+        ({}, 3_600_000),
+        ({"message.timestamp.type": "CreateTime"}, 3_600_000),
+        ({"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "5"}, 5),
+        ({"message.timestamp.type": "LogAppendTime", "message.timestamp.after.max.ms": "5"}, NO_LIMIT),
+    ],
+)
+def test_a_setting_that_cannot_be_read_counts_as_kafkas_default(config: dict[str, str], newest_ms: int) -> None:
+    """Kafka refuses records more than an hour ahead, also of topics whose settings this user may not read."""
+    consumer = ConsumerConfig.model_validate({"stream": "S", "durable_name": "c", "deliver_subject": "t"})
+    output_topic = make_output_topic(TopicFacts("t", "id", 1, config), consumer)
+    assert (output_topic.oldest_ms, output_topic.newest_ms) == (NO_LIMIT, newest_ms)
 
 
 async def test_replicas_come_from_kafka(admin: Admin, new_topic: NewTopicFixture) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any, cast
 
 from overlay.config import Loaded
+from overlay.dispatch.interest import Readers
+from overlay.kafka.admin import Admin
+from overlay.kafka.connection import open_client
+from tests.output.pressing import Settings
 
 from .host import Worker, read_config, warm_up
 from .reading import read_topic
 from .scenes import await_records, until
 from .world import World
-from .writing import New, send
+from .writing import New, send, write
 
 INDEX = "overlay.S.index"
 HEADERS = 3
@@ -54,5 +60,26 @@ def test_a_shard_is_taken_over_although_nothing_is_left_below_the_end_of_its_ind
         await send(world, "source", [New(0, b"k", b"more")])
         await await_records(world, "out", HEADERS + 1, 30.0)
         await worker.stop()
+
+    world.run(history)
+
+
+def test_the_records_end_of_an_output_is_found_although_nothing_is_left_above_it() -> None:
+    world = World(2)
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("out", 1, {"cleanup.policy": "compact"})
+        await write(world, "out", ["a", "b", "c", "b", "c"])
+        with world.at_cluster("the first b and c are compacted away, and the last ones lost") as cluster:
+            cluster.compact("out", 0)
+            cluster.move_leader("out", 0, unclean=True, lose=2)
+        nothing = cast("Any", None)
+        client = await open_client({"bootstrap.servers": world.bootstrap})
+        async with Admin({"bootstrap.servers": world.bootstrap}) as admin:
+            assert await admin.find_bounds([("out", 0)]) == {("out", 0): (0, 3)}
+            readers = Readers(client, admin, {}, {}, nothing)
+            output_topic = replace(Settings().make_output_topic(), needs_key=True)
+            assert await readers._find_ends(output_topic) == {0: 1}
+        await client.close()
 
     world.run(history)

@@ -17,7 +17,7 @@ from overlay.config import Loaded
 from overlay.errors import SourceUnavailable
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
-from overlay.output.transaction import Transactions
+from overlay.output.transaction import QUIET_S, Transactions
 
 from .host import Worker, read_config, warm_up
 from .kafka.codes import Code
@@ -29,16 +29,16 @@ from .scenes import await_values, intercept, read_sequences, read_values, until
 from .world import World
 from .writing import write_under_one_key
 
-END, DESCRIBE = 26, 65
-"""API keys of EndTxn and DescribeTransactions."""
+END, PRODUCERS, DESCRIBE = 26, 61, 65
+"""API keys of EndTxn, DescribeProducers and DescribeTransactions."""
 LOADS = 3
 STATE, OUTPUT, INDEX = ("overlay.state", 0), ("out", 0), ("overlay.S.index", 0)
 FIRST = [str(number) for number in range(5)]
 
 
-def make_world(seed: int, **limits: Any) -> World:
+def make_world(seed: int, *, brokers: int = 1, **limits: Any) -> World:
     warm_up()
-    return World(seed, brokers=1, settings=Settings(loses_markers_of="overlay."), limits=limits)
+    return World(seed, brokers=brokers, settings=Settings(loses_markers_of="overlay."), limits=limits)
 
 
 def configure(world: World) -> Loaded:
@@ -316,5 +316,97 @@ def test_a_commit_whose_marker_is_lost_again_when_it_is_completed_is_completed_l
         world.cluster.restore_leader(*STATE)
         assert is_open(world, STATE)
         await check_rest(world, worker)
+
+    world.run(history)
+
+
+async def leave_open(world: World, *places: tuple[str, int]) -> Transactions:
+    """Abort a transaction with a record in each place, without markers. Return its producer, which has to be closed."""
+    former = Transactions({"bootstrap.servers": world.bootstrap}, "overlay.shard.0", "state", 0)
+    await former.start([topic for topic, _ in places])
+    await former.begin()
+    await former.send(press_entries([Entry(topic, Record(None, b"lost"), index) for topic, index in places], 0))
+    for place in places:
+        world.cluster.remove_leader(*place)
+    await former.abort()
+    await asyncio.sleep(1.0)  # its markers would be written meanwhile
+    for place in places:
+        world.cluster.restore_leader(*place)
+        assert is_open(world, place)
+    return former
+
+
+def silence(world: World, node: int) -> None:
+    """Let a broker take each DescribeProducers and answer none."""
+    intercept(world, PRODUCERS, lambda answer, handle: None if answer.session.broker == node else handle(answer))
+
+
+def test_a_leader_that_does_not_answer_hides_nothing_that_another_one_tells() -> None:
+    world = make_world(9, brokers=2)
+
+    async def write(world: World) -> None:
+        former = await leave_open(world, ("state", 0), ("out", 0))
+        silence(world, find(world, ("out", 0)).leader)
+        heir = Transactions({"bootstrap.servers": world.bootstrap}, "overlay.shard.0", "state", 0)
+        await heir.start(["state", "out"])
+        await heir.end_lost([("out", 0), ("state", 0)])
+        await until(lambda: not is_open(world, ("state", 0)), "the state has its marker")
+        assert is_open(world, ("out", 0))
+        await former.close()
+        await heir.close()
+
+    async def history(world: World) -> None:
+        for node, topic in zip(world.cluster.brokers, ("state", "out"), strict=True):
+            world.cluster.create_topic(topic, assignment=[[node]])
+        await run_as_process(world, write(world))
+
+    world.run(history)
+
+
+def test_a_leader_of_the_state_that_does_not_answer_is_said() -> None:
+    """The shard must not go on as if nothing were open there."""
+    world = make_world(10, brokers=2)
+
+    async def write(world: World) -> None:
+        former = await leave_open(world, ("state", 0), ("out", 0))
+        silence(world, find(world, ("state", 0)).leader)
+        heir = Transactions({"bootstrap.servers": world.bootstrap}, "overlay.shard.0", "state", 0)
+        await heir.start(["state", "out"])
+        with pytest.raises(
+            SourceUnavailable, match=r"state-0: it does not say which transactions are open: its leader"
+        ):
+            await heir.end_lost([("out", 0), ("state", 0)])
+        await former.close()
+        await heir.close()
+
+    async def history(world: World) -> None:
+        for node, topic in zip(world.cluster.brokers, ("state", "out"), strict=True):
+            world.cluster.create_topic(topic, assignment=[[node]])
+        await run_as_process(world, write(world))
+
+    world.run(history)
+
+
+def test_a_producer_forgets_the_partitions_of_a_deleted_topic() -> None:
+    """A topic that is only without a leader is asked again, since it may tell later."""
+    world = make_world(11)
+    topics = ("state", "deleted", "waiting")
+
+    async def write(world: World) -> None:
+        transactions = Transactions({"bootstrap.servers": world.bootstrap}, "overlay.shard.0", "state", 0)
+        await transactions.start(topics)
+        await transactions.write(press_entries([Entry(topic, Record(None, b"x"), 0) for topic in topics], 0))
+        await asyncio.sleep(QUIET_S)
+        world.cluster.delete_topic("deleted")
+        world.cluster.remove_leader("waiting", 0)
+        await transactions.look_up([])
+        await transactions.end_own_lost()
+        assert {tp.topic for tp in transactions._unseen} == {"waiting"}
+        await transactions.close()
+
+    async def history(world: World) -> None:
+        for topic in topics:
+            world.cluster.create_topic(topic)
+        await run_as_process(world, write(world))
 
     world.run(history)

@@ -9,7 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from io import BytesIO
 from typing import Any
 
-from aiokafka.protocol.admin import ApiVersionRequest, CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import (
+    ApiVersionRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+)
 from aiokafka.protocol.api import RequestHeader_v1, RequestHeader_v2, ResponseHeader_v0, ResponseHeader_v1
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
@@ -32,6 +38,7 @@ _REQUESTS: tuple[Any, ...] = (
     OffsetFetchRequest,
     DescribeConfigsRequest,
     CreateTopicsRequest,
+    CreatePartitionsRequest,
     DeleteTopicsRequest,
 )
 # those that are written in one version are known in that one, the others in the newest that aiokafka writes

@@ -20,7 +20,8 @@ CLIENT, SECRET = "overlay", "looking-glass"
 class TokenEndpoint:
     """What the endpoint answers, and what it was asked.
 
-    `body`: the answer in place of a token, if it is not None; `location`: where it redirects to, if it does.
+    `body`: the answer in place of a token, if it is not None; `location`: where it redirects to, if it does;
+    `is_truncated`: the answer is a chunk that ends too early.
     """
 
     url: str = ""
@@ -28,6 +29,7 @@ class TokenEndpoint:
     status: int = 200
     body: bytes | None = None
     location: str = ""
+    is_truncated: bool = False
     asked: list[dict[str, str]] = field(default_factory=list)
     """The forms of the requests, each with the header `authorization`."""
 
@@ -71,7 +73,11 @@ def serve_tokens() -> Iterator[TokenEndpoint]:
             answer = endpoint.make_answer()
             self.send_response(endpoint.status)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
+            if endpoint.is_truncated:
+                self.send_header("Transfer-Encoding", "chunked")
+                answer = b"%x\r\n%s" % (len(answer) + 1, answer)
+            else:
+                self.send_header("Content-Length", str(len(answer)))
             if endpoint.location:
                 self.send_header("Location", endpoint.location)
             self.end_headers()

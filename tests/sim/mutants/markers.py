@@ -114,6 +114,19 @@ MARKERS = (
         history="test_earlier_markers.py::test_a_worker_completes_its_own_commit_whose_marker_was_lost",
     ),
     Mutant(
+        "state-that-does-not-tell-taken-for-settled",
+        """Go on as if nothing were open in the state while its leader does not tell. What was open there ends as the next
+        transaction does, also if it was aborted.""",
+        (
+            Change(
+                "overlay.output.transaction",
+                "        if (reason := found.unknown.get(self._state)) is not None:\n",
+                '        if reason := "":\n',
+            ),
+        ),
+        history="test_lost_markers.py::test_a_leader_of_the_state_that_does_not_answer_is_said",
+    ),
+    Mutant(
         "control-topic-held-up",
         """Do nothing about an open transaction in the control topic behind which requests wait. Its journal waits as well, and
         no worker sees the requests.""",
