@@ -69,7 +69,7 @@ class Definition:
     `created`: ns since 1970; `is_deleted`: its state is still to be dropped; `ends`: the ends of
     the stream's logs at creation, None if the deliver policy does not depend on them or Kafka did
     not tell. `makes_output`: the output topic was not there at creation, so that the overlay has made
-    it, and may delete it if it is temporary.
+    it, and may delete it if it is temporary and inactive_threshold ends the consumer.
     """
 
     config: ConsumerConfig

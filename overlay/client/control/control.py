@@ -207,8 +207,8 @@ class Control:
         return self._define(Op.UPDATE, "update", stream, config, fields)
 
     def delete(self, stream: str, name: str) -> None:
-        """Delete a consumer and its state, and return once that is done. Its output topic stays, unless
-        the service made it as a temporary one. Raises Refused if the consumer does not exist, NoAnswer.
+        """Delete a consumer and its state, and return once that is done. Its output topic stays, also
+        a temporary one. Raises Refused if the consumer does not exist, NoAnswer.
         """
         self._ask(Op.DELETE, stream=stream, consumer=name)
 
