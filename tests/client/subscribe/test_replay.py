@@ -59,7 +59,7 @@ def test_more_letters_than_a_producer_holds_are_replayed(bootstrap: str, new_top
     assert [seen.value for seen in read_committed(bootstrap, target)] == [b"%d" % number for number in range(300)]
 
 
-class Full(Producer):  # type: ignore[misc] - the client has no types
+class Full(Producer):  # type: ignore[misc]
     """A producer whose queue has no room, as while Kafka is away."""
 
     def produce(self, *_: Any, **__: Any) -> None:
