@@ -62,23 +62,27 @@ class Client:
     _indexes: Indexes = field(init=False, repr=False)
     control: Control = field(init=False, repr=False)
     """Creates, changes and inspects consumers; needs a running service."""
+    _lookup: Control = field(init=False, repr=False)
+    """Looks consumers up at the service, and does not wait for one to start."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_lines", Connections(self.kafka))
         object.__setattr__(self, "_indexes", Indexes(self.prefix))
         object.__setattr__(self, "control", Control(self.kafka, self.prefix))
+        object.__setattr__(self, "_lookup", Control(self.kafka, self.prefix, is_patient=False))
         object.__setattr__(self, "_answers", AckAnswers(self.kafka, reply_topic(self.prefix)))
 
     def close(self) -> None:
-        """Close the connections that no reading uses at the moment, those of `control`, and the
-        listener for answers to acks. Calls of ack_sync that still wait raise SourceUnavailable. Waits
-        for a request of `control` that is under way.
+        """Close the connections that no reading uses at the moment, those of `control` and of
+        `find_consumer`, and the listener for answers to acks. Calls of ack_sync that still wait raise
+        SourceUnavailable. Waits for a request of `control` or `find_consumer` that is under way.
 
         Open readings and subscriptions are not closed. The client may be used again afterwards. A
         client that is garbage-collected closes by itself.
         """
         self._lines.close()
         self.control.close()
+        self._lookup.close()
         self._answers.close()
 
     def __enter__(self) -> Client:
@@ -221,18 +225,21 @@ class Client:
         `stream`: may be empty if only one stream has a consumer of this name; BadQuestion is raised
         if several have. Raises UnknownConsumer if neither the files nor the service have it. If the
         service cannot be asked, raises UnknownConsumer if a file describes any consumer at all, else
-        NoAnswer or SourceUnavailable. Raises Refused if the service has no such stream,
-        CredentialsRefused.
+        NoAnswer or SourceUnavailable. If none runs, that takes about a second, and the NoAnswer is a
+        NoService. Raises Refused if the service has no such stream, CredentialsRefused.
         """
         try:
             return find_consumer(self.consumers.values(), name, stream, self.origin)
         except UnknownConsumer as unknown:
             try:
-                served = [info.config for info in self.control.consumers(stream)]
+                self._lookup.timeout = self.control.timeout
+                served = [info.config for info in self._lookup.consumers(stream)]
             except (NoAnswer, SourceUnavailable) as error:
                 if not self.consumers:
                     raise
-                raise UnknownConsumer(f"{unknown} And the service cannot be asked: {error}") from error
+                raise UnknownConsumer(
+                    f"{str(unknown).rstrip('.')}. And the service cannot be asked: {error}"
+                ) from error
             return find_consumer(served, name, stream, "the service")
 
     def _ask(

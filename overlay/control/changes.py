@@ -135,8 +135,8 @@ def find_temporary(request: Request, prefix: str) -> str:
 
 def makes_output(registry: Registry, config: ConsumerConfig, *, lacks_output: bool) -> bool:
     """Return whether the overlay creates the output topic of a new or changed consumer, or has created it. Only such a
-    topic is deleted with its consumer. `lacks_output`: whether the topic is not there, or
-    was not before the consumer.
+    topic is deleted when inactive_threshold ends its consumer; a delete request leaves it. `lacks_output`: whether the
+    topic is not there, or was not before the consumer.
 
     Always False for an output that is not temporary, which is never deleted. An ordered client makes one consumer after
     the other for its topic, whose name is the overlay's own.

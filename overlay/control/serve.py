@@ -548,7 +548,7 @@ class RequestServer:
         return entries
 
     async def _drop_output(self, definition: Definition) -> None:
-        """Delete the output topic of a consumer that was removed, if it is temporary, the overlay has
+        """Delete the output topic of a consumer that inactive_threshold has ended, if it is temporary, the overlay has
         made it, and no other consumer delivers to it. If Kafka refuses, log that.
         """
         config, others = definition.config, self.registry.effective().consumers.values()

@@ -176,3 +176,17 @@ def test_a_temporary_topic_goes_unless_another_delivers_to_it(
     wait_until(lambda: list_outputs() == {foreign, shared}, DEADLINE_S, "the topic of its own is gone")
     produce(scene.bootstrap, topic, ["rome"])
     assert [seen.token.consumer for seen in read_output(scene, "shared", 1)] == ["stays"]
+
+
+def test_a_delete_request_leaves_a_temporary_topic(stage: tuple[Scene, str], served: Served, control: Control) -> None:
+    """The service made it, but only inactive_threshold takes it along."""
+    scene, _ = stage
+    output = f"{scene.prefix}-left"
+    fields = {"durable_name": "goes", "ack_policy": "none", "inactive_threshold": "1h", "output": {"temporary": True}}
+    control.add("S", fields, deliver_subject=output)
+    control.delete("S", "goes")
+    # once these are answered, the service has done all that the first deletion asks for
+    control.add("S", fields, deliver_subject=f"{output}-too")
+    control.delete("S", "goes")
+    admin = AdminClient({"bootstrap.servers": scene.bootstrap})
+    assert output in admin.list_topics(timeout=DEADLINE_S).topics

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.kafka.confluent import refuse_settings
 from overlay.kafka.properties import Properties, for_confluent
 from overlay.waits import comes_true
 
@@ -28,10 +29,12 @@ def open_replies(kafka: Properties, topic: str, group: str, **more: Any) -> Cons
 
     `group`: a consumer group for which nothing is ever committed. `more`: further settings by
     librdkafka's names, which replace others. Raises SourceUnavailable, also if the topic does not
-    exist, and CredentialsRefused.
+    exist, and CredentialsRefused, also if the settings cannot be used, as while a certificate file is
+    missing.
     """
     settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0}
-    consumer = Consumer({**for_confluent(kafka), **settings, "fetch.wait.max.ms": WAIT_MS, **more})
+    with refuse_settings(kafka):
+        consumer = Consumer({**for_confluent(kafka), **settings, "fetch.wait.max.ms": WAIT_MS, **more})
     with contextlib.ExitStack() as closing:
         closing.callback(consumer.close)
         try:

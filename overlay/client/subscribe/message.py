@@ -23,6 +23,7 @@ from overlay.client.texts import show_content
 from overlay.consumer.acks import Verb
 from overlay.errors import OverlayError
 from overlay.kafka.header_names import FULL, SUBJECT, TOKEN
+from overlay.units import INT64_MAX
 
 from .ack_answers import AnswerWait
 from .kind import FlowRequest
@@ -33,6 +34,7 @@ Delay = float | timedelta
 """Seconds, or a timedelta."""
 ACK_TIMEOUT_S = 5.0
 
+_NANOSECONDS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -238,7 +240,7 @@ class Message(Delivered):
 
     def nak(self, delay: Delay | None = None) -> None:
         """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled, Closed,
-        NoAckWanted, and ValueError for a negative delay.
+        NoAckWanted, and ValueError for a negative delay or one of more than 292 years.
         """
         self._settle(Verb.NAK, write_delay(delay))
 
@@ -281,7 +283,7 @@ class AsyncMessage(Delivered):
 
     async def nak(self, delay: Delay | None = None) -> None:
         """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled, Closed,
-        NoAckWanted, and ValueError for a negative delay.
+        NoAckWanted, and ValueError for a negative delay or one of more than 292 years.
         """
         self._settle(Verb.NAK, write_delay(delay))
 
@@ -310,12 +312,16 @@ class AsyncMessage(Delivered):
 
 
 def write_delay(delay: Delay | None) -> str:
-    """Return what follows the verb in a nak with this delay: the JSON object {"delay": ns} as text,
-    "" for None. Raises ValueError for a delay that is negative or NaN.
+    """Return what follows the verb in a nak with this delay: the JSON object {"delay": ns} as text, ""
+    for None. Raises ValueError for a negative delay, for NaN, and for a delay of more than INT64_MAX ns
+    (292 years), such as infinity: the service ignores a nak with such a number.
     """
     if delay is None:
         return ""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if not seconds >= 0:
+    if seconds < 0:
         raise ValueError(f"a delay of {seconds} s: naks cannot be sent back in time")
-    return f'{{"delay": {round(seconds * 1_000_000_000)}}}'
+    # negated, so that NaN is refused as well
+    if not seconds * _NANOSECONDS < INT64_MAX:
+        raise ValueError(f"a delay of {seconds} s: give a number of at most {INT64_MAX // _NANOSECONDS:,} s")
+    return f'{{"delay": {round(seconds * _NANOSECONDS)}}}'

@@ -211,8 +211,11 @@ class PullConsumer:
         await asyncio.to_thread(self.close)
 
     def _take(self) -> Message | None:
-        """Return the next message of a loop; blocks until there is one. None at the end of the loop."""
+        """Return the next message of a loop; blocks until there is one. None at the end of the loop. Raises
+        the first error with which acks could not be sent, if there was one, even if messages are waiting.
+        """
         with self._turn:
+            self._check_acks()
             if not self._waiting:
                 self._end_former()
                 self._await_next(threading.Event())
@@ -221,6 +224,7 @@ class PullConsumer:
     async def _take_async(self) -> AsyncMessage | None:
         """Return the next message as `_take` does, without blocking the caller's event loop."""
         with self._turn:
+            self._check_acks()
             if not self._waiting:
                 await self._run_apart(self._await_next)
             return next(iter(self._hand_out(1, AsyncPulledMessage)), None)
@@ -253,10 +257,12 @@ class PullConsumer:
     def _await_next(self, stop: threading.Event) -> None:
         """Wait until there is a record for a loop. Return without one when none has come for `idle`
         seconds, after `close`, and when `stop` is set. While the service or Kafka does not answer, ask
-        again.
+        again. Raises the first error with which acks could not be sent: it does not pass, even if it is a
+        SourceUnavailable.
         """
         until = None if self._idle is None else time.monotonic() + self._idle
         while not self._waiting and not stop.is_set():
+            self._check_acks()
             left = WAIT_S if until is None else min(WAIT_S, until - time.monotonic())
             if left <= 0 or self._is_closed:
                 return
@@ -303,11 +309,15 @@ class PullConsumer:
         """
         if self._is_closed:
             raise Closed(f"pull consumer {'/'.join(self._config.id)} is closed")
-        if self._failures:
-            raise self._failures[0]
+        self._check_acks()
         if self._late is not None and not self._waiting:
             error, self._late = self._late, None
             raise error
+
+    def _check_acks(self) -> None:
+        """Raise the first error with which acks could not be sent, if there was one."""
+        if self._failures:
+            raise self._failures[0]
 
     def _pull(self, count: int, wait_s: float, stop: threading.Event) -> int | None:
         """Make one pull request for up to `count` records, which are put into `_waiting` as they come

@@ -45,6 +45,8 @@ from overlay.kafka.properties import Properties, for_confluent
 
 REACH_S = 5.0
 DEADLINE_S = 30.0
+ROOM_S = 30.0
+"""Seconds for which the producer's queue may stay full."""
 POLL_S = 0.2
 _NO_COORDINATOR = (
     RdKafkaError.NOT_COORDINATOR,
@@ -211,9 +213,9 @@ class Replay:
         another replay has come further, its offset stays. So every letter that was read counts as
         replayed, also one without its value or one that is not in `letters`.
 
-        Raises SourceUnavailable, and OverlayError if the topic does not exist or Kafka does not
-        show it to this user; nothing is produced then, unless only the answer to the commit was
-        lost.
+        Raises SourceUnavailable, also if the producer's queue is full for ROOM_S seconds, and OverlayError
+        if the topic does not exist or Kafka does not show it to this user; nothing is produced then,
+        unless only the answer to the commit was lost.
         """
         assert self._consumer is not None
         settings = {
@@ -233,8 +235,7 @@ class Replay:
             done = self._find_done()  # not before: until then another replay may still commit
             producer.begin_transaction()
             for letter in filter(lambda letter: letter.is_whole, letters):
-                producer.produce(topic, letter.record.value(), letter.record.key(), headers=letter.headers)
-                producer.poll(0)
+                _produce(producer, topic, letter)
             producer.send_offsets_to_transaction(done, self._consumer.consumer_group_metadata(), DEADLINE_S)
             outcome = "it is not known whether it was replayed; a replay without --again sends no letter twice"
             producer.commit_transaction(DEADLINE_S)
@@ -265,6 +266,26 @@ class Replay:
         )
         found: list[TopicPartition] = retrying(self._consumer.committed, places, REACH_S)
         return found
+
+
+def _produce(producer: Producer, topic: str, letter: Letter) -> None:
+    """Queue the message of a letter in the open transaction. While the producer's queue is full, wait until
+    Kafka has taken messages out of it. Raises SourceUnavailable after ROOM_S seconds without room, and
+    KafkaException.
+    """
+    until = time.monotonic() + ROOM_S
+    while True:
+        try:
+            producer.produce(topic, letter.record.value(), letter.record.key(), headers=letter.headers)
+        except BufferError as error:
+            if time.monotonic() > until:
+                raise SourceUnavailable(
+                    f"{topic}: nothing was replayed: Kafka has taken no message for {ROOM_S:g} s"
+                ) from error
+            producer.poll(POLL_S)  # ends early when Kafka has taken a message
+        else:
+            producer.poll(0)
+            return
 
 
 def _lacks_coordinator(error: BaseException) -> bool:

@@ -31,6 +31,8 @@ from .target import Target
 
 Where = Callable[[Delivered], bool]
 PREFETCH = 2_000
+JOIN_LOOK_S = 0.1
+"""Seconds between two looks whether the group was joined, from when on `idle` counts."""
 
 M = TypeVar("M", bound=Delivered)
 
@@ -46,9 +48,10 @@ class Subscription:
     closes by itself. Loops may follow one another in different threads but may not overlap.
     Messages may be acked in any thread.
 
-    `idle`: seconds without a message of the consumer after which a loop ends; None for a loop without an end. The
-    count begins when a loop first waits after a message, and not before the subscription has joined its group. After
-    a loop that ends so, the next one waits as long again.
+    `idle`: seconds without a message of the consumer after which a loop ends; None for a loop without
+    an end. Only the time that a loop waits counts, and only after the subscription has joined its
+    group. The next loop waits as long again. A call that was cancelled, as by `asyncio.wait_for`, stops
+    the count, and the next call of the same loop goes on with it.
 
     The iteration raises ConcurrentIteration, CredentialsRefused, SourceUnavailable,
     HeartbeatsMissed if asked to, and what `where` raises.
@@ -68,7 +71,10 @@ class Subscription:
     ) -> None:
         self._where, self._kind = where, RecordClassifier(target.head)
         self._idle = idle
+        # when the loop that waits has to end; None while none waits, and before the group is joined
         self._idle_until: float | None = None
+        # of a loop that a cancellation has interrupted: seconds that it may still wait
+        self._idle_left: float | None = None
         self._batch: Batch | None = None
         name = f"{target.head.stream}/{target.head.consumer}"
         self._turn = IterationGuard(
@@ -98,9 +104,11 @@ class Subscription:
         return self._intake.is_closed
 
     def __iter__(self) -> Iterator[Message]:
+        self._idle_left = None
         return iter(self._take, None)
 
     def __aiter__(self) -> AsyncIterator[AsyncMessage]:
+        self._idle_left = None
         return AsyncIteration(self._take_async)
 
     def _take(self) -> Message | None:
@@ -116,6 +124,9 @@ class Subscription:
                     return message
                 self._batch = None
             return None
+        except BaseException:
+            self._stop_count()
+            raise
         finally:
             self._turn.leave()
 
@@ -138,36 +149,52 @@ class Subscription:
                 return batch
 
     def _find_patience(self) -> float | None:
-        """Return how many seconds a loop may wait from now on, as `idle` says; None if there is no limit. The first call
-        after a message begins the count, and each call before the subscription has joined its group begins it anew.
+        """Return how many seconds a loop may wait before it calls `_is_idle`; None if there is no limit. The first call
+        after a message, and after the subscription has joined its group, begins the count of `idle` seconds, or goes on
+        with one that was interrupted.
         """
         if self._idle is None:
             return None
+        if not self._intake.has_joined:
+            return min(self._idle, JOIN_LOOK_S)
         now = time.monotonic()
-        if self._idle_until is None or not self._intake.has_joined:
-            self._idle_until = now + self._idle
+        if self._idle_until is None:
+            left, self._idle_left = self._idle_left, None
+            self._idle_until = now + (self._idle if left is None else left)
         return max(0.0, self._idle_until - now)
 
     def _is_idle(self) -> bool:
         """Return whether a loop has waited for `idle` seconds and has to end. If so, the count begins again for the next
         loop.
         """
-        if self._idle_until is None or not self._intake.has_joined or time.monotonic() < self._idle_until:
+        if self._idle_until is None or time.monotonic() < self._idle_until:
             return False
         self._idle_until = None
         return True
 
+    def _stop_count(self) -> None:
+        """Stop the count of `idle` seconds, because the call that waits was cancelled or interrupted. The same loop goes on
+        with it; a new one begins anew.
+        """
+        if self._idle_until is not None:
+            self._idle_left = self._idle_until - time.monotonic()
+            self._idle_until = None
+
     async def _take_async(self) -> AsyncMessage | None:
         """Return the next message as `_take` does, without blocking the caller's event loop."""
         with self._turn:
-            while (batch := self._batch or await self._wait_async()) is not None:
-                self._batch = batch
-                if (message := self._find_next(batch, AsyncMessage)) is not None:
-                    return message
-                self._batch = None
-                # let other tasks of the loop run, however full the message buffer is
-                await asyncio.sleep(0)
-            return None
+            try:
+                while (batch := self._batch or await self._wait_async()) is not None:
+                    self._batch = batch
+                    if (message := self._find_next(batch, AsyncMessage)) is not None:
+                        return message
+                    self._batch = None
+                    # let other tasks of the loop run, however full the message buffer is
+                    await asyncio.sleep(0)
+                return None
+            except BaseException:
+                self._stop_count()
+                raise
 
     def _find_next(self, batch: Batch, make: Callable[[KafkaRecord, bytes, Acks], M]) -> M | None:
         """Return the next message of a batch to hand out, None after the last one.

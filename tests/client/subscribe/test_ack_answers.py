@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
+from overlay.client.control.replies import open_replies
 from overlay.client.subscribe.ack_answers import AckAnswers, AnswerWait
 from overlay.errors import SourceUnavailable
 from overlay.kafka.confluent import Contact
@@ -61,17 +65,50 @@ def test_answers_come_after_a_client_was_lost(
     with answers.expect() as waiting:
         monkeypatch.setattr(opened[0], "_missed", 2)
         wait_until(lambda: len(opened) > 1, DEADLINE_S, "another client is made")
-        key = dict(waiting.headers)[CORRELATION]
-        producer = SureProducer(bootstrap)
+        await_answer(bootstrap, topic, waiting)
+    answers.close()
 
-        def is_answered() -> bool:
-            # the new client reads from the end that the topic has when it is ready
-            producer.produce(topic, b"", key)
-            producer.flush()
-            return waiting._future.done()
 
-        wait_until(is_answered, DEADLINE_S, "the answer is heard")
-        waiting.wait(DEADLINE_S)
+def await_answer(bootstrap: str, topic: str, waiting: AnswerWait) -> None:
+    """Answer an ack again and again until that is heard: a new client reads from the end that the topic has when it is
+    ready."""
+    producer = SureProducer(bootstrap)
+
+    def is_answered() -> bool:
+        producer.produce(topic, b"", dict(waiting.headers)[CORRELATION])
+        producer.flush()
+        return waiting._future.done()
+
+    wait_until(is_answered, DEADLINE_S, "the answer is heard")
+    waiting.wait(DEADLINE_S)
+
+
+def test_listening_goes_on_once_the_settings_can_be_used_again(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A certificate is missing while the client is made anew, as in the middle of its replacement."""
+    kafka = {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": "PLAINTEXT",
+        "ssl.ca.location": str(tmp_path / "missing.pem"),
+    }
+    topic, tried = new_topic(), threading.Event()
+
+    def try_to_open(*given: Any, **more: Any) -> Consumer:
+        try:
+            return open_replies(*given, **more)
+        finally:
+            tried.set()
+
+    answers = AckAnswers(kafka, topic)
+    with answers.expect() as waiting:
+        monkeypatch.setattr("overlay.client.subscribe.ack_answers.open_replies", try_to_open)
+        kafka["security.protocol"] = "SSL"
+        monkeypatch.setattr(Contact, "is_lost", True)
+        assert tried.wait(DEADLINE_S)
+        monkeypatch.undo()
+        kafka["security.protocol"] = "PLAINTEXT"
+        await_answer(bootstrap, topic, waiting)
     answers.close()
 
 

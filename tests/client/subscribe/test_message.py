@@ -166,10 +166,24 @@ def test_delays_are_what_the_overlay_reads(delay: Delay | None) -> None:
     assert found.delay == (None if seconds is None else round(seconds * 1e9))
 
 
-@pytest.mark.parametrize("delay", [-1, float("nan"), timedelta(seconds=-1)])
+@pytest.mark.parametrize("delay", [-1, float("-inf"), timedelta(seconds=-1)])
 def test_no_delay_goes_back_in_time(delay: Delay) -> None:
     with pytest.raises(ValueError, match="back in time"):
         write_delay(delay)
+
+
+@pytest.mark.parametrize("delay", [float("nan"), float("inf"), 1e300, 2**63 / 1e9, timedelta.max])
+def test_a_delay_that_the_service_would_not_read_is_refused(delay: Delay) -> None:
+    """It ignores such a nak, and the message would come again after ack_wait."""
+    message = make(Spoken())
+    with pytest.raises(ValueError, match=r"a delay of .* s: .* at most 9,223,372,036 s"):
+        message.nak(delay)
+    assert not message.is_settled
+
+
+def test_the_longest_delay_is_read() -> None:
+    found = parse_ack(TOKEN, b"-NAK " + write_delay(9_223_372_036).encode())
+    assert isinstance(found, Ack) and found.delay == 9_223_372_036 * 10**9
 
 
 def test_an_ack_without_an_answer_may_be_said_again() -> None:

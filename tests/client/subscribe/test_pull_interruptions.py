@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from overlay.client.control.inbox import NoAnswer
 from overlay.client.subscribe.ack_answers import AckAnswers
 from overlay.client.subscribe.pulling import PullConsumer
 from overlay.config.consumer import AckPolicy, ConsumerConfig
-from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 
 KAFKA = {"bootstrap.servers": "localhost:1"}
 DEADLINE_S = 30.0
@@ -36,10 +37,12 @@ class Record:
 
 @dataclass(slots=True)
 class Requests:
-    """A Control whose pulls are answered by a script: for each request numbers of messages, then an error, or a wait
-    until the request is stopped."""
+    """A Control whose pulls are answered by a script: for each request numbers of messages, then an error, a wait until
+    the request is stopped, or a failure elsewhere while the request waits."""
 
     script: list[tuple[list[int], BaseException | str | None]]
+    fail: Callable[[], object] | None = None
+    """Called when a request waits to the end of the loop's `idle` and then ends with nothing."""
     waits: threading.Event = field(default_factory=threading.Event)
     """Set while a request waits."""
     go: threading.Event = field(default_factory=threading.Event)
@@ -52,6 +55,9 @@ class Requests:
             take(Record(number))
         if isinstance(end, BaseException):
             raise end
+        if end == "fail" and self.fail is not None:
+            time.sleep(quiet_s)  # as a request without messages
+            self.fail()
         if end == "wait":
             self.waits.set()
             assert stop.wait(DEADLINE_S)
@@ -103,6 +109,28 @@ def test_a_loop_hands_out_what_came_before_an_error(requests: Requests, work: Pu
     assert numbers_of([next(messages), next(messages)]) == [1, 2]
     with pytest.raises(PullRefused):
         next(messages)
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("an ack was not taken"), CredentialsRefused("no right")])
+def test_a_loop_raises_the_failure_of_acks(requests: Requests, work: PullConsumer, error: OverlayError) -> None:
+    """At once, as `fetch` does, and not only when the messages at hand are used up."""
+    requests.script = [([1, 2], None)]
+    messages = iter(work)
+    assert numbers_of([next(messages)]) == [1]
+    work._failures.append(error)
+    for take in (lambda: next(messages), lambda: work.fetch(1)):
+        with pytest.raises(type(error), match=str(error)):
+            take()
+
+
+async def test_a_loop_that_waits_raises_the_failure_of_acks(requests: Requests, work: PullConsumer) -> None:
+    """It may come while a request waits, which then ends with nothing."""
+    requests.script = [([], None), ([], "fail")]
+    requests.fail = lambda: work._failures.append(SourceUnavailable("an ack was not taken"))
+    with pytest.raises(SourceUnavailable, match="an ack was not taken"):
+        await anext(aiter(work))
+    with pytest.raises(SourceUnavailable, match="an ack was not taken"):
+        list(work)
 
 
 def test_an_error_waits_for_all_that_came_before_it(requests: Requests, work: PullConsumer) -> None:

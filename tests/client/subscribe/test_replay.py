@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from overlay.client.subscribe.replay import Replay
+from overlay.errors import SourceUnavailable
 from overlay.kafka.header_names import DEAD_CONSUMER, DEAD_STREAM
 from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.worker.scenes import read_committed
 
 WHO = ("S", "c")
 HEADERS = [(DEAD_STREAM, b"S"), (DEAD_CONSUMER, b"c")]
@@ -43,6 +48,35 @@ def test_a_replay_goes_on_behind_the_letters_that_were_read(bootstrap: str, new_
     bury(bootstrap, topics[0], 3)
     assert replay(bootstrap, topics, limit=2) == [b"0", b"1"]
     assert replay(bootstrap, topics) == [b"2"]
+
+
+def test_more_letters_than_a_producer_holds_are_replayed(bootstrap: str, new_topic: NewTopicFixture) -> None:
+    letters, target = new_topic(), new_topic()
+    bury(bootstrap, letters, 300)
+    kafka = {"bootstrap.servers": bootstrap, "queue.buffering.max.messages": "10"}
+    with Replay(kafka, letters, WHO, letters) as run:
+        run.send(run.read(), target)
+    assert [seen.value for seen in read_committed(bootstrap, target)] == [b"%d" % number for number in range(300)]
+
+
+class Full(Producer):  # type: ignore[misc]
+    """A producer whose queue has no room, as while Kafka is away."""
+
+    def produce(self, *_: Any, **__: Any) -> None:
+        raise BufferError("Local: Queue full")
+
+
+def test_a_producer_that_makes_no_room_is_given_up(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = new_topic(), new_topic()
+    bury(bootstrap, topics[0], 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("overlay.client.subscribe.replay.Producer", Full)
+        patched.setattr("overlay.client.subscribe.replay.ROOM_S", 0.2)
+        with pytest.raises(SourceUnavailable, match="nothing was replayed: Kafka has taken no message for"):
+            replay(bootstrap, topics)
+    assert replay(bootstrap, topics) == [b"0"]
 
 
 def test_a_group_without_a_coordinator_is_asked_again(bootstrap: str, new_topic: NewTopicFixture) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import overlay
-from overlay.client import BadQuestion, Client, UnknownConsumer
+from overlay.client import BadQuestion, Client, NoService, UnknownConsumer
 from overlay.client.subscribe.target import aim, find_consumer
 from overlay.config import ConsumerConfig
 from overlay.config.consumer import AckPolicy
 from overlay.errors import SourceUnavailable
-from tests.support.kafka import NewTopicFixture
-from tests.worker.scenes import Scene
+from tests.support.kafka import NewTopicFixture, make_topic
+from tests.worker.scenes import DEADLINE_S, Scene
 
 
 def make(stream: str, name: str, **fields: object) -> ConsumerConfig:
@@ -61,6 +61,18 @@ def test_the_door_without_a_service(client: Client, bootstrap: str) -> None:
         client.subscribe("lat")
     with pytest.raises(SourceUnavailable):
         overlay.open(bootstrap=bootstrap, prefix="unused").subscribe("late")
+
+
+def test_without_a_service_a_look_at_it_ends_soon(client: Client, scene: Scene) -> None:
+    """Not only when `control` gives up, whose requests wait for a service that is about to start."""
+    for topic in ("control", "replies"):
+        make_topic(scene.bootstrap, f"{scene.prefix}.{topic}")
+    client.control.timeout = DEADLINE_S
+    with client, pytest.raises(UnknownConsumer, match=r"There is late.*cannot be asked: no service runs"):
+        client.pull("lat")
+    with overlay.open(bootstrap=scene.bootstrap, prefix=scene.prefix) as alone, pytest.raises(NoService):
+        alone.control.timeout = DEADLINE_S
+        alone.subscribe("late")
 
 
 def test_what_makes_no_sense(client: Client) -> None:
