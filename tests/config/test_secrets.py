@@ -76,7 +76,8 @@ WRAPPED = st.recursive(
 )  # fmt: skip
 """What may stand under a secret's name, as YAML in one line."""
 AROUND = st.lists(
-    st.sampled_from(("[{}]", "{{a: {}}}", "{{sasl.password: {}}}", "{{ssl.ca.location: {}}}", "{{listen: {}}}", "[1, {}]", "{{kafka: {}}}")),
+    st.sampled_from(("[{}]", "[1, {}]", "{{a: {}}}", "{{sasl.password: {}}}", "{{ssl.ca.location: {}}}", "{{listen: {}}}",
+                     "{{kafka: {}}}")),
     max_size=3,
 )  # fmt: skip
 PLACES = (HEAD + "  {}\n", HEAD + "http: {}\n", HEAD + "shards: {}\n", HEAD + "topics: {{reply_to: {}}}\n", HEAD + "x: {}\n",
