@@ -116,6 +116,10 @@ def test(
     if place is not None or is_line(text):
         compiled, record = find_record(sql, place or text, name, declared, folder)
         message = record.message
+    elif declared:
+        raise click.UsageError(
+            "--property is for a record; the values of a message for a filter have types of their own"
+        )
     else:
         stream = _find_stream(name, folder)
         compiled, message = _compile(sql, stream), _parse_message(text)

@@ -70,8 +70,8 @@ def choose_stream(
     topic, or one for the topic alone. With `declared`, the texts of --property, it is always one for
     the topic alone.
 
-    Raises click.UsageError for --property with a name or of a wrong form, and OverlayError if the named
-    stream is unknown or does not have the topic, or if several streams have it.
+    Raises click.UsageError for --property with a name or of a wrong form, or if a stream has the topic, and
+    OverlayError if the named stream is unknown or does not have the topic, or if several streams have it.
     """
     from overlay.client.read.topic import describe_topic
 
@@ -83,6 +83,9 @@ def choose_stream(
             raise click.UsageError(
                 "--property is for a topic without a stream; what a stream declares stands in its file"
             )
+        if names := [stream.name for stream in streams.values() if topic in stream.topic_names]:
+            have = f"streams {', '.join(names)} have" if len(names) > 1 else f"stream {names[0]} has"
+            raise click.UsageError(f"--property is for a topic without a stream, but {have} topic {topic}")
         return describe_topic(topic, dict(parse_property(text) for text in declared))
     if name is not None and name not in streams:
         raise refuse_unknown("stream", name, streams, folder)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from overlay.errors import ConfigError
 
-from .document import Document, Path, show_path
+from .document import Document, Path, cut_secret, is_secret, show_path
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[^}]*)\}?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -36,11 +36,12 @@ def _fill(document: Document, environment: Mapping[str, str], path: Path, value:
         if name is None:
             return "${"
         if not _NAME.fullmatch(name) or not found[0].endswith("}"):
-            message = f"{found[0]} names no environment variable. Write ${{NAME}}, or $${{ for a plain ${{"
+            shown = "what follows ${" if is_secret(path) else found[0]
+            message = f"{shown} names no environment variable. Write ${{NAME}}, or $${{ for a plain ${{"
         elif name in environment:
             return environment[name]
         else:
             message = f"the environment variable {name} is not set. Set it, or write the value here"
-        raise ConfigError(document.place(path), message, field=show_path(path))
+        raise ConfigError(document.place(path), message, field=show_path(cut_secret(path)))
 
     return _VARIABLE.sub(replace, value)

@@ -12,17 +12,16 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from overlay.credentials import SECRETS
 from overlay.errors import ConfigError
 
 from .codes import ERRORS
 from .consumer import JETSTREAM_FIELDS, ConsumerConfig
-from .document import Document, Path, show_path
+from .document import Document, Path, is_secret, show_path
 from .model import describe_fields
 from .relations import suggest
-from .service import KafkaProperties
+from .service import KafkaProperties, ServiceConfig
 
-_SECRETS = (*SECRETS, "token", "admin_token")
+_HIDDEN = "a value that is not shown here"
 _KINDS = {
     "string_type": "a text",
     "int_type": "a whole number",
@@ -91,7 +90,8 @@ def _word(model: type[BaseModel], document: Document, path: Path, found: ErrorDe
     if kind == "missing":
         return "is missing. Add it" + _describe(model, path), False
     # errors about the value: its type, a word that is not allowed, a rule of the model
-    value = _show(path, found["input"])
+    is_text = isinstance(found["input"], str) and _KINDS.get(kind) == "a mapping"
+    value = _show(path, found["input"], is_open=model is not ServiceConfig, is_text=is_text)
     if kind in _KINDS:
         hint = ""
         if kind == "string_type" and isinstance(found["input"], int | float):
@@ -137,18 +137,31 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _show(path: Path, value: object) -> str:
-    """Return a value as messages show it: as JSON, cut to 80 characters. The value of a field that has a secret is
-    not shown, nor a whole overlay.yaml.
+def _show(path: Path, value: object, *, is_open: bool, is_text: bool) -> str:
+    """Return a value in YAML flow style, with secrets hidden and long values cut.
+
+    Unless `is_open`, as in overlay.yaml, only single values are shown: the name of a secret among others may be misspelt.
+    `is_text`: whether the value is a text in place of a mapping, which may have lines with secrets.
     """
-    if path and path[-1] in _SECRETS:
-        return "a value that is not shown here"
+    if is_secret(path[-1:]):
+        return _HIDDEN
     if value is None:
         return "nothing"
-    if isinstance(value, dict) and "kafka" in value:
+    if isinstance(value, dict) and (not is_open or "kafka" in value):
         return "a mapping"
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    if not is_open and isinstance(value, tuple):
+        return "a list"
+    if not is_open and is_text:
+        return "a text"
+    text = json.dumps(_hide(value), ensure_ascii=False, default=str)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _hide(value: object) -> object:
+    """Return a value without what is under the names of secrets in it."""
+    if isinstance(value, dict):
+        return {key: _HIDDEN if is_secret((key,)) else _hide(part) for key, part in value.items()}
+    return tuple(map(_hide, value)) if isinstance(value, list | tuple) else value
 
 
 def find_model(model: Any, path: Path) -> type[BaseModel] | None:

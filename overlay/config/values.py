@@ -251,7 +251,7 @@ def _check_nesting(schema: object) -> None:
             if isinstance(each, dict | list | tuple)
             for part in (each.values() if isinstance(each, dict) else each)
         ]
-    if level:
+    if any(isinstance(each, dict | list | tuple) for each in level):
         raise SchemaError(f"the schema is nested too deeply: {MOST_NESTED} levels of brackets are the most")
 
 

@@ -140,7 +140,9 @@ def _judge_absent(
 def _judge_group(need: Need, answers: ClusterAnswers) -> Finding:
     operations = answers.groups.get(need.name)
     if operations is None:
-        why = f"not asked: Kafka would create its topic for groups if there is none; it needs {_list(need.operations)}"
+        why = "not asked: Kafka would create its topic for groups if there is none"
+        why = "Kafka does not say what this user may do" if need.name in answers.groups else why
+        why += f"; it needs {_list(need.operations)}"
         return Finding(need, NeedState.OK if _is_super(answers.operations) else NeedState.UNKNOWN, remarks=(why,))
     missing = _subtract(need.operations, operations)
     if missing:
@@ -150,9 +152,9 @@ def _judge_group(need: Need, answers: ClusterAnswers) -> Finding:
 
 def _judge_cluster(need: Need, operations: Operations) -> Finding:
     """Return the finding for IdempotentWrite, always OK: since Kafka 2.8, Write on any topic is enough for it
-    (KIP-679). It has a remark unless Kafka says that IdempotentWrite is granted.
+    (KIP-679). It has a remark if Kafka says that IdempotentWrite is not granted.
     """
-    if operations is not None and set(need.operations) <= operations:
+    if not _subtract(need.operations, operations):
         return Finding(need, NeedState.OK)
     return Finding(need, NeedState.OK, remarks=("IdempotentWrite is not granted; only brokers before 2.8 ask for it",))
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from overlay.cli import overlay
+from overlay.view.one_record import MEMBERS
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import write_service_file
 
@@ -114,6 +115,21 @@ def test_a_record_of_a_topic_alone(orders: tuple[Path, str]) -> None:
     nowhere = ("--config", str(folder / "streams"))
     found = try_record(words[0], "--message", "-", "--property", "total:double=value:total", *nowhere, text=line)
     assert (found["answer"], found["record"]["subject"]) == ("true", topic)
+
+
+def test_a_property_is_for_a_topic_without_a_stream(tmp_path: Path) -> None:
+    write_service_file(tmp_path, "127.0.0.1:1")
+    (tmp_path / "streams").mkdir()
+    streams = {"A": "[orders, more]", "B": "[orders]"}
+    for name, topics in streams.items():
+        (tmp_path / "streams" / f"{name}.yaml").write_text(f"name: {name}\ntopics: {topics}\n")
+    words = ("filter", "test", "a = 'x'", "--property", "a:string", "--config", str(tmp_path))
+    assert "stream A has topic more" in run(*words, "--record", "more-0@0", code=2)
+    assert "streams A, B have topic orders" in run(*words, "--record", "orders-0@0", code=2)
+    line = json.dumps(dict.fromkeys(MEMBERS) | {"topic": "orders"})
+    assert "streams A, B have topic orders" in run(*words, "--message", "-", text=line, code=2)
+    # and for a record: a message for a filter has properties of its own
+    assert "--property is for a record" in run(*words, "--message", "-", text='{"properties": {}}', code=2)
 
 
 def test_what_is_no_record(orders: tuple[Path, str]) -> None:

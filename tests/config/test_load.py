@@ -20,6 +20,15 @@ def test_nine_of_ten_files_load_and_the_tenth_is_reported(tmp_path: Path) -> Non
     assert [problem.place for problem in loaded.problems] == [FilePosition(f"{tmp_path}/consumers/bad.yaml", 5, 7)]
 
 
+@pytest.mark.parametrize(
+    "text", ["a: !!int abc", "a: 0x_", 'a: "\\UFFFFFFFF"', "%YAML 1.1\n---\na: 12:30", "%YAML 1.9\n---\na: 1"]
+)
+def test_yaml_that_cannot_be_read_stops_no_other_file(tmp_path: Path, text: str) -> None:
+    loaded = load_files(tmp_path, {"streams/bad.yaml": text})
+    assert list(loaded.streams) == ["FLIGHTS"]
+    assert [problem.place.file for problem in loaded.problems] == [f"{tmp_path}/streams/bad.yaml"]
+
+
 def test_files_are_named_as_the_folder_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path, {"consumers/bad.yaml": CONSUMER + "zork: 1\n", "consumers/good.yaml": CONSUMER})
     monkeypatch.chdir(tmp_path.parent)

@@ -191,6 +191,22 @@ def test_problems(text: str, place: str, words: str, tmp_path: Path) -> None:
     assert list(loaded.streams) == ["FLIGHTS"]
 
 
+@pytest.mark.parametrize(
+    ("levels", "leaf", "is_read"), [(200, "1", True), (200, "", True), (201, "1", False), (201, "", False)]
+)
+def test_the_most_brackets_that_the_message_names_are_read(
+    tmp_path: Path, levels: int, leaf: str, is_read: bool
+) -> None:
+    inner = levels - 1  # the schema itself is a bracket
+    schema = json.dumps({**ORDER, "doc": json.loads("[" * inner + leaf + "]" * inner)})
+    loaded = read(tmp_path, FILE, {"schemas/order.avsc": schema})
+    assert ("S" in loaded.streams) is is_read
+    if is_read:
+        assert "[" * inner in loaded.streams["S"].model_dump_json()
+    else:
+        assert "200 levels of brackets are the most" in loaded.problems[0].message
+
+
 def test_a_field_of_one_schema_of_several_is_enough(tmp_path: Path) -> None:
     fields = [{"name": "more", "type": "string"}]
     later = json.dumps({"type": "record", "name": "Order", "fields": fields})

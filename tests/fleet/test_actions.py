@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -131,6 +132,34 @@ async def test_what_is_no_action_says_why(page: Page, body: object, status: int,
     answer = await page.act(body)
     assert answer.status == status
     assert words in (await answer.json())["error"]
+    assert page.asked.calls == []
+
+
+@pytest.mark.parametrize("size", [MAX_BODY, MAX_BODY + 1, 3 << 20])
+async def test_a_body_without_a_length_has_the_same_limit(page: Page, size: int) -> None:
+    """A chunked body has no Content-Length, and above 1 MiB aiohttp has an answer of its own."""
+
+    async def write() -> AsyncIterator[bytes]:
+        body = json.dumps(PAUSE).encode().ljust(size)
+        for at in range(0, size, 1_000):
+            yield body[at : at + 1_000]
+
+    assert page.client is not None
+    answer = await page.client.post("/actions", data=write(), headers={HEADER: TOKEN})
+    if size <= MAX_BODY:
+        assert (answer.status, len(page.asked.calls)) == (200, 1)
+        return
+    assert (answer.status, await answer.json()) == (413, {"error": f"an action has at most {MAX_BODY} bytes"})
+    assert page.asked.calls == []
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"), [("gzip", b"{}"), ("deflate", b"\xff"), ("gzip", gzip.compress(bytes(1 << 21)))]
+)
+async def test_a_coded_body_is_refused_as_json(page: Page, coding: str, body: bytes) -> None:
+    answer = await page.act(body, **{"Content-Encoding": coding})
+    assert answer.status in (400, 413)
+    assert (await answer.json())["error"]
     assert page.asked.calls == []
 
 

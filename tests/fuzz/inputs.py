@@ -20,6 +20,8 @@ TOKENS = (
     b"[", b"]", b"{", b"}", b'"', b"\\", b",", b":", b"\x00", b"\xff", b"\xc3", b"\xed\xa0\x80", b"9", b"-", b"+", b".", b"e",
     b"\n", b"\t", b" ", b"&a ", b"*a", b"<<: ", b"!!int ", b"? ", b"- ", b"|", b"'", b"(", b")", b"%", b"_", b"not ", b" and ",
     b" in ", b" like ", b"0x", b"1e999", b"NaN", b"+ACK", b"-NAK", b"+NXT", b"$JS.ACK.", b"\\ud800", b"\\u0000",
+    b"!!float ", b"!!bool ", b"!!null ", b"!!str ", b"!!map ", b"!!seq ", b"!!timestamp ", b"!a ", b"! ", b"\\UFFFFFFFF", b"_",
+    b"%YAML 1.1\n---\n", b"12:30",
 )  # fmt: skip
 """Bytes that mean something to some parser."""
 

@@ -364,6 +364,13 @@ properties:
   delay: {type: double, value: a.delay}
 on_corrupt: stop
 """
+TAGGED = b"""%YAML 1.2
+---
+a: !!int 0x1f
+b: [!!float .5, !!float 1, !!bool true, !!null ~, !!timestamp 2020-01-01]
+c: !!map {d: !!seq [!!str 1], !!str e: "\\U0001F600"}
+"""
+"""YAML with a tag before each value, which has to fit."""
 
 
 def read_file(data: bytes) -> None:
@@ -396,5 +403,5 @@ def list_surfaces() -> list[Surface]:
         Surface("values", read_value, VALUES, (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
         Surface("encoded values", read_encoded, ENCODED, (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
         Surface("filters", read_filter, SQL, (FilterSyntaxError,), FILTERS),
-        Surface("files", read_file, [STREAM], (ConfigError,), FILES, 3_000),
+        Surface("files", read_file, [STREAM, TAGGED], (ConfigError,), FILES, 3_000),
     ]

@@ -157,6 +157,14 @@ def test_operations_that_are_not_allowed_are_named(tmp_path: Path) -> None:
     assert count_missing(found.values()) == 3
 
 
+def test_nothing_is_claimed_of_operations_that_kafka_does_not_tell(tmp_path: Path) -> None:
+    found = judge(tmp_path, {}, operations=None, groups={"overlay.workers": None})
+    assert (found["kafka-cluster"].state, found["kafka-cluster"].remarks) == (NeedState.OK, ())
+    group = found["overlay.workers"]
+    assert (group.state, group.missing) == (NeedState.UNKNOWN, ())
+    assert group.remarks == ("Kafka does not say what this user may do; it needs Describe and Read",)
+
+
 @pytest.mark.parametrize(
     ("topic", "word"),
     [
