@@ -89,7 +89,7 @@ class SourceFetches:
         no cursor was moved.
 
         A cursor whose position is no longer in the log, because of retention, goes on at the log's
-        start. Raises SourceChanged if Kafka denies access, or if the log was truncated below a
+        start; a halted one stays. Raises SourceChanged if Kafka denies access, or if the log was truncated below a
         cursor's position; SourceUnavailable if Kafka does not tell where the log starts.
         """
         first: dict[Cursor, int] = {}
@@ -107,7 +107,8 @@ class SourceFetches:
             except SourceChanged as error:
                 error.stream = stream
                 raise
-            if (lost := first.get(cursor, 0) - cursor.position) > 0:
+            # a halted cursor does not move; the next session counts what it has lost
+            if not cursor.is_halted and (lost := first.get(cursor, 0) - cursor.position) > 0:
                 self._note_loss(partition, cursor, lost)
         if not first:
             return Moved(set(), set())

@@ -1,4 +1,5 @@
-"""When a round counts as part of a backlog, so that its transaction waits for more rounds."""
+"""When a round counts as part of a backlog, so that its transaction waits for more rounds; a halted cursor whose last
+fetch is answered late."""
 
 from __future__ import annotations
 
@@ -7,9 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from overlay.kafka.log_position import LogPosition
+from overlay.kafka.fetcher import Lost, PartitionFetch
+from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.metrics import Metrics
+from overlay.scan.decode import NO_STOP
+from overlay.state.shard_state import ConsumerState
 from overlay.worker.cursors.cursor import Cursor
+from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.intake import Round
+from overlay.worker.cursors.table import State
 from overlay.worker.source_fetches import BACKLOG_BYTES, SourceFetches
 
 PLACE = ("S", ("source", 0))
@@ -39,3 +46,29 @@ def test_a_round_with_records_of_the_tail_is_no_backlog(cursors: list[tuple[int,
         made.tasks.append(cast("Any", SimpleNamespace(fetched=SimpleNamespace(data=SimpleNamespace(size=size)))))
         made.owners.append((PLACE, cursor))
     assert fetches.has_backlog(made) is expected
+
+
+@pytest.mark.parametrize(("state", "position", "lost"), [(State.READING, 30, 20), (State.HALTED, 10, 0)])
+async def test_a_halted_cursor_that_retention_passes_stays_and_has_lost_nothing_yet(
+    state: State, position: int, lost: int
+) -> None:
+    """Its last fetch was in flight when it halted."""
+
+    async def find_bounds(sources: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        return dict.fromkeys(sources, (30, 50))
+
+    cursors, metrics = Cursors(), Metrics()
+    cursors.enlist(("S", "c"), ConsumerState(), {PLACE[1]: LogPosition(10)})
+    ((_, cursor),) = cursors.all()
+    cursor.state = state
+    fetcher = cast("Any", SimpleNamespace(wake=lambda: None))
+    fetch = PartitionFetch(fetcher, *PLACE[1], 12, NO_STOP)
+    fetch.rest()
+    fetch.ready = Lost(12)
+    fetches = SourceFetches(cursors, fetcher, cast("Any", SimpleNamespace(find_bounds=find_bounds)), metrics)
+    fetches._fetches[cursor] = fetch
+    moved = await fetches.recover()
+    assert moved.partitions == ({PLACE} if lost else set())
+    assert (cursor.state, cursor.position, fetch.ready) == (state, position, None)
+    assert (metrics.registry.get_sample_value("overlay_records_lost_total", {"stream": "S"}) or 0) == lost
+    assert (await fetches.recover()).partitions == set()

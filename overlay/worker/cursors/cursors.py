@@ -311,13 +311,17 @@ class Cursors:
     def pass_retention(self, first: Mapping[Cursor, int], now: int) -> Moved:
         """Move cursors whose records retention has removed to the first offsets of their logs.
 
-        `first`: by cursor, its log's first offset. A cursor beyond it stays there. The fetched data
-        of all these cursors is dropped and fetched anew. `now`: ms since 1970. Return what the
-        state must record."""
+        `first`: by cursor, its log's first offset. A cursor beyond it stays there. So does a halted
+        cursor, whose last fetch was in flight when it halted: what stopped it remains the place
+        where the partition goes on, and cursors that read well there must not join it. The fetched
+        data of all these cursors is dropped, and fetched anew for those that are not halted. `now`:
+        ms since 1970. Return what the state must record."""
         moved: set[StreamPartition] = set()
         for partition, cursor in self.all():
             if cursor in first:
-                if first[cursor] > cursor.position:
+                if first[cursor] > cursor.position and cursor.is_halted:
+                    self._move(cursor, Move.PASS)
+                elif first[cursor] > cursor.position:
                     self._move(cursor, Move.PASS, LogPosition(first[cursor]))
                     moved.add(partition)
                 cursor.fetched = None

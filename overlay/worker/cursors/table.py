@@ -8,12 +8,14 @@
                                HALTED
 ```
 
-From each of these states a cursor may END: it has joined another, or none of its consumers is left
-on it. A halted cursor goes on only in a new session, which begins where the cursor stands.
+From every state a cursor may END: it has joined another, or none of its consumers is left on it. A
+halted cursor goes on only in a new session, which begins where the cursor stands. If retention
+passes it meanwhile (PASS), it does not move: the new session finds that, and counts what is lost.
 
 Whether a reading cursor is at the tail or catching up is no state. It follows from where the others
 are: the foremost is the tail (`cursor.find_tail`). A cursor whose position is not in its log any
-more is not one either: it moves to the log's start at once (PASS), or its stream stops.
+more is not one either: if it is not halted, it moves to the log's start at once (PASS), or its
+stream stops.
 
 A consumer that cannot keep up is on no cursor at all. It is parked (`Standing.parked`): `Cursors.park`
 takes it off, and `Cursors.resume` puts it on a cursor at the position where it left.
@@ -46,7 +48,8 @@ class Move(enum.Enum):
     SKIP = "skip"
     """None of its consumers wants what lies before a later offset."""
     PASS = "pass"
-    """Retention has deleted what lies before a later offset."""
+    """Retention has deleted what lies before a later offset. Only a halted cursor stays where it
+    was."""
     STOP = "stop"
     """The next batch cannot be read, or it has joined a cursor that is halted."""
     END = "end"
@@ -66,6 +69,7 @@ TRANSITIONS: dict[State, dict[Move, State]] = {
         Move.END: State.ENDED,
     },
     State.HALTED: {
+        Move.PASS: State.HALTED,
         Move.STOP: State.HALTED,
         Move.END: State.ENDED,
     },

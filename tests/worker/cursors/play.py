@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.scan import Malformed
 from overlay.scan.commit import NO_ABORTS
-from overlay.scan.header import split
+from overlay.scan.header import Fault, split
 from overlay.state.shard_state import StreamPartition
 from overlay.worker.cursors.cursor import Cursor
 from overlay.worker.cursors.cursors import Cursors, Moved
 from overlay.worker.cursors.intake import Look
-from overlay.worker.round.task import Progress, RoundResult, Task
+from overlay.worker.round.task import Corruption, Progress, RoundResult, Task
 
 EMPTY = np.empty(0, np.uint8)
 
@@ -41,19 +42,25 @@ class Fetch:
 
 @dataclass(slots=True)
 class Player:
-    """Plays the session. `ends`: of the logs; `read`: takes the offsets of a task that were processed."""
+    """Plays the session. `ends`: of the logs; `read`: takes the offsets of a task that were processed; `corrupt`: by
+    partition, the offsets that cannot be read."""
 
     cursors: Cursors
     ends: Mapping[TopicPartition, int]
     read: Callable[[Task, range], None]
+    corrupt: Mapping[TopicPartition, Set[int]] = field(default_factory=dict)
     fetches: dict[Cursor, Fetch] = field(default_factory=dict)
+    stopped: dict[Cursor, Fetch] = field(default_factory=dict)
+    """The last fetches of halted cursors, which may still be answered."""
 
     def follow(self) -> None:
         for cursor in self.cursors.take_gone():
             self.fetches.pop(cursor, None)
+            self.stopped.pop(cursor, None)
         for partition, cursor, wish in self.cursors.take_wishes():
             if wish is None:
-                self.fetches.pop(cursor, None)
+                if (fetch := self.fetches.pop(cursor, None)) is not None:
+                    self.stopped[cursor] = fetch
             else:
                 at = wish.log_position.position
                 self.fetches.setdefault(cursor, Fetch(partition, at)).lead(at)
@@ -83,10 +90,16 @@ class Player:
         self.follow()
         give_out(made.tasks)
         progress: list[Progress] = []
+        corruptions: list[Corruption] = []
         for task in made.tasks:
-            reached = max(task.position, min(task.stop, task.fetched.next_offset))
+            end = max(task.position, min(task.stop, task.fetched.next_offset))
+            bad = self.corrupt.get(task.source, set()) & set(range(task.position, end))
+            reached = min(bad, default=end)
             self.read(task, range(task.position, reached))
-            progress.append(Progress(task, LogPosition(reached)))
-        moved = self.cursors.advance(made.owners, RoundResult(progress), 0)
+            progress.append(Progress(task, LogPosition(reached), stopped=bool(bad)))
+            if bad:
+                malformed = Malformed(Fault.CRC, reached, reached + 1)
+                corruptions.append(Corruption(task.stream, task.source, malformed, skipped=False))
+        moved = self.cursors.advance(made.owners, RoundResult(progress, corruptions=corruptions), 0)
         self.follow()
         return bool(made.tasks), moved

@@ -1,7 +1,8 @@
 """Cursors against a twin that knows of every record who wants it: each is given once, in order, or deleted unread.
 
 Fetches of any length arrive, rounds run, logs grow and lose their beginnings, consumers leave their cursors and come
-back, and sessions end and begin again from the state, with more consumers, fewer consumers and more partitions.
+back, and sessions end and begin again from the state, with more consumers, fewer consumers and more partitions. Records
+turn unreadable, which halts cursors, until they are readable again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from tests.worker.cursors.play import Player
 
 SOURCES: list[TopicPartition] = [("t", 0), ("t", 1), ("u", 0)]
 NAMES = tuple("abcd")
+NEW = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.integers(0, 2), st.integers(0, 10)), max_size=2)
+"""Consumers that are new: by name, the kind of records that each wants, and how far it begins behind the end."""
 RUN = 5
 """Records of a kind in a row; there are three kinds."""
 
@@ -54,19 +57,20 @@ class PlannedRoutes(Routes):
 class CursorsMachine(RuleBasedStateMachine):
     """One stream. `numbered`: it has a ledger, which this session keeps."""
 
-    @initialize(numbered=st.booleans(), sources=st.integers(1, 2), skips=st.booleans())
-    def start(self, numbered: bool, sources: int, skips: bool) -> None:
+    @initialize(numbered=st.booleans(), sources=st.integers(1, 2), skips=st.booleans(), new=NEW)
+    def start(self, numbered: bool, sources: int, skips: bool, new: dict[str, tuple[int, int]]) -> None:
         self.numbered, self.skips = numbered, skips
         self.sources = SOURCES[: sources if numbered else 1]
         self.ends = dict.fromkeys(SOURCES, 0)
         self.starts = dict.fromkeys(SOURCES, 0)
+        self.unreadable: dict[TopicPartition, set[int]] = {source: set() for source in SOURCES}
         self.ledger = Ledger()
         self.state = ShardState()
         self.kinds: dict[ConsumerId, int] = {}
         self.begins: dict[ConsumerId, dict[TopicPartition, int]] = {}
         self.given: dict[ConsumerId, list[tuple[TopicPartition, int]]] = defaultdict(list)
         self.lost: dict[ConsumerId, set[tuple[TopicPartition, int]]] = defaultdict(set)
-        self.begin_session()
+        self.restart(new, set(), sources, mended=False)
 
     # the session
 
@@ -88,7 +92,7 @@ class CursorsMachine(RuleBasedStateMachine):
             for source, at in log_positions.items():
                 self.begins[consumer].setdefault(source, at.position)
             self.cursors.enlist(consumer, self.state.consumers[consumer], log_positions)
-        self.player = Player(self.cursors, self.ends, self.read)
+        self.player = Player(self.cursors, self.ends, self.read, self.unreadable)
         self.cursors.begin(0)
         self.cursors.note_committed({"S": self.ledger.next_sequence})
         self.state.apply(self.cursors.everything())
@@ -143,20 +147,44 @@ class CursorsMachine(RuleBasedStateMachine):
         most = self.ledger.end_of(source) if self.numbered else self.ends[source]
         self.starts[source] = max(self.starts[source], min(self.starts[source] + count, most))
 
+    # what stops the head of a ledger ends the session (cursors.py, `advance`)
+    @precondition(lambda self: not self.numbered)
+    @rule(which=st.integers(0, 3), ahead=st.integers(0, 3), is_late=st.booleans())
+    def halt(self, which: int, ahead: int, is_late: bool) -> None:
+        """A cursor comes to a record that cannot be read, or soon will. `is_late`: retention deletes that record before
+        the cursor's next fetch is answered."""
+        if cursors := list(self.cursors.all()):
+            (_, source), cursor = cursors[which % len(cursors)]
+            self.unreadable[source].add(cursor.position + ahead)
+            self.ends[source] = max(self.ends[source], cursor.position + ahead + 1)
+            self.player.follow()
+            for number in range(len(self.player.fetches)):
+                self.fetch(number, 2)
+            self.run_round()
+            if is_late:
+                self.ends[source] += 1
+                self.starts[source] = self.ends[source]
+                self.notice_loss()
+
     @rule()
     def notice_loss(self) -> None:
-        """Fetches below the starts of the logs are answered by saying so."""
+        """Fetches below the starts of the logs are answered by saying so, also those that were in flight when their
+        cursors halted. A halted cursor stays at what it cannot read."""
         self.player.follow()
         first = {}
+        halted = {cursor: cursor.log_position for _, cursor in self.cursors.all() if cursor.is_halted}
         for (_, source), cursor in self.cursors.all():
-            fetch = self.player.fetches.get(cursor)
+            fetch = (self.player.stopped if cursor in halted else self.player.fetches).get(cursor)
             if fetch is not None and fetch.ready is None and fetch.position < self.starts[source]:
                 first[cursor] = max(cursor.position, self.starts[source])
-                for member in cursor.members:
+                self.player.stopped.pop(cursor, None)
+                for member in cursor.members if cursor not in halted else ():
                     self.lost[member] |= {(source, offset) for offset in range(cursor.position, first[cursor])}
         if first:
             moved = self.cursors.pass_retention(first, 0)
             self.state.apply(self.cursors.delta(moved.partitions, moved.consumers))
+        left = {cursor for _, cursor in self.cursors.all()}  # a cursor that has come to a halted one may replace it
+        assert all(cursor.is_halted and cursor.log_position == halted[cursor] for cursor in left & halted.keys())
 
     @precondition(lambda self: self.kinds)
     @rule(which=st.integers(0, 3))
@@ -173,12 +201,16 @@ class CursorsMachine(RuleBasedStateMachine):
         self.cursors.resume({parked[which % len(parked)]}, 0)
 
     @rule(
-        new=st.dictionaries(st.sampled_from(NAMES), st.tuples(st.integers(0, 2), st.integers(0, 10)), max_size=2),
+        new=NEW,
         gone=st.sets(st.sampled_from(NAMES), max_size=1),
         sources=st.integers(1, 3),
+        mended=st.booleans(),
     )
-    def restart(self, new: dict[str, tuple[int, int]], gone: set[str], sources: int) -> None:
-        """A session ends and the next one begins from the state; nothing was under way."""
+    def restart(self, new: dict[str, tuple[int, int]], gone: set[str], sources: int, mended: bool) -> None:
+        """A session ends and the next one begins from the state; nothing was under way. `mended`: what was unreadable
+        is readable again."""
+        if mended:
+            self.mend()
         for name in gone:
             if ("S", name) in self.kinds:
                 self.check("S", name)
@@ -196,6 +228,10 @@ class CursorsMachine(RuleBasedStateMachine):
                 self.kinds["S", name], self.begins["S", name] = kind, begins
                 self.state.consumers["S", name] = ConsumerState(0, own)
         self.begin_session()
+
+    def mend(self) -> None:
+        for offsets in self.unreadable.values():
+            offsets.clear()
 
     def check(self, *consumer: str) -> None:
         """What a consumer was given until now was wanted, and came once and in order."""
@@ -217,6 +253,9 @@ class CursorsMachine(RuleBasedStateMachine):
             return
         if self.cursors.parked:
             self.cursors.resume(set(self.cursors.parked), 0)
+        if any(self.unreadable.values()):
+            self.mend()
+            self.begin_session()
         idle = 0
         while idle < 5:  # a cursor that was held by another one in a round has its turn in the next
             self.notice_loss()
