@@ -162,7 +162,7 @@ class Session:
                 rest = await jobs.run(pipeline.close, now_ms())
                 if rest.index:
                     self.counting.take(rest)
-                    await self.commits.put(CommitUnit(self.cursors.delta((), ()), index=rest.index))
+                    await self.commits.put(CommitUnit(self.cursors.delta((), ()), index=rest.index, counts=rest.counts))
                 if self.dispatch_loop is not None and self._serving is not None:
                     self.dispatch_loop.end()
                     await self._serving

@@ -91,7 +91,7 @@ class Shard:
     _unaltered: dict[str, str] = field(default_factory=dict)
     """Why index topics could not be given a longer retention, as it was logged."""
     _refusals: Counter[str] = field(default_factory=Counter)
-    """How many batches an output topic has refused since it last accepted one."""
+    """How many batches an output topic or index topic has refused since it last accepted one."""
     _failures: int = 0
     _served_since: float = float("inf")
     """When the session began to serve, monotonic seconds; infinity while none does."""
@@ -300,13 +300,14 @@ class Shard:
         self._failures = 0
 
     def _note_counts(self, counts: Counts) -> None:
-        """Reset the refusals of the output topic and the dead letter topic of each consumer that has deliveries or
-        dead letters in a committed unit. Then call `on_commit`.
-        """
+        """Reset the refusals of the output and dead letter topics to which consumers have delivered
+        in a committed round, and of the index topics written in it. Then call `on_commit`."""
         for consumer in {*counts.delivered, *counts.dead_letters} if self._refusals else ():
             config = self.mine[consumer]
             for topic in (config.deliver_subject, config.dead_letter_topic):
                 self._refusals.pop(topic, None)
+        for topic in counts.index_topics:
+            self._refusals.pop(topic, None)
         self.on_commit(counts)
 
     async def _open_plain(self, assignment: Assignment, closing: contextlib.AsyncExitStack) -> PlainSender | None:

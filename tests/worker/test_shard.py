@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from overlay.errors import SourceUnavailable
+from overlay.errors import DeliveryFailed, SourceUnavailable
+from overlay.kafka.own_topics import index_topic
 from overlay.metrics import Metrics
 from overlay.worker import shard as shard_module
+from overlay.worker.round.task import Counts
 from overlay.worker.shard import Shard
 from tests.control.registries import make_files
 
@@ -50,3 +52,17 @@ def test_a_session_that_served_for_a_while_shortens_the_next_pause(monkeypatch: 
     shard._served_since = 0.0
     shard._note(SourceUnavailable("away"))
     assert shard._failures == 1
+
+
+def test_refusals_of_an_index_topic_count_only_until_it_takes_a_batch() -> None:
+    files, nothing = make_files(), cast("Any", None)
+    topic = index_topic(files.service.topics.prefix, "S")
+    refusal = DeliveryFailed(topic, 0, "not enough replicas in sync", final=False)
+    shard = Shard(files, 0, {}, ("S",), nothing, Metrics(), nothing, lambda counts: None)
+    for counts in (Counts(index_topics={topic}), Counts(index_topics={"other"}, decoded={"S": 1})):
+        assert shard._list_indexes() == {"S": ""}
+        shard._note(refusal)
+        shard._note_counts(counts)
+    assert shard._list_indexes() == {"S": ""}
+    shard._note(refusal)
+    assert shard._list_indexes() == {"S": str(refusal)}

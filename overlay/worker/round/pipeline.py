@@ -32,7 +32,7 @@ from .deliveries import Deliveries, Passed, Plan
 from .indexing import Indexing
 from .pending_estimate import UNKNOWN, PendingEstimate, View
 from .sequencing import Sequencing, cut, find_log_position
-from .task import Corruption, Gathering, Progress, Reader, RoundResult, SliceRead, Task
+from .task import Corruption, Counts, Gathering, Progress, Reader, RoundResult, SliceRead, Task
 
 Ints = npt.NDArray[np.int64]
 MOST_SCREENS = 64
@@ -100,11 +100,11 @@ class Pipeline:
         return self._indexing.has_more
 
     def close(self, now: int) -> RoundResult:
-        """Return the headers of all chunks that are still growing, even small ones; the rest of the
-        result is empty. Call after the last `run`. A later pipeline goes on with chunks that are
+        """Return the headers of all chunks that are still growing, even small ones, and count their
+        topics; the rest of the result is empty. Call after the last `run`. A later pipeline goes on with chunks that are
         not full. `now`: ms since 1970."""
         sealed, index = self._indexing.finish(now, last=True)
-        return RoundResult(index=index, sealed=sealed)
+        return RoundResult(index=index, sealed=sealed, counts=Counts(index_topics={each.topic for each in index}))
 
     def _run_task(self, task: Task, now: int, gathered: Gathering) -> Progress:
         """Process a task, and add its results to `gathered`. Return how far it has come. `now`: ms

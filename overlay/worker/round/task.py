@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from overlay.arrays import Ints
@@ -137,6 +137,8 @@ class Counts:
     """Records that went into chunks, by stream."""
     reads: Sequence[SliceRead] = ()
     """What was read, slice by slice."""
+    index_topics: Collection[str] = ()
+    """The index topics that took ledger entries or chunk headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +216,9 @@ class Gathering:
         """Return the result of the round: what was gathered, and these values, as RoundResult
         describes them."""
         counts = Counts(
-            self.delivered, self.dead_letters, self.newest, self.oldest, self.decoded, self.indexed, self.reads
-        )
+            self.delivered, self.dead_letters, self.newest, self.oldest, self.decoded, self.indexed, self.reads,
+            {each.topic for each in (*ledger, *index)},
+        )  # fmt: skip
         return RoundResult(
             self.progress,
             self.batches,
