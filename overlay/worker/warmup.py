@@ -34,6 +34,7 @@ from overlay.dispatch.served_consumer import Beginning, slot
 from overlay.field import Field, FieldKind
 from overlay.index.ledger.allocate import restart
 from overlay.index.ledger.ledger import Ledger
+from overlay.index.pending.last_per_subject import LastPerSubject
 from overlay.index.start_positions import patterns
 from overlay.index.topic import Index
 from overlay.kafka.fetcher import Fetched
@@ -138,7 +139,7 @@ def _load_index(
     stream: StreamConfig, readers: Sequence[Reader], entries: list[EncodedBatch], headers: list[EncodedBatch]
 ) -> None:
     """Read ledger entries and chunk headers, as a takeover does, and plan by them what a cursor
-    skips. Only the kernels that this loads are wanted.
+    skips and where the last messages of subjects are. Only the kernels that this loads are wanted.
     """
     index = Index(stream)
     # headers that come again, as after a rebuild, replace the first ones: all of them, then the first one alone
@@ -149,6 +150,7 @@ def _load_index(
     assert index.foreign == 0 and chunks.subject_counts([Pattern(">")])[0].any()
     plan_route(readers, stream, chunks, 0, 0)
     plan_route([replace(readers[0], subjects=(Pattern("none.such"),))], stream, chunks, 0, 0)
+    assert LastPerSubject(chunks, [Pattern(">")], 0, 1).next()
 
 
 def _load_formats() -> None:
