@@ -221,7 +221,7 @@ ACKS = (
         (
             Change(
                 "overlay.dispatch.ack_starts",
-                "        elif consumer[0] == stream and consumer in state.machines:\n"
+                "        elif consumer in state.machines:\n"
                 "            heard = {**offsets, **heard}\n",
                 "",
             ),
