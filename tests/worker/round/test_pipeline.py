@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from overlay.config.consumer import PartitionBy
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.filter import compile_sql
+from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.fetcher import Fetched, log_position_after
 from overlay.kafka.log_position import LogPosition
 from overlay.output.assemble import make_envelope
@@ -246,3 +247,14 @@ def test_what_the_output_can_never_take_lies_in_the_letters(letters_limit: int) 
     # the next round goes on counting where this one ended
     more = make_fetched(build([Record(10, NOW, None, b"x")], codec=0, base_offset=10), 10)
     assert pipeline.run([make_task(more, readers[0])], NOW).sequences == {plain.id: 8}
+
+
+def test_index_topics_that_took_a_ledger_entry_or_chunk_header_are_counted() -> None:
+    config = make_stream()
+    stream = config.model_copy(update={"index": config.index.model_copy(update={"chunk_records": 1_000})})
+    task = replace(make_task(make_numbers(20)), indexed=True)
+    unnumbered = Pipeline({"S": stream}, {}, {"S": "index"})
+    assert not unnumbered.run([task], NOW).counts.index_topics
+    assert unnumbered.close(NOW).counts.index_topics == {"index"}
+    numbered = Pipeline({"S": stream}, {}, {"S": "index"}, {"S": Ledger()})
+    assert numbered.run([replace(task, sequenced=True)], NOW).counts.index_topics == {"index"}
