@@ -221,8 +221,7 @@ ACKS = (
         (
             Change(
                 "overlay.dispatch.ack_starts",
-                "        elif consumer in state.machines:\n"
-                "            heard = {**offsets, **heard}\n",
+                "        elif consumer in state.machines:\n            heard = {**offsets, **heard}\n",
                 "",
             ),
         ),
