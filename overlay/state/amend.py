@@ -51,7 +51,7 @@ Work = Callable[["Transactions", ShardState], Awaitable[None]]
 
 async def count_shards(admin: Admin, prefix: str) -> int:
     """Return how many shards there are: the partitions of the state topic; 0 if that is missing, since
-    no service has run with this prefix yet. Raises SourceUnavailable."""
+    no service has run with this prefix yet. Raises SourceUnavailable, CredentialsRefused."""
     topic = state_topic(prefix)
     facts = (await admin.find_topics([topic], with_config=False)).get(topic)
     return facts.partitions if facts else 0
@@ -61,7 +61,7 @@ async def read_states(client: AIOKafkaClient, admin: Admin, prefix: str) -> list
     """Return the state of every shard, in the order of their numbers; empty if no service has run with
     this prefix yet. No shard is taken over.
 
-    Raises SourceUnavailable, StateUnreadable, SourceChanged (`read_state`).
+    Raises SourceUnavailable, CredentialsRefused, StateUnreadable, SourceChanged (`read_state`).
     """
     topic, shards = state_topic(prefix), await count_shards(admin, prefix)
     return [(await read_state(client, admin, topic, shard, plain=True))[0] for shard in range(shards)]
@@ -78,7 +78,7 @@ async def amend(service: ServiceConfig, admin: Admin, change: Change, confirm: C
 
     `confirm` returns the generation to write with, or None to try again (`Confirm`); without it, the generation
     stays. Raises Fenced if the owners keep taking a shard back, SourceUnavailable if Kafka does not answer,
-    StateUnreadable, SourceChanged, and what `change` and `confirm` raise. Shards that were changed before stay
+    CredentialsRefused, StateUnreadable, SourceChanged, and what `change` and `confirm` raise. Shards that were changed before stay
     changed.
     """
     client = await open_client(service.kafka)

@@ -104,7 +104,7 @@ async def _replay(
 ) -> StateReplay:
     """Return the replay of a state partition's records between `bounds`, the first offset and the one after
     the last. State records whose offsets are in `void` are passed over. `plain`: read without kernels.
-    Raises StateUnreadable, SourceChanged, SourceUnavailable."""
+    Raises StateUnreadable, SourceChanged, SourceUnavailable, CredentialsRefused."""
     replay = StateReplay(void)
     async for offset, key, value in read_records(client, topic, shard, *bounds, plain=plain):
         replay.apply(offset, key, value)

@@ -92,7 +92,8 @@ def parse_place(text: str) -> Place:
 
 async def fetch_record(kafka: Properties, compiled: Filter, stream: StreamConfig, place: Place) -> RecordView:
     """Read a record from Kafka, and return it as the stream's filter sees it. Raises NoRecord if there
-    is no committed record at that place, CorruptBatch, CredentialsRefused and SourceUnavailable.
+    is no committed record at that place, CorruptBatch, CredentialsRefused, SourceUnavailable, and
+    SourceChanged if the log loses the record meanwhile.
     """
     source = place.topic, place.partition
     async with connect(kafka) as (admin, client):

@@ -243,7 +243,7 @@ def _seek(
     buf: Bytes, pos: Int, end: Int, text: Bytes, nodes: Ints, node: Int, is_first: Bool, row: Int, met: Ints,
     templates: Ints, turn: Int,
 ) -> tuple[Int, Int, Int]:  # fmt: skip
-    """Find the next member that a path wants. Return (its node, the position of its value, the new
+    """Find the next member that a path wants and that is not in `met` yet. Return (its node, the position of its value, the new
     turn).
 
     pos is after the object's `{` or after a value; `turn` counts the members of the document that

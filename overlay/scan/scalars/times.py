@@ -122,8 +122,8 @@ def _month_days(year: Int, month: Int) -> Int:
 
 @kernel
 def _count_days(year: Int, month: Int, day: Int) -> Int:
-    """Return the days since 1970-01-01. Years begin in March here, so that a leap day is the last
-    of its year.
+    """Return the days since 1970-01-01. Inside, years are counted from March, so that a leap day
+    is the last of its year.
     """
     late = month <= 2
     year -= late
