@@ -78,8 +78,8 @@ async def amend(service: ServiceConfig, admin: Admin, change: Change, confirm: C
 
     `confirm` returns the generation to write with, or None to try again (`Confirm`); without it, the generation
     stays. Raises Fenced if the owners keep taking a shard back, SourceUnavailable if Kafka does not answer,
-    CredentialsRefused, StateUnreadable, SourceChanged, and what `change` and `confirm` raise. Shards that were changed before stay
-    changed.
+    CredentialsRefused, StateUnreadable, SourceChanged, and what `change` and `confirm` raise. Shards that were changed
+    before stay changed.
     """
     client = await open_client(service.kafka)
     try:
