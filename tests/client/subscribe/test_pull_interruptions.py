@@ -113,7 +113,7 @@ def test_a_loop_hands_out_what_came_before_an_error(requests: Requests, work: Pu
 
 @pytest.mark.parametrize("error", [SourceUnavailable("an ack was not taken"), CredentialsRefused("no right")])
 def test_a_loop_raises_the_failure_of_acks(requests: Requests, work: PullConsumer, error: OverlayError) -> None:
-    """At once, as `fetch` does, and not only when the messages at hand are used up."""
+    """At once, as `fetch` does, and not only when no message waits any more."""
     requests.script = [([1, 2], None)]
     messages = iter(work)
     assert numbers_of([next(messages)]) == [1]
