@@ -341,17 +341,17 @@ def silence(world: World, node: int) -> None:
     intercept(world, PRODUCERS, lambda answer, handle: None if answer.session.broker == node else handle(answer))
 
 
-def test_a_leader_that_does_not_answer_hides_nothing_that_another_one_tells() -> None:
-    world = make_world(9, brokers=2)
+def end_beside_silence(seed: int, silent: str, end: Callable[[World, Transactions], Coroutine[Any, Any, None]]) -> None:
+    """Run a history: a transaction is open in the topics `state` and `out`, the leader of the topic `silent` answers
+    nothing, and a new owner ends what is open by `end`."""
+    world = make_world(seed, brokers=2)
 
     async def write(world: World) -> None:
         former = await leave_open(world, ("state", 0), ("out", 0))
-        silence(world, find(world, ("out", 0)).leader)
+        silence(world, find(world, (silent, 0)).leader)
         heir = Transactions({"bootstrap.servers": world.bootstrap}, "overlay.shard.0", "state", 0)
         await heir.start(["state", "out"])
-        await heir.end_lost([("out", 0), ("state", 0)])
-        await until(lambda: not is_open(world, ("state", 0)), "the state has its marker")
-        assert is_open(world, ("out", 0))
+        await end(world, heir)
         await former.close()
         await heir.close()
 
@@ -361,30 +361,26 @@ def test_a_leader_that_does_not_answer_hides_nothing_that_another_one_tells() ->
         await run_as_process(world, write(world))
 
     world.run(history)
+
+
+def test_a_leader_that_does_not_answer_hides_nothing_that_another_one_tells() -> None:
+    async def end(world: World, heir: Transactions) -> None:
+        await heir.end_lost([("out", 0), ("state", 0)])
+        await until(lambda: not is_open(world, ("state", 0)), "the state has its marker")
+        assert is_open(world, ("out", 0))
+
+    end_beside_silence(9, "out", end)
 
 
 def test_a_leader_of_the_state_that_does_not_answer_is_said() -> None:
     """The shard must not go on as if nothing were open there."""
-    world = make_world(10, brokers=2)
 
-    async def write(world: World) -> None:
-        former = await leave_open(world, ("state", 0), ("out", 0))
-        silence(world, find(world, ("state", 0)).leader)
-        heir = Transactions({"bootstrap.servers": world.bootstrap}, "overlay.shard.0", "state", 0)
-        await heir.start(["state", "out"])
-        with pytest.raises(
-            SourceUnavailable, match=r"state-0: it does not say which transactions are open: its leader"
-        ):
+    async def end(world: World, heir: Transactions) -> None:
+        said = r"state-0: it does not say which transactions are open: its leader"
+        with pytest.raises(SourceUnavailable, match=said):
             await heir.end_lost([("out", 0), ("state", 0)])
-        await former.close()
-        await heir.close()
 
-    async def history(world: World) -> None:
-        for node, topic in zip(world.cluster.brokers, ("state", "out"), strict=True):
-            world.cluster.create_topic(topic, assignment=[[node]])
-        await run_as_process(world, write(world))
-
-    world.run(history)
+    end_beside_silence(10, "state", end)
 
 
 def test_a_producer_forgets_the_partitions_of_a_deleted_topic() -> None:
