@@ -22,6 +22,12 @@ class UnknownArgument(OverlayError, TypeError):
     """A keyword argument that the function does not have. The caller has to correct the call."""
 
 
+class BadQuestion(OverlayError, ValueError):
+    """Arguments of a reading, a subscription or another call of the client that are wrong, alone or together. The caller
+    acts.
+    """
+
+
 ALIASES = {"subject": "subjects", "value": "values"}
 """Other spellings of filter words."""
 FILTER_WORDS = ("subjects", "sql", "properties", "values", "match_unfiltered", *ALIASES)

@@ -18,12 +18,12 @@ from overlay.config.service import TopicsConfig
 from overlay.errors import ConfigError, FilePosition, OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import acks_topic, reply_topic
 
-from .arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
+from .arguments import CONSUMER_FIELDS, FILTER_WORDS, BadQuestion, check_names, spell_filters
 from .connection import Connections
 from .control.control import Control
 from .control.inbox import NoAnswer
 from .read.indexes import Indexes
-from .read.question import BadQuestion, CheckedQuestion, Question, ask_as_consumer, make_request
+from .read.question import CheckedQuestion, Question, ask_as_consumer, make_request
 from .read.reader import Progress, read_alone, read_batches
 from .read.reading import AsyncReading, Reading
 from .read.topic import Declared, describe_topic

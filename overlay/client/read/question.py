@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
-from overlay.client.arguments import FILTER_WORDS, check_names, join_aliases
+from overlay.client.arguments import FILTER_WORDS, BadQuestion, check_names, join_aliases
 from overlay.config.consumer import ConsumerConfig, FilterConfig
 from overlay.config.filters import check_values
 from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
-from overlay.errors import OverlayError
 from overlay.match import Values, choose_values
 from overlay.subject import Pattern
 
@@ -23,12 +22,6 @@ from .typed_columns import OWN, find_unknown, list_fields, list_names, make_form
 
 if TYPE_CHECKING:
     from overlay.filter import Filter
-
-
-class BadQuestion(OverlayError, ValueError):
-    """Arguments of a reading, a subscription or another call of the client that are wrong, alone or together. The caller
-    acts.
-    """
 
 
 class Question(TypedDict, total=False):

@@ -23,9 +23,9 @@ from typing import TypeVar
 
 from confluent_kafka import Message as KafkaRecord
 
+from overlay.client.arguments import BadQuestion
 from overlay.client.control.control import Control, PullFields
 from overlay.client.control.inbox import NoAnswer
-from overlay.client.read.question import BadQuestion
 from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.config.consumer import ConsumerConfig
 from overlay.consumer.acks import Verb
