@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from confluent_kafka import Message as KafkaRecord
 
+from overlay.client.arguments import LONGEST_WAIT_S
 from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.properties import Properties
@@ -70,7 +71,8 @@ class Subscription:
         idle: float | None = None,
     ) -> None:
         self._where, self._kind = where, RecordClassifier(target.head)
-        self._idle = idle
+        # locks take no infinite time
+        self._idle = None if idle is None else min(idle, LONGEST_WAIT_S)
         # when the loop that waits has to end; None while none waits, and before the group is joined
         self._idle_until: float | None = None
         # of a loop that a cancellation has interrupted: seconds that it may still wait
