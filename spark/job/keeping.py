@@ -152,8 +152,8 @@ class StreamKeeper:
 
     @property
     def ledger(self) -> Ledger | None:
-        """Return the ledger as the job keeps it, by the last call of `extend` that has tried to. None if that failed,
-        or if there was none.
+        """Return the ledger as the job keeps it, by the last call of `extend`. None if that failed or tried nothing, or
+        if there was none.
 
         A batch takes its sequences from here. What a reading finds in Kafka may be older: a topic that was just made
         is not known at once.
@@ -185,6 +185,7 @@ class StreamKeeper:
                 raise
             self._retry_at = monotonic() + LOOK_S
             return False
+        self._retry_at = 0.0
         self._told.pop("ledger", None)
         return True
 
