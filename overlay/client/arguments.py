@@ -110,9 +110,13 @@ def check_wait(name: str, seconds: float) -> float:
     argument's, for the message.
     """
     # math.isnan fails at integers that are too large for a float
-    if not isinstance(seconds, Real) or not (seconds < 0 or seconds >= 0):
+    if not _is_number(seconds) or not (seconds < 0 or seconds >= 0):
         raise BadQuestion(f"{name} is {seconds!r}, and has to be a number of seconds")
     return float(max(-LONGEST_WAIT_S, min(seconds, LONGEST_WAIT_S)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)
 
 
 def check_count(name: str, count: int, least: int) -> int:
@@ -133,7 +137,7 @@ def write_delay(delay: Delay | None) -> str:
     if delay is None:
         return ""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if not isinstance(seconds, Real):
+    if not _is_number(seconds):
         raise BadQuestion(f"a delay is {seconds!r}, and has to be a number of seconds or a timedelta")
     if seconds < 0:
         raise BadQuestion(f"a delay of {seconds} s: naks cannot be sent back in time")
