@@ -32,6 +32,7 @@ import numpy.typing as npt
 from overlay.arrays import Ints
 from overlay.config.consumer import AckPolicy
 from overlay.errors import OverlayError
+from overlay.units import read_int64
 
 from .endings import Sampling
 from .events import Paused
@@ -138,7 +139,7 @@ def decode(value: bytes) -> MachineRecord:
             raise SnapshotUnreadable(
                 f"consumer state of version {version}; this overlay reads version {VERSION}. Upgrade it"
             )
-        head = json.loads(value[_HEAD.size : _HEAD.size + size])
+        head = json.loads(value[_HEAD.size : _HEAD.size + size], parse_int=read_int64)
         return _read(head, value, _HEAD.size + size)
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise SnapshotUnreadable(f"a record of consumer state is damaged: {value[:16]!r} ({error})") from error

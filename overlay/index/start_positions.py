@@ -44,6 +44,7 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Audience, make_addressing
 from overlay.subject import Pattern
+from overlay.units import INT64_MAX
 
 from .ledger.ledger import Ledger
 from .pending.estimate import simplify
@@ -125,13 +126,13 @@ async def find_start(
             return Start(earliest, ends)
         case DeliverPolicy.BY_START_SEQUENCE:
             if ledger is not None:
-                return Start(_find_places(ledger, config.opt_start_seq, bounds))
+                return Start(_find_places(ledger, find_first(config), bounds))
             if len(sources) > 1:
                 raise SourceChanged(
                     f"consumer {config.id[1]}: by_start_sequence needs the stream's ledger, which is not there"
                 )
             only = sources[0]
-            first = config.opt_start_seq - 1
+            first = find_first(config) - 1
             return Start({only: min(max(first, earliest[only]), ends[only])}, floor={only: first})
         case DeliverPolicy.BY_START_TIME:
             # refused by validation otherwise: docs/jetstream.md#errors, 10094
@@ -142,6 +143,13 @@ async def find_start(
             return _start_at(await find_offsets_since(client, admin, index, bounds, since), ledger)
         case DeliverPolicy.LAST:
             return _start_at(await _find_last(client, config, index, bounds, ledger), ledger)
+
+
+def find_first(config: ConsumerConfig) -> int:
+    """Return the stream sequence at which a consumer with by_start_sequence begins. JetStream's sequences have 64 bits
+    without a sign, and the overlay's 63: above these it begins where no stream comes to.
+    """
+    return min(config.opt_start_seq, INT64_MAX)
 
 
 async def find_replay_end(

@@ -19,6 +19,7 @@ from typing import Any
 
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
+from overlay.units import read_int64
 
 from .job_pace import Pace, PaceState, allow, renew
 from .shard_state import StateUnreadable
@@ -486,7 +487,7 @@ def _encode(kind: str, fields: Mapping[str, object]) -> bytes:
 
 def _decode(kind: str, data: bytes) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(data)
+        found: dict[str, Any] = json.loads(data, parse_int=read_int64)
         if found["kind"] != kind or found["version"] != VERSION:
             raise StateUnreadable(
                 f"the state has a {found['kind']} of version {found['version']}; this version of the overlay reads a {kind}"

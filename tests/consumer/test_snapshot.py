@@ -11,9 +11,10 @@ import pytest
 from overlay.consumer.events import Nakked, Paused, Progressed, RangeAcked, Removed, Termed, Ticked
 from overlay.consumer.machine import Machine
 from overlay.consumer.pending import COLUMNS
-from overlay.consumer.snapshot import MachineRecord, SnapshotUnreadable, decode
+from overlay.consumer.snapshot import _HEAD, MachineRecord, SnapshotUnreadable, decode
 from overlay.consumer.state import begin
 from tests.consumer.driver import SECOND, Driver, configure, some
+from tests.support.large_numbers import enlarge
 
 CONFIG = configure(ack_wait=5 * SECOND, max_deliver=4, max_ack_pending=40, sample_freq="30")
 
@@ -142,3 +143,14 @@ def test_newer_and_damaged_records_are_refused() -> None:
     for damaged in (b"", b"OVC", b"XXX" + value[3:], value[:-1], value + b"x", value[:8] + b"[" + value[9:]):
         with pytest.raises(SnapshotUnreadable):
             decode(damaged)
+
+
+def test_a_number_of_more_than_64_bits_is_refused() -> None:
+    driver = Driver(CONFIG)
+    driver.offer(3)
+    value = driver.machine.take_delta()
+    magic, version, size = _HEAD.unpack_from(value)
+    head, rest = value[_HEAD.size : _HEAD.size + size], value[_HEAD.size + size :]
+    for large in enlarge(head):
+        with pytest.raises(SnapshotUnreadable):
+            decode(_HEAD.pack(magic, version, len(large)) + large + rest)

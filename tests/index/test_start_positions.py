@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import TopicPartition as KafkaPartition
 
 from overlay.config import ConsumerConfig, StreamConfig
+from overlay.config.consumer import DeliverPolicy
 from overlay.index.ledger.entries import LedgerEntry, LedgerRun
 from overlay.index.ledger.ledger import Ledger, Refusal
 from overlay.index.start_positions import choose_last, find_lasts, find_replay_end, find_start, patterns
@@ -23,6 +24,7 @@ from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
+from overlay.units import INT64_MAX
 from tests.index.partitions import Record, seal
 from tests.oracle.push import last_per_subject
 from tests.support.kafka import NewTopicFixture, SureProducer
@@ -223,6 +225,18 @@ async def test_last_messages_take_little_reading(
                     assert plain[0] == {(topic, 0): wanted}
     finally:
         await client.close()
+
+
+@pytest.mark.parametrize("first", [1, 50, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+async def test_a_start_sequence_fits_an_int64(first: int) -> None:
+    """JetStream's have 64 bits without a sign. None is left out by arrays of the overlay's, which have 63."""
+    config = ConsumerConfig(
+        stream="S", durable_name="c", deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=first
+    )
+    stream, source = StreamConfig(name="S", topics=("t",)), ("t", 0)
+    start = await find_start(cast(Any, None), cast(Any, None), config, stream, [source], bounds={source: (40, 100)})
+    assert start.positions == {source: min(max(first - 1, 40), 100)}
+    assert start.floor == {source: min(first, INT64_MAX) - 1}
 
 
 async def test_the_end_of_a_replay_counts_what_has_no_sequence_yet() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,11 +18,16 @@ from overlay.state.job_plan import (
     ConsumerPlan,
     Ends,
     Limit,
+    WriterCommit,
     catch_up,
+    decode_commit,
     decode_plan,
     draft_first,
+    encode_commit,
     encode_plan,
 )
+from overlay.state.shard_state import StateUnreadable
+from tests.support.large_numbers import enlarge
 
 SOURCES = (("t", 0), ("t", 1), ("u", 0))
 NAMES = ("a", "b", "c")
@@ -235,3 +241,17 @@ def test_a_consumer_that_catches_up_has_the_batch_and_its_limit(parts: list[tupl
     assert sum(read.values()) == sum(behind.values()) or sum(read.values()) > limit - len(behind)
     # it falls behind in no further partition
     assert all(stop == ends[source][1] for source, (_, stop) in reads.items() if stop >= 60)
+
+
+def test_a_number_of_more_than_64_bits_is_refused() -> None:
+    ends, floors = {SOURCES[0]: (0, 9)}, {SOURCES[0]: 4}
+    plan = BatchPlan(
+        3, 100_000, "S", "f", ends, {"c": ConsumerPlan("f", 10, 40, 0, floors, reads=ends)}, {("out", 1): 2}
+    )
+    assert decode_plan(encode_plan(plan)) == plan
+    for record in enlarge(encode_plan(plan)):
+        with pytest.raises(StateUnreadable):
+            decode_plan(record)
+    for record in enlarge(encode_commit(WriterCommit(3, "f", 7))):
+        with pytest.raises(StateUnreadable):
+            decode_commit(record)
