@@ -150,7 +150,7 @@ def measure_token(stream: str, consumer: str, incarnation: str, numbers: Iterabl
     not passed: it counts as 19 digits, which every time since 2001 has.
     """
     head = write_head(stream, consumer, incarnation)
-    return len(head) + 5 + sum(len(str(number)) for number in numbers) + _TIME_DIGITS
+    return len(head.encode()) + 5 + sum(len(str(number)) for number in numbers) + _TIME_DIGITS
 
 
 def parse_token(text: str) -> Token | None:
