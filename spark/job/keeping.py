@@ -44,7 +44,7 @@ from overlay.errors import (
     SourceUnavailable,
 )
 from overlay.index.ledger.allocate import allocate, extend
-from overlay.index.ledger.entries import LedgerEntry, encode
+from overlay.index.ledger.entries import MOST_SEQUENCE, LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import check_log_position, glimpse
 from overlay.index.skip.chunk_header import Header
@@ -384,7 +384,8 @@ class StreamKeeper:
             await client.add_topic(name)
         await index.read(client, topic, end)
         known, identity = state.topics.get((stream.name, topic)), facts[topic].identity
-        if (known is not None and known != identity) or index.doubt >= 0:
+        is_strange = index.ledger.next_sequence > MOST_SEQUENCE
+        if (known is not None and known != identity) or index.doubt >= 0 or is_strange:
             raise OverlayError(
                 f"the ledger of stream {stream.name} in topic {topic} is not the one that was written, or a part of it cannot"
                 " be read. The service says what to do about it: start it"
