@@ -155,18 +155,24 @@ def find_first(config: ConsumerConfig) -> int:
 async def find_replay_end(
     admin: Admin, sources: Sequence[TopicPartition], starts: Mapping[TopicPartition, int], ledger: Ledger | None = None
 ) -> int:
-    """Return the last sequence of a stream below the last stable offsets of now; 0 if none was ever
-    used. Retention does not lower it. `starts`: the log start of each partition; used with a ledger
+    """Return the last sequence of a stream below the last stable offsets of now; 0 if no offset ever
+    had one. Retention does not lower it. `starts`: the log start of each partition; used with a ledger
     only.
 
-    Offsets without a sequence yet are counted: the ledger gives them the next sequences. Raises
-    SourceUnavailable or CredentialsRefused.
+    Offsets without a sequence yet are counted: the ledger gives them the next sequences. Sequences that
+    entries without offsets have used up are not: no delivery has them. Raises SourceUnavailable or
+    CredentialsRefused.
     """
     ends = {source: end for source, (_, end) in (await admin.find_bounds(sources)).items()}
     if ledger is None:
         return max(ends.values(), default=0)
     waiting = sum(max(0, end - max(ledger.end_of(source), starts[source])) for source, end in ends.items())
-    return ledger.next_sequence - 1 + waiting
+    if waiting:
+        return ledger.next_sequence - 1 + waiting
+    lasts = {source: at - 1 for source, at in ledger.standing.ends.items() if at}
+    found = [int(ledger.sequence_of(source, np.array([at]))[0]) for source, at in lasts.items()]
+    # retention has removed those without a sequence: theirs may have been the last ones
+    return max(found, default=0) if all(found) else ledger.next_sequence - 1
 
 
 def _start_at(positions: Mapping[TopicPartition, int], ledger: Ledger | None) -> Start:
