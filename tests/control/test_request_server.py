@@ -15,7 +15,7 @@ import pytest
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
-from overlay.control import serve
+from overlay.control import serve, shard_journals
 from overlay.control.decide import Body, Decision, Host
 from overlay.control.records import Definition, Origin, Subject, split_key, write_definition, write_drain
 from overlay.control.registry import Registry
@@ -137,7 +137,7 @@ class Log:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     found = Log()
-    monkeypatch.setattr(serve, "Journal", found)
+    monkeypatch.setattr(shard_journals, "Journal", found)
     monkeypatch.setattr(serve, "ReplySender", found)
     return found
 
@@ -148,7 +148,7 @@ def request_server(monkeypatch: pytest.MonkeyPatch, log: Log) -> RequestServer:
     monkeypatch.setattr(serve, "SLICE_S", 60.0)
     registry = Registry(make_files(make_config()))
     found = RequestServer({"bootstrap.servers": "localhost:1"}, Questions(), registry, "test")  # type: ignore[arg-type]
-    found.host = Owner()
+    found.host = found._journals.host = Owner()
 
     async def read(_: object) -> set[object]:
         return set()
@@ -240,8 +240,8 @@ async def test_a_journal_that_failed_is_not_used_again(
         opened.append(Once())
         return opened[-1]
 
-    monkeypatch.setattr(serve, "Journal", open_one)
-    writes = [request_server._write(("S", "c"), [Record(b"request %d" % number, None)]) for number in range(2)]
+    monkeypatch.setattr(shard_journals, "Journal", open_one)
+    writes = [request_server._journals.write(("S", "c"), [Record(b"request %d" % number, None)]) for number in range(2)]
     failed, written = await asyncio.gather(*writes, return_exceptions=True)
     assert isinstance(failed, SourceUnavailable)
     assert written is None
@@ -534,12 +534,12 @@ async def test_the_state_of_a_consumer_that_was_deleted_elsewhere_is_dropped_ane
 
 
 async def test_answers_without_a_record_are_sent(request_server: RequestServer, log: Log) -> None:
-    await request_server._write(("S", "c"), [], [Entry(ONE, Record(None, b"{}"))])
+    await request_server._journals.write(("S", "c"), [], [Entry(ONE, Record(None, b"{}"))])
     assert log.answers == {ONE: {}}
     # also if what goes with them is refused
     log.refuses = {f"{PREFIX}.events"}
     event = Entry(f"{PREFIX}.events", Record(None, b"{}"))
-    await request_server._write(("S", "c"), [], [event, Entry(TWO, Record(None, b"{}"))])
+    await request_server._journals.write(("S", "c"), [], [event, Entry(TWO, Record(None, b"{}"))])
     assert log.answers == {ONE: {}, TWO: {}}
 
 
@@ -556,7 +556,7 @@ async def test_an_events_topic_that_refuses_leaves_groups_together(
     else:
         log.largest_event = largest
         event = Entry(f"{PREFIX}.events", Record(None, bytes(2 * largest)))
-        await request_server._write(("S", "c"), [Record(b"pause S c", None)], [event])
+        await request_server._journals.write(("S", "c"), [Record(b"pause S c", None)], [event])
     before = log.commits
     ask_for(registry, names)
     await request_server._turn()
