@@ -15,6 +15,7 @@ from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
 from overlay.match import Values, choose_values
 from overlay.subject import Pattern
+from overlay.units import INT64_MAX
 
 from .columns import SCHEMA, Form
 from .moment import Moment, parse_moment
@@ -222,7 +223,7 @@ def _read_moment(name: str, moment: Moment | None, now: int) -> int | None:
         raise BadQuestion(f"{name} is {moment!r}, and has to be a text, a datetime or a timedelta")
     try:
         return parse_moment(moment, now)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise BadQuestion(f"{name}: {error}") from None
 
 
@@ -233,7 +234,8 @@ def _check_count(name: str, count: int | None, least: int) -> int | None:
         raise BadQuestion(f"{name} is {count!r}, and has to be a whole number")
     if count < least:
         raise BadQuestion(f"{name} is {count}, and has to be {least} or more")
-    return operator.index(count)
+    # what no stream comes to means as much as the largest number that arrays and Arrow take
+    return min(operator.index(count), INT64_MAX)
 
 
 def _check_flag(name: str, flag: bool | None, default: bool) -> bool:
