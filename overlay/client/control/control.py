@@ -34,7 +34,7 @@ from overlay.client.arguments import (
 from overlay.client.html import write_sheet
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig
-from overlay.consumer.acks import Token, Verb, parse_token
+from overlay.consumer.acks import Token, Verb, cut_reason, parse_token
 from overlay.control.records import Subject as About
 from overlay.control.records import make_key, read_config, write_config, write_json
 from overlay.control.requests import Op
@@ -342,7 +342,7 @@ class Control:
         """Request that the message of a delivery is never delivered again; return once the service has committed that.
         `token`: the delivery's ack token. Raises BadAckToken, NoAnswer.
         """
-        self.tell(token, Verb.TERM, reason)
+        self.tell(token, Verb.TERM, cut_reason(reason))
 
     def in_progress(self, token: str) -> None:
         """Have the ack_wait of a delivery begin again; return once the service has committed that. `token`: the

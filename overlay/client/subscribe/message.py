@@ -21,7 +21,7 @@ from confluent_kafka import Message as KafkaRecord
 from overlay.client.arguments import Delay, check_wait, write_delay
 from overlay.client.html import write_sheet
 from overlay.client.texts import show_content
-from overlay.consumer.acks import Verb
+from overlay.consumer.acks import Verb, cut_reason
 from overlay.errors import OverlayError
 from overlay.kafka.header_names import FULL, SUBJECT, TOKEN
 
@@ -245,7 +245,7 @@ class Message(Delivered):
         """Queue a request that the message is never delivered again. `reason`: for the service's
         advisory. Raises AlreadySettled, NoAckWanted, Closed.
         """
-        self._settle(Verb.TERM, reason)
+        self._settle(Verb.TERM, cut_reason(reason))
 
     def in_progress(self) -> None:
         """Queue a report that the work on the message continues, so that its ack_wait begins again. May
@@ -289,7 +289,7 @@ class AsyncMessage(Delivered):
         """Queue a request that the message is never delivered again. `reason`: for the service's
         advisory. Raises AlreadySettled, NoAckWanted, Closed.
         """
-        self._settle(Verb.TERM, reason)
+        self._settle(Verb.TERM, cut_reason(reason))
 
     async def in_progress(self) -> None:
         """Queue a report that the work on the message continues, so that its ack_wait begins again. Raises AlreadySettled,
@@ -305,6 +305,18 @@ class AsyncMessage(Delivered):
         timeout = check_wait("timeout", timeout)
         self._check()
         # the first call opens a connection, which may take a while
-        with await asyncio.to_thread(self._acks.ask, self._token) as answer:
+        asking = asyncio.ensure_future(asyncio.to_thread(self._acks.ask, self._token))
+        try:
+            waiting = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(_forget)
+            raise
+        with waiting as answer:
             await answer.wait_async(timeout)
         self._is_settled = True
+
+
+def _forget(asking: asyncio.Future[AnswerWait]) -> None:
+    """End the wait for an answer that no caller has any more, or take note of the error that came in its place."""
+    if not asking.cancelled() and asking.exception() is None:
+        asking.result().forget()
