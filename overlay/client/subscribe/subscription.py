@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from overlay.kafka.message_headers import read_headers
 from overlay.kafka.properties import Properties
 
 from .ack_answers import AckAnswers
+from .ack_sender import Closed
 from .intake import OnSilence, RecordIntake
 from .kind import RecordClassifier
 from .message import Acks, AsyncMessage, Delivered, Message
@@ -202,21 +204,24 @@ class Subscription:
         """Return the next message of a batch to hand out, None after the last one.
 
         Flow control requests are answered, messages that fail `where` are acked unless `where` has
-        settled them, and other records are dropped.
+        settled them, and other records are dropped. If acks cannot be sent any more, they are left
+        out: the buffer then ends, with the error that is the reason.
         """
         where, acks, kind = self._where, self._intake.acks, self._kind
         while (record := batch.pop()) is not None:
             headers = read_headers(record)
             if (token := kind.find_token(headers)) is None:
                 if flow := kind.find_flow(headers):
-                    acks.answer_flow(flow)
+                    with suppress(Closed):
+                        acks.answer_flow(flow)
                 continue
             self._idle_until = None
             message = make(record, token, acks)
             if where is None or where(message):
                 return message
             if not message.is_settled:
-                acks.ack(token)
+                with suppress(Closed):
+                    acks.ack(token)
         return None
 
     def close(self) -> None:
