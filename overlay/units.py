@@ -119,10 +119,12 @@ def format_time(nanoseconds: int) -> str:
 
 def read_int64(digits: str) -> int:
     """Return an integer as JSON spells it: the `parse_int` of json.loads for numbers that come to stand in arrays of
-    int64, or in Kafka's requests. Raises ValueError if it does not fit 64 bits.
+    int64, or in Kafka's requests. JetStream's sequences have 64 bits without a sign: one beyond INT64_MAX counts as
+    INT64_MAX, to which no stream comes either. Raises ValueError for other numbers beyond int64.
     """
     _refuse_long(digits, "a number")
-    return _within_int64(int(digits), "a number")
+    number = int(digits)
+    return INT64_MAX if INT64_MAX < number < 1 << 64 else _within_int64(number, "a number")
 
 
 def _refuse_long(text: str, what: str) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-LARGE = (1 << 63, -(1 << 64), 10**400)
+LARGE = (1 << 64, -(1 << 64), 10**400)
 
 
 def enlarge(record: bytes) -> Iterator[bytes]:
