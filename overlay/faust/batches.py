@@ -167,9 +167,10 @@ class EventSource:
         if (ahead := self._ahead) is not None:
             ahead.cancel()
             await asyncio.wait({ahead})
-            if not ahead.cancelled() and (error := ahead.exception()) is None:
+            error = None if ahead.cancelled() else ahead.exception()
+            if error is None and not ahead.cancelled():
                 left = [*left, ahead.result()]
-            elif not ahead.cancelled() and not isinstance(error, StopAsyncIteration):
+            elif error is not None and not isinstance(error, StopAsyncIteration):
                 log.warning("a stream has ended by an error while its agent ended", reason=repr(error))
         await self._events.aclose()
         return left

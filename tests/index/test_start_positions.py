@@ -237,7 +237,7 @@ async def test_a_start_sequence_fits_an_int64(first: int) -> None:
     config = ConsumerConfig(
         stream="S", durable_name="c", deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=first
     )
-    stream, source = StreamConfig(name="S", topics=("t",)), ("t", 0)
+    stream, source = StreamConfig.model_validate({"name": "S", "topics": ("t",)}), ("t", 0)
     start = await find_start(cast(Any, None), cast(Any, None), config, stream, [source], bounds={source: (40, 100)})
     assert start.positions == {source: min(max(first - 1, 40), 100)}
     assert start.floor == {source: min(first, INT64_MAX) - 1}

@@ -128,5 +128,7 @@ def test_a_number_of_more_than_64_bits_is_refused(delta: Delta) -> None:
 
 def test_a_floor_of_a_sequence_without_a_sign_is_read() -> None:
     """A consumer may begin at any of JetStream's sequences, and earlier versions wrote what its file says."""
-    delta, *_ = decode(b'{"v":1,"kind":"delta","consumers":[["S","c",{"seq":0,"floor":[["t",0,18446744073709551614]]}]]}')
+    delta, *_ = decode(
+        b'{"v":1,"kind":"delta","consumers":[["S","c",{"seq":0,"floor":[["t",0,18446744073709551614]]}]]}'
+    )
     assert delta.consumers["S", "c"].floor == {("t", 0): (1 << 63) - 1}

@@ -60,7 +60,7 @@ async def test_what_retention_takes_is_forgotten_but_not_what_is_in_hand(
 )
 def test_a_ledger_that_a_stranger_has_filled_stops_its_stream(last: int, words: str) -> None:
     """The next entries would be refused, by an error that ends the session of all streams of the shard."""
-    index = Index(StreamConfig(name="S", topics=("t",)))
+    index = Index(StreamConfig.model_validate({"name": "S", "topics": ("t",)}))
     assert index.ledger.append(LedgerEntry((LedgerRun("t", 0, 0, 1, last),))) is Refusal.NONE
     opening = Opening("S", "i", "id", index, is_kept=True)
     assert words in (trouble := find_trouble(opening, ShardState(), Assignment())) and bool(trouble) == bool(words)
