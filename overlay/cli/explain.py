@@ -113,7 +113,8 @@ def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: 
 
 
 def _choose_values(stream: StreamConfig, values: tuple[str, ...], match_unfiltered: bool) -> Values | None:
-    from overlay.client.read.question import BadQuestion, read_values
+    from overlay.client.arguments import BadQuestion
+    from overlay.client.read.question import read_values
 
     try:
         return read_values(stream, values, match_unfiltered)

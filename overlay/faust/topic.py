@@ -13,7 +13,7 @@ from faust.types import ChannelT, CodecArg, FutureMessage, Message, ModelArg, Re
 from faust.types.enums import ProcessingGuarantee
 
 from overlay.client import Client, open_client
-from overlay.client.read.question import BadQuestion
+from overlay.client.arguments import BadQuestion
 from overlay.client.subscribe.kind import RecordClassifier
 from overlay.client.subscribe.properties import PropertyReader
 from overlay.client.subscribe.target import Target, aim

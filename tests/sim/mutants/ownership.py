@@ -138,7 +138,7 @@ OWNERSHIP = (
         hang fences the owner's journal, and answers for a shard that it does not serve.""",
         (
             Change(
-                "overlay.control.serve",
+                "overlay.control.shard_journals",
                 "        if not await self.host.is_owner(shard):\n",
                 "        if False:\n",
             ),
