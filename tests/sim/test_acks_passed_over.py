@@ -18,15 +18,22 @@ from .writing import ack, write_under_one_key
 
 COUNT = 5
 ACK_WAIT_S = 30
+SOURCES = {"S": "source", "T": "source-t"}
+"""The topics of the streams."""
 
 
-def configure(world: World, *names: str, **more: Any) -> Loaded:
+def configure(world: World, *names: str, others: tuple[str, ...] = (), **more: Any) -> Loaded:
+    """Return a config with consumers of the stream S, and with `others` of the stream T, all in one shard."""
+    consumers = [*(("S", name) for name in names), *(("T", name) for name in others)]
     return read_config(
         {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
-        [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
+        [
+            {"name": stream, "topics": [SOURCES[stream]], "subject": {"template": "s.{key}"}}
+            for stream in sorted({stream for stream, _ in consumers})
+        ],
         [
             {
-                "stream": "S",
+                "stream": stream,
                 "durable_name": name,
                 "deliver_subject": f"out-{name}",
                 "ack_policy": "explicit",
@@ -34,7 +41,7 @@ def configure(world: World, *names: str, **more: Any) -> Loaded:
                 "interest": "always",
                 **more,
             }
-            for name in names
+            for stream, name in consumers
         ],
     )
 
@@ -116,6 +123,33 @@ def test_acks_for_a_consumer_whose_file_was_gone_count_over_kills(seed: int) -> 
         return read_topic(world.cluster, "out-a") + read_topic(world.cluster, "out-b")
 
     assert set(count_deliveries(world.run(history)).values()) == {2}, "one for each consumer"
+
+
+def test_consumers_of_two_streams_in_one_shard_keep_the_acks_that_they_have_to_hear() -> None:
+    """Of each stream one consumer is away when its acks come. The next session settles one stream after the other."""
+    warm_up()
+    world = World(5, brokers=1)
+
+    async def history(world: World) -> list[Found]:
+        world.cluster.create_topic("source-t")
+        every = configure(world, "a", "b", others=("c", "d"))
+        worker = start(world, every)
+        await asyncio.sleep(5)
+        for topic in SOURCES.values():
+            await write_under_one_key(world, topic, map(str, range(COUNT)))
+        found = {name: await await_records(world, f"out-{name}", COUNT) for name in "abcd"}
+        worker.reload(configure(world, "b", others=("d",)))
+        await asyncio.sleep(5)
+        for stream, names in (("S", "ab"), ("T", "cd")):
+            for name in names:
+                await ack(world, stream, found[name])
+        await asyncio.sleep(5)
+        worker.reload(every)
+        await asyncio.sleep(3 * ACK_WAIT_S)
+        await worker.stop()
+        return [record for name in "abcd" for record in read_topic(world.cluster, f"out-{name}")]
+
+    assert set(count_deliveries(world.run(history)).values()) == {4}, "one for each consumer"
 
 
 def test_acks_in_a_partition_that_was_added_are_read_from_its_start() -> None:
