@@ -51,7 +51,7 @@ def _find_runs(buf: Bytes, at: Ints, size: Ints) -> tuple[Ints, Ints]:
 def _read_ids(buf: Bytes, at: Ints, size: Ints, ids: Ints, rows: Ints) -> Int:
     """Write the id and the row of each value whose id differs from the one before. Return how many there are."""
     buf, at, size, ids, rows = borrow(buf), borrow(at), borrow(size), borrow(ids), borrow(rows)
-    count = np.int64(0)
+    count: Int = np.int64(0)
     for row in range(size.size):
         id = read_schema_id(buf, at[row], at[row] + size[row]) if size[row] >= 0 else np.int64(-1)
         if count == 0 or ids[count - 1] != id:
