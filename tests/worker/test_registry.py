@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -58,10 +59,19 @@ def make(id: int, country: str = "DK") -> bytes:
     return frame(id, encode(schema, {"country": country, "total": 5}))
 
 
-def add_stream(scene: Scene, name: str, url: str, *topics: str, **more: object) -> None:
-    values = {"format": "avro", "registry": {"url": url, **more.pop("settings", {})}, **more.pop("values", {})}  # type: ignore[dict-item]
+def add_stream(
+    scene: Scene,
+    name: str,
+    url: str,
+    topic: str,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    values: Mapping[str, str] = MappingProxyType({}),
+    **more: object,
+) -> None:
+    """A stream whose schemas the registry at `url` has. `settings`: of the registry; `values`: beside it."""
+    declared = {"format": "avro", "registry": {"url": url, **settings}, **values}
     properties = {"country": {"type": "string", "from": "{value:country}"}}
-    scene.add_stream(name, *topics, subject={"template": "t.all"}, values=values, properties=properties, **more)
+    scene.add_stream(name, topic, subject={"template": "t.all"}, values=declared, properties=properties, **more)
 
 
 def list_waiting(served: Served, stream: str = "S") -> dict[str, Any]:
