@@ -231,7 +231,7 @@ class _Loading:
         try:
             values = read_schemas(stream.values, FilePath(self.files[""].file).parent)
         except SchemaError as error:
-            return stream, [(("values", "schemas" if stream.values.is_framed else "schema"), str(error))]
+            return stream, [(("values", stream.values.place), str(error))]
         stream = stream.model_copy(update={"values": values})
         return stream, [*check_stream(stream)]
 

@@ -74,6 +74,8 @@ def _check_values(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
     if stream.values.format is ValueFormat.JSON:
         return
     finders = stream.values.make_finders()
+    if not finders:
+        return  # its registry has all schemas
     found: list[tuple[Path, str]] = []
     fields: list[Field] = []
     for name, entry in stream.properties.items():
@@ -99,7 +101,7 @@ def _check_programs(stream: StreamConfig, fields: Iterable[Field]) -> Iterator[t
     try:
         stream.values.compile_programs(fields)
     except SchemaError as error:
-        yield ("values", "schemas" if stream.values.is_framed else "schema"), str(error)
+        yield ("values", stream.values.place), str(error)
 
 
 def _check_reach(stream: StreamConfig) -> Iterator[tuple[Path, str]]:

@@ -43,6 +43,7 @@ from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Audience, make_addressing
+from overlay.schemas.gate import open_gate
 from overlay.subject import Pattern
 from overlay.units import INT64_MAX
 
@@ -415,7 +416,8 @@ async def _scan(
     addressing = make_addressing(stream)
     audience = Audience(addressing.dictionary(*source), [wanted])
     first, end, size = part
-    reading = read_span(client, *source, first, end, size=size if size > 0 else None, fetcher=fetcher)
+    gate = open_gate(stream)
+    reading = read_span(client, *source, first, end, size=size if size > 0 else None, fetcher=fetcher, gate=gate)
     async with aclosing(reading) as fetches:
         async for fetched in fetches:
             position = max(fetched.position, first)

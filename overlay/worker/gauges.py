@@ -63,6 +63,7 @@ class Gauges:
         metrics, name = self.metrics, found["name"]
         if found["state"] != "elsewhere":
             metrics.stream_stopped.labels(name).set(found["state"] == "stopped")
+            metrics.partitions_awaiting_schemas.labels(name).set(len(found["waiting"]))
         if (index := found["index"]) is not None:
             metrics.index_stopped.labels(name).set(index["reason"] != "")
             # without an index it is not known how far it reaches: the lag stays what it was
