@@ -61,7 +61,8 @@ class Gauges:
     def set_stream(self, found: Mapping[str, Any]) -> None:
         """Set the gauges of a stream. `found`: what /streams says of it (report.py)."""
         metrics, name = self.metrics, found["name"]
-        if found["state"] != "elsewhere":
+        # a worker that keeps its index reads it as well
+        if found["state"] != "elsewhere" or found["index"] is not None:
             metrics.stream_stopped.labels(name).set(found["state"] == "stopped")
             metrics.partitions_awaiting_schemas.labels(name).set(len(found["waiting"]))
         if (index := found["index"]) is not None:

@@ -198,6 +198,16 @@ def test_an_index_that_is_not_kept_has_no_lag_of_zero() -> None:
         assert f'overlay_index_stopped{{stream="S"}} {is_stopped}' in lines
 
 
+def test_a_stream_whose_consumers_have_left_is_not_stopped_here() -> None:
+    """The worker that keeps its index alone would otherwise report its last stop for ever."""
+    metrics = Metrics()
+    gauges = Gauges(metrics, Lags(), [])
+    index = {"reason": "", "partitions": {}, "ledger": None}
+    for state, told in (("stopped", "1.0"), ("elsewhere", "0.0")):
+        gauges.set_stream({"name": "S", "state": state, "waiting": {}, "index": index})
+        assert f'overlay_stream_stopped{{stream="S"}} {told}' in scrape(metrics)
+
+
 async def test_a_consumer_that_goes_during_a_scrape_gets_no_series_back() -> None:
     metrics, ids = Metrics(), [("S", f"c{n}") for n in range(2 * TURN)]
     opened = dict.fromkeys(ids)
