@@ -84,6 +84,10 @@ def read_offsets(fetched: object) -> list[int]:
     return [offset for piece in pieces if isinstance(piece, Records) for offset in piece.offset.tolist()]
 
 
+def list_idle(*partition_fetches: PartitionFetch) -> list[PartitionFetch]:
+    return [each for each in partition_fetches if each.is_idle]
+
+
 async def wait_for(condition: Any) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await until(condition, pause_s=0.005)
@@ -94,12 +98,12 @@ async def test_what_need_not_wait_is_ready_at_once_and_the_rest_is_fetched_again
     door.passed = {7}
     partition_fetch = fetcher.start("t", 0, 0, gate=door)
     answer(fetcher, partition_fetch, make_log([7, 7], [7], [7, 8], [7]), 6)
-    assert partition_fetch.ready is None and not partition_fetch.is_idle
+    assert list_idle(partition_fetch) == []
     assert partition_fetch.holds(0) and partition_fetch.holds(5)
     await wait_for(lambda: partition_fetch.ready)
     assert (partition_fetch.position, partition_fetch.epoch) == (3, 3)
     assert read_offsets(partition_fetch.take()) == [0, 1, 2]
-    assert partition_fetch.is_idle and door.asked == []
+    assert list_idle(partition_fetch) == [partition_fetch] and door.asked == []
     answer(fetcher, partition_fetch, make_log([7, 8], [7], base=3), 6)
     await wait_for(lambda: door.asked)
     assert door.asked == [(8, 4)] and partition_fetch.ready is None

@@ -229,6 +229,7 @@ def test_what_a_worker_has_is_told_from_the_first_scrape() -> None:
 def test_partitions_that_wait_for_a_schema_are_counted() -> None:
     metrics = Metrics()
     gauges = Gauges(metrics, Lags(), [])
-    for waiting, count in (({"t-0": {}, "t-3": {}}, "2.0"), ({}, "0.0")):
+    cases: list[tuple[dict[str, object], str]] = [({"t-0": {}, "t-3": {}}, "2.0"), ({}, "0.0")]
+    for waiting, count in cases:
         gauges.set_stream({"name": "S", "state": "running", "waiting": waiting, "index": None})
         assert f'overlay_partitions_awaiting_schemas{{stream="S"}} {count}' in scrape(metrics)

