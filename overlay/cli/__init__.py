@@ -18,6 +18,8 @@ import click
 from overlay import __version__
 from overlay.errors import OverlayError
 
+from .collection import spare_collections
+
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
@@ -57,6 +59,10 @@ COMMANDS = {
     ),
     "schema": CommandEntry("overlay.cli.schema:schema", "Print the JSON Schema of the config files, for editors."),
 }
+
+
+LASTING = {"demo", "index", "local", "run", "top"}
+"""Commands that may run for long, or make many objects."""
 
 
 class LazyGroup(click.Group):
@@ -109,6 +115,8 @@ def main() -> None:
     # the demo checks its result with pandas
     if sys.argv[1:2] != ["demo"]:
         sys.meta_path.insert(0, _WithoutPandas())
+    if sys.argv[1:2] and sys.argv[1] not in LASTING:
+        spare_collections()
     try:
         overlay(prog_name="overlay")
     except OverlayError as error:

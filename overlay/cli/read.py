@@ -14,6 +14,7 @@ import click
 
 from overlay.errors import OverlayError
 
+from .collection import collect_as_usual
 from .folder import SETTINGS_HELP, config_option, open_folder, parse_object
 from .read_notes import AskedOf, tell_doubts, tell_missing, view_question
 
@@ -125,6 +126,8 @@ def read(
                 with show_gauge(reading.progress, counting):
                     for batch in reading:
                         printer.print(batch)
+                        # all modules and kernels that it needs are loaded now
+                        collect_as_usual()
             except KeyboardInterrupt:
                 printer.close()
                 raise
