@@ -169,7 +169,7 @@ def _compile(sql: str, stream: StreamConfig | None) -> Filter:
 
 
 def _parse_message(text: str) -> Message:
-    from overlay.config.relations import suggest
+    from overlay.config.suggestion import suggest
     from overlay.filter.nodes import Section
 
     sections = [section.value for section in Section]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from overlay.config.consumer import ConsumerConfig
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 from overlay.errors import OverlayError
 
 CONSUMER_FIELDS = tuple(info.alias or name for name, info in ConsumerConfig.model_fields.items())
