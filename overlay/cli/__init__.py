@@ -11,7 +11,6 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
 
 import click
 
@@ -92,8 +91,8 @@ def overlay() -> None:
     """Subjects, filters and per-message acks on the Kafka you already have."""
 
 
-class _WithoutPandas(MetaPathFinder):
-    """A finder that finds no pandas.
+class _WithoutPandas:
+    """A finder that finds no pandas, for `sys.meta_path`. Its base class would take long to import.
 
     Where pandas is installed, pyarrow imports it to ask of each Python object whether it is one of
     pandas'. No command but the demo makes any, and the import takes longer than reading some
