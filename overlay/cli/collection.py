@@ -10,8 +10,8 @@ from __future__ import annotations
 import atexit
 import gc
 
-SPARING = 100_000
-"""Objects that may be made before Python looks for garbage, while a command begins."""
+SPARING = 200_000
+"""Objects that may be made before Python looks for garbage, while a command begins: a few more than it imports."""
 USUAL = gc.get_threshold()
 
 
