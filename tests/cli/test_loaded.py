@@ -59,6 +59,8 @@ def test_commands_that_show_something(trips: Trips) -> None:
         text, loaded = run(*words, "--config", trips.folder)
         assert "TRIPS" in text or words == ("consumer", "ls")
         assert loaded & NEVER == set(), words
+    _, loaded = run("consumer", "ls", "--json", "--config", trips.folder)
+    assert loaded & (NEVER | {"rich"}) == set()
 
 
 def test_commands_that_ask_the_service(trips: Trips, running_service: StartService) -> None:
@@ -170,6 +172,14 @@ def test_a_client_for_requests_loads_no_arrow() -> None:
     code = "import sys; from overlay.client import Control; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert {*done.stdout.split()} & REQUESTS == set()
+
+
+@pytest.mark.parametrize("form", ["raw", "json", "arrow-ipc", "count"])
+def test_only_tables_need_rich(form: str) -> None:
+    code = f"import io, sys; from overlay.view.printer import open_printer; open_printer({form!r}, io.BytesIO())"
+    code += "; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert {*done.stdout.split()} & {"rich", "numba", "overlay.view.table"} == set()
 
 
 def test_numba_is_loaded_by_the_first_kernel() -> None:
