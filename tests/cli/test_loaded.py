@@ -182,6 +182,13 @@ def test_only_tables_need_rich(form: str) -> None:
     assert {*done.stdout.split()} & {"rich", "numba", "overlay.view.table"} == set()
 
 
+def test_a_client_loads_no_functions_of_arrow() -> None:
+    """A reading without a filter calls none of them."""
+    code = "import sys, overlay.client.client; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert {*done.stdout.split()} & {"pyarrow.compute", "numba", "rich"} == set()
+
+
 def test_numba_is_loaded_by_the_first_kernel() -> None:
     """The modules with kernels can be imported without it; a call compiles or loads the kernel that is called."""
     code = """
