@@ -107,6 +107,7 @@ def read(
     if form == "arrow-ipc" and not counting and sys.stdout.isatty():
         raise click.UsageError("arrow-ipc is not for terminals. Send it to a file or a program")
     with end_quietly():
+        from overlay.kernels import load_numba
         from overlay.view.printer import open_printer
 
         client, loaded = _open(topic, folder, bootstrap, settings)
@@ -124,6 +125,8 @@ def read(
             stack.enter_context(reading)
             try:
                 with show_gauge(reading.progress, counting):
+                    # the reading asks Kafka meanwhile, in a thread of its own
+                    load_numba()
                     for batch in reading:
                         printer.print(batch)
                         # all modules and kernels that it needs are loaded now

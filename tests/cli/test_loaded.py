@@ -82,6 +82,21 @@ def test_commands_that_ask_the_service(trips: Trips, running_service: StartServi
     assert loaded & NEVER == set()
 
 
+def test_a_reading_loads_numba_while_kafka_is_asked(trips: Trips) -> None:
+    """The reading's own thread asks Kafka."""
+    watch = """
+import sys, threading
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numba":
+            print("numba is loaded by", threading.current_thread().name, flush=True)
+sys.meta_path.insert(0, Watch())
+"""
+    trips.produce(2)
+    text, _ = run("read", "TRIPS", "--limit", "1", "--config", trips.folder, first=watch)
+    assert "numba is loaded by MainThread" in text
+
+
 def test_commands_that_read_files_alone(trips: Trips) -> None:
     text, loaded = run("validate", trips.folder)
     assert "0 problems" in text
