@@ -19,7 +19,7 @@ NEVER = {"numba", "llvmlite", "pyarrow", "pandas", "pyspark", "faust", "aiohttp"
 """For commands that read no records of a stream."""
 REQUESTS = NEVER | {"numpy", "aiokafka", "rich"}
 """For commands that ask the service over Kafka: they have librdkafka's clients."""
-STREAMS = {"overlay.config.stream", "overlay.filter", "overlay.subject"}
+STREAMS = {"overlay.config.loader", "overlay.config.stream", "overlay.filter"}
 """The rules of the files that commands do not read if they ask the service."""
 FILES = NEVER | {"numpy", "aiokafka", "confluent_kafka", "rich"}
 """For commands that read the config folder alone."""
