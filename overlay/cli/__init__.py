@@ -60,7 +60,7 @@ COMMANDS = {
 }
 
 
-LASTING = {"demo", "index", "local", "run", "top"}
+LASTING = {"demo", "fleet", "index", "local", "run", "top"}
 """Commands that may run for long, or make many objects."""
 
 

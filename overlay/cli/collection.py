@@ -1,6 +1,6 @@
 """When a command looks for garbage.
 
-Importing the modules of a command makes some 150,000 objects, which stay until its end. By default
+Importing the modules of a command makes 100,000 objects and more, which stay until its end. By default
 Python goes through them hundreds of times meanwhile, and again when it ends. That takes a third of
 the processor time of a command that asks something, and finds nothing.
 """
@@ -17,7 +17,7 @@ USUAL = gc.get_threshold()
 
 def spare_collections() -> None:
     """Look for garbage rarely, and not at the end of the process. For a command that soon ends: one that
-    reads many records calls `collect_as_usual` when it has begun.
+    may read many records calls `collect_as_usual` when it has loaded its modules.
     """
     gc.set_threshold(SPARING)
     # what is frozen is left out of the search at the end
@@ -25,5 +25,6 @@ def spare_collections() -> None:
 
 
 def collect_as_usual() -> None:
-    """Look for garbage as often as Python does by default, so that little of it piles up."""
+    """Look for garbage as often as Python does by default, but not among the objects made so far."""
+    gc.freeze()
     gc.set_threshold(*USUAL)

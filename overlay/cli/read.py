@@ -127,10 +127,9 @@ def read(
                 with show_gauge(reading.progress, counting):
                     # the reading asks Kafka meanwhile, in a thread of its own
                     load_numba()
+                    collect_as_usual()
                     for batch in reading:
                         printer.print(batch)
-                        # all modules and kernels that it needs are loaded now
-                        collect_as_usual()
             except KeyboardInterrupt:
                 printer.close()
                 raise

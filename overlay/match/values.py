@@ -149,7 +149,7 @@ class _HeaderReader:
         """Return for each of `rows` (row numbers of the slice) whether its header's value is in
         `values`. For a row whose header is missing, null or empty, return `values.unfiltered`.
         """
-        # readers that need none of its functions do not wait for them
+        # it takes long to import, and most readers call none of its functions
         import pyarrow.compute as pc
 
         slot = piece.records.plan.slot(self._field)

@@ -116,7 +116,7 @@ def coalesce(first: Column, second: Column) -> Column:
     """Return the first column, with the values of the second where the first is missing or JSON
     null. A value of the first that is there but could not be read stays null.
     """
-    # readers that need none of its functions do not wait for them
+    # it takes long to import, and most readers call none of its functions
     import pyarrow.compute as pc
 
     absent = first.states == ABSENT

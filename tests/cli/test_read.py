@@ -72,6 +72,7 @@ def test_a_reading_that_has_begun_looks_for_garbage_as_usual(folder: Path) -> No
         assert gc.get_threshold() == usual
     finally:
         gc.set_threshold(*usual)
+        gc.unfreeze()
         atexit.unregister(gc.freeze)
 
 

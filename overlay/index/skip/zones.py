@@ -73,7 +73,7 @@ def find_bounds(column: pa.Array, type: str) -> Bounds:
     """Return the zone of some values of a property, one of TYPES as `type`. `column`: as
     match/reading.py reads it, not a dictionary.
     """
-    # readers that need none of its functions do not wait for them
+    # it takes long to import, and most readers call none of its functions
     import pyarrow.compute as pc
 
     found = pc.min_max(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
