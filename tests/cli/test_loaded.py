@@ -165,7 +165,8 @@ main()
         ("ERRORS", {"pydantic", "overlay.config.consumer", "overlay.config.loader"}),
         ("ServiceConfig", {"overlay.config.consumer", "overlay.config.stream", "overlay.subject", "overlay.filter"}),
         ("ConsumerConfig", {"overlay.config.service", "overlay.config.stream", "overlay.subject", "overlay.filter"}),
-        ("load", {"confluent_kafka", "aiokafka", "numpy", "lark"}),
+        ("StreamConfig", {"overlay.filter.compiled", "overlay.filter.parse", "overlay.config.service"}),
+        ("load", {"overlay.filter.compiled", "confluent_kafka", "aiokafka", "numpy", "lark"}),
     ],
 )
 def test_a_name_of_the_config_loads_what_it_needs_alone(name: str, others: set[str]) -> None:
