@@ -197,8 +197,8 @@ def _show(
     as_json: bool,
 ) -> None:
     from overlay.view.account import describe_explanation, print_explanation
+    from overlay.view.console import make_console
     from overlay.view.stored import name_source
-    from overlay.view.table import make_console
 
     canvases = {} if matches is None else matches.canvases
     strips = [part.draw(name_source(part.source), STRIP_WIDTH, canvases.get(part.source)) for part in explanation.parts]

@@ -17,7 +17,7 @@ from numbers import Real
 from typing import Any
 
 from overlay.config.consumer import ConsumerConfig
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 from overlay.errors import OverlayError
 from overlay.units import INT64_MAX, NANOSECONDS
 

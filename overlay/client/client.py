@@ -13,8 +13,8 @@ from overlay.clock import now_ms
 from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig, load
 from overlay.config.document import Document, Path
 from overlay.config.problems import validate
-from overlay.config.relations import suggest
 from overlay.config.service import TopicsConfig
+from overlay.config.suggestion import suggest
 from overlay.errors import ConfigError, FilePosition, OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import acks_topic, reply_topic
 

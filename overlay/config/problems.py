@@ -19,8 +19,8 @@ from .codes import ERRORS
 from .consumer import JETSTREAM_FIELDS, ConsumerConfig
 from .document import Document, Path, is_secret, show_path
 from .model import describe_fields
-from .relations import suggest
 from .service import KafkaProperties, ServiceConfig
+from .suggestion import suggest
 
 _HIDDEN = "a value that is not shown here"
 _USER_OF_URL = re.compile(r"(?<=://)[^/@\s]*@")

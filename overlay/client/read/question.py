@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 from overlay.client.arguments import FILTER_WORDS, BadQuestion, check_names, join_aliases
 from overlay.config.consumer import ConsumerConfig, FilterConfig
 from overlay.config.filters import check_values
-from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
+from overlay.config.suggestion import suggest
 from overlay.match import Values, choose_values
 from overlay.subject import Pattern
 from overlay.units import INT64_MAX

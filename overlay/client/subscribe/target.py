@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from overlay.client.arguments import BadQuestion
 from overlay.config.consumer import AckPolicy, ConsumerConfig
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 from overlay.errors import OverlayError
 
 from .acking import Head
