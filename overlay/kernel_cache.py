@@ -81,7 +81,6 @@ class Cache(FunctionCache):  # type: ignore[misc]
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
-        return None
 
 
 @dataclass(frozen=True, slots=True)

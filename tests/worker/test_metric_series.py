@@ -202,7 +202,7 @@ def test_a_stream_whose_consumers_have_left_is_not_stopped_here() -> None:
     """The worker that keeps its index alone would otherwise report its last stop for ever."""
     metrics = Metrics()
     gauges = Gauges(metrics, Lags(), [])
-    index = {"reason": "", "partitions": {}, "ledger": None}
+    index: dict[str, object] = {"reason": "", "partitions": {}, "ledger": None}
     for state, told in (("stopped", "1.0"), ("elsewhere", "0.0")):
         gauges.set_stream({"name": "S", "state": state, "waiting": {}, "index": index})
         assert f'overlay_stream_stopped{{stream="S"}} {told}' in scrape(metrics)

@@ -12,17 +12,16 @@ from confluent_kafka import Message as KafkaRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlay.client.arguments import Delay, write_delay
 from overlay.client.subscribe.ack_answers import AckAnswers, AnswerWait
 from overlay.client.subscribe.kind import FlowRequest
 from overlay.client.subscribe.message import (
     AlreadySettled,
     AsyncMessage,
     BadToken,
-    Delay,
     Message,
     Metadata,
     read_metadata,
-    write_delay,
 )
 from overlay.consumer.acks import MAX_REASON, Ack, Token, Verb, parse_ack
 from overlay.waits import until
