@@ -17,6 +17,7 @@ its owner, for operators and for the log.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aiokafka.client import AIOKafkaClient
@@ -81,15 +82,11 @@ async def read_state(
     `plain`: read without kernels, for commands. Raises StateUnreadable, SourceUnavailable, CredentialsRefused, and
     SourceChanged if at each of READS attempts the log is trimmed or a batch of it cannot be read.
     """
-    attempt = 1
-    while True:
-        try:
+    for _ in range(READS - 1):
+        # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
+        with suppress(SourceChanged):
             return await _read_once(client, admin, topic, shard, plain=plain)
-        except SourceChanged:
-            # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
-            if attempt == READS:
-                raise
-        attempt += 1
+    return await _read_once(client, admin, topic, shard, plain=plain)
 
 
 async def _read_once(
