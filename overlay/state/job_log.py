@@ -7,17 +7,22 @@ except one whose marker Kafka has lost (docs/exactly-once.md#takeover).
 
 from __future__ import annotations
 
+import asyncio
+
 from aiokafka.client import AIOKafkaClient
 
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.own_topics import STATE_CONFIG
 from overlay.kafka.range_reader import read_records
+from overlay.waits import Backoff
 
 FIRST_PARTITIONS = 8
 """Partitions with which the topic is made: the driver's, and room for some writers."""
 LOOK_BACK = 64
 """Offsets to read first for the last record."""
+SETTLED_S = 30.0
+"""How long the marker of a transaction that has been committed may take."""
 
 
 async def ensure_state_log(admin: Admin, topic: str, replication: int) -> int:
@@ -59,3 +64,20 @@ async def read_last(client: AIOKafkaClient, admin: Admin, topic: str, partition:
         if last is None:
             end, reach = start, 8 * reach
     return last
+
+
+async def await_settled(admin: Admin, topic: str, partition: int) -> None:
+    """Wait until no transaction is open in a partition, or for SETTLED_S. A commit is answered before its marker is in the
+    log, and until then `read_last` does not see its record. For a caller that is not behind InitProducerId. Raises
+    SourceUnavailable."""
+    backoff, source = Backoff(0.02, 1.0), (topic, partition)
+    try:
+        async with asyncio.timeout(SETTLED_S):
+            while True:
+                # in this order: what is written in between counts as open
+                stable = (await admin.find_bounds([source]))[source][1]
+                if stable >= (await admin.find_bounds([source], committed=False))[source][1]:
+                    return
+                await backoff.rest()
+    except TimeoutError:
+        return

@@ -11,7 +11,8 @@ A writer is the one task that writes an output partition in a batch. Its steps:
 4. Write the commit of this batch into the state, and commit the transaction.
 
 A task that was fenced ends with an error. If its process or its machine stood still for long, the task's deadlines may
-have passed before it hears that it was fenced. Then it reads the state once more, as for any unknown outcome.
+have passed before it hears that it was fenced. Then it reads the state once more, as for any unknown outcome, when the
+marker of what was committed is there.
 
 So the deliveries of a batch in an output partition are committed once, whichever process is killed, and
 when. No transaction spans several output partitions, as none has to (docs/exactly-once.md#spark-jobs).
@@ -39,7 +40,7 @@ from overlay.output.dead_letters import encode_dead_letters
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
-from overlay.state.job_log import read_last
+from overlay.state.job_log import await_settled, read_last
 from overlay.state.job_plan import WriterCommit, decode_commit, encode_commit
 from spark.kept import keep_connections
 
@@ -147,6 +148,7 @@ async def _write(job: JobWrite, blocks: _OfWriter, line: Connection) -> int:
     except (SourceUnavailable, DeliveryFailed):
         # after a standstill the deadlines have passed, although the twin or this task may have committed the batch
         with contextlib.suppress(OverlayError):
+            await await_settled(line.admin, job_topic(job.scan.prefix, job.job), job.states[output])
             if await _is_there(job, output, line):
                 return THERE
         raise
