@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .folder import INIT_FOLDER, SETTINGS_HELP
+from overlay.default_folder import INIT_FOLDER
+
+from .folder import SETTINGS_HELP
 
 if TYPE_CHECKING:
     from rich.console import Console
