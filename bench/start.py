@@ -11,6 +11,9 @@ Programs in Python find the byte code of their modules, as pip leaves it when it
 | `ls` | `overlay consumer ls` | `kcat -L`, the topic's metadata | `nats consumer ls` | |
 | `info` | `overlay consumer info` | | `nats consumer info` | |
 | `next` | `overlay consumer next`, one message | | `nats consumer next`, one message | |
+| `ack`, `nak` | `overlay consumer ack`, `nak`, of a message that was just taken | | | |
+| `add` | `overlay consumer add`, a pull consumer on which nothing waits | | `nats consumer add`, the same | |
+| `stream` | `overlay stream ls` | | `nats stream ls` | |
 | `read` | `overlay read`, to its first line | `kcat -C`, to its first line | `nats stream get`, the first message | |
 
 `kcat` and `nats` are taken from PATH; where they are not, the case says so.
@@ -19,6 +22,7 @@ Programs in Python find the byte code of their modules, as pip leaves it when it
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import statistics
@@ -44,12 +48,14 @@ from bench.rounds import take_turns
 from bench.service import run_service, write_files
 from bench.settings import Settings
 from bench.sides import STREAM_SUBJECTS, TEMPLATE
+from overlay.client import open_client
+from overlay.client.subscribe.pulling import PullConsumer
 from overlay.local import flights
 
 RECORDS = 2_000
 REPEATS = 5
 STREAM, CONSUMER = "FLIGHTS", "work"
-LIMITS = {"ls": 400.0, "info": 400.0, "next": 400.0, "read": 700.0}
+LIMITS = dict.fromkeys(("ls", "info", "next", "ack", "nak", "add", "stream"), 400.0) | {"read": 700.0}
 """Ms below which each command is to be."""
 DEADLINE_S = 60.0
 OVERLAY_COMMAND = (sys.executable, "-m", "overlay")
@@ -62,23 +68,27 @@ WHERE = {
 @dataclass(frozen=True, slots=True)
 class Command:
     """A program to start. `expected`: a text that it prints. `to_first_line`: whether its time ends
-    with the first line that it prints; it is ended then.
+    with the first line that it prints; it is ended then. `find_more`: gives each start further words, before its time begins.
     """
 
     name: str
     words: tuple[str, ...]
     expected: str
     to_first_line: bool = False
+    find_more: Callable[[], tuple[str, ...]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where everything runs that commands ask. `nats`: the URL of a nats-server, "" if there is none."""
+    """Where everything runs that commands ask. `nats`: the URL of a nats-server, "" if there is none. `work`: takes messages of
+    the pull consumer.
+    """
 
     bootstrap: str
     topic: str
     folder: Path
     nats: str
+    work: PullConsumer
 
 
 def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterator[Case]:
@@ -117,7 +127,8 @@ def open_places(dataset: Dataset, progress: Progress) -> Iterator[Places]:
             server = running.url
             asyncio.run(copy(server, STREAM, list_messages(dataset, RECORDS), RECORDS))
             asyncio.run(add_consumer(server))
-        yield Places(dataset.bootstrap, topic, folder, server)
+        work = stack.enter_context(open_client(folder).pull(CONSUMER))
+        yield Places(dataset.bootstrap, topic, folder, server, work)
     delete_topic(dataset.bootstrap, topic)
 
 
@@ -150,6 +161,15 @@ def list_cases(places: Places) -> dict[str, list[Command]]:
         f"{places.bootstrap!r}, 'group.id': 'x'}}).close(); print('made')"
     )
     both = (STREAM, CONSUMER)
+    numbers = itertools.count()
+
+    def take_token() -> tuple[str, ...]:
+        (message,) = places.work.fetch(1, timeout=DEADLINE_S)
+        return (message.token,)
+
+    def make_name() -> tuple[str, ...]:
+        return (f"made-{next(numbers)}",)
+
     return {
         "import": [
             Command(OVERLAY, (sys.executable, "-c", opening), "overlay"),
@@ -168,6 +188,26 @@ def list_cases(places: Places) -> dict[str, list[Command]]:
             Command(OVERLAY, (*OVERLAY_COMMAND, "consumer", "next", *both, *config), "$JS.ACK."),
             Command("nats", (*nats_cli, "consumer", "next", *both, "--count", "1", "--no-ack"), "carrier"),
         ],
+        "ack": [Command(OVERLAY, (*OVERLAY_COMMAND, "consumer", "ack", *config), "acked ", find_more=take_token)],
+        "nak": [Command(OVERLAY, (*OVERLAY_COMMAND, "consumer", "nak", *config), "nakked ", find_more=take_token)],
+        "add": [
+            Command(
+                OVERLAY,
+                (*OVERLAY_COMMAND, "consumer", "add", *config, "--deliver", "new", STREAM),
+                "is created",
+                find_more=make_name,
+            ),
+            Command(
+                "nats",
+                (*nats_cli, "consumer", "add", "--pull", "--deliver", "new", "--defaults", STREAM),
+                "made-",
+                find_more=make_name,
+            ),
+        ],
+        "stream": [
+            Command(OVERLAY, (*OVERLAY_COMMAND, "stream", "ls", *config), STREAM),
+            Command("nats", (*nats_cli, "stream", "ls"), STREAM),
+        ],
         "read": [
             Command(OVERLAY, (*OVERLAY_COMMAND, "read", STREAM, "--format", "raw", *config), "carrier", True),
             Command("kcat", (*kcat, "-C", "-o", "beginning"), "carrier", True),
@@ -183,14 +223,15 @@ def time_command(command: Command) -> float:
     program = command.words[0]
     if program in WHERE and shutil.which(program) is None:
         raise PeerUnavailable(WHERE[program])
+    words = (*command.words, *command.find_more())
     began = time.perf_counter()
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     # under this variable a checkout never gets byte code, and each command compiles a hundred modules
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    with subprocess.Popen(command.words, text=True, env=kept, stdin=nothing, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(words, text=True, env=kept, stdin=nothing, stdout=pipe, stderr=pipe) as process:
         took, said, fault = _WAITS[command.to_first_line](process, began)
     if fault or command.expected not in said:
-        raise WrongAnswer(f"{' '.join(command.words)} did not say {command.expected!r}: {(fault or said)[-500:]}")
+        raise WrongAnswer(f"{' '.join(words)} did not say {command.expected!r}: {(fault or said)[-500:]}")
     return took
 
 

@@ -1,32 +1,26 @@
 """The properties that a stream's file declares, as a struct of typed columns.
 
-Headers and keys are texts and follow the grammars of overlay/scan/columns.py. A text that is not
-valid for its type is null. Fields of JSON values are parsed by Spark, all of them in one pass over
-the document, by Spark's rules. There a long is a number without a decimal point, and a string takes
-a value of another type as its text. Only times are parsed as in headers: ms since 1970, or RFC 3339
-with an offset. For Spark a number would be seconds, and a text needs no offset. Filters have been
-evaluated before, by the overlay's own rules; this is for users of the records that passed. Fields of
-Avro and Protobuf values are read by the overlay itself, in Python workers (encoded.py).
+Headers and keys are texts and follow the grammars of overlay/scan/columns.py, in expressions of Spark. A text
+that is not valid for its type is null. Fields of values are read by the overlay's own kernels, in Python workers
+(value_fields.py): a row has the value that a filter has seen, and null where a filter has seen none.
 
 The source's topic and partition are not part of a delivery, so properties made of them are null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from overlay.config.stream import PropertyType, StreamConfig, is_sectioned
-from overlay.config.values import ValueFormat, ValuesConfig
 from overlay.field import Field, FieldKind
 from overlay.filter.nodes import Section
 from overlay.units import INT64_MAX
 
-from .encoded import read_encoded
+from .value_fields import read_fields
 
 TYPES: Mapping[PropertyType, T.DataType] = {
     PropertyType.STRING: T.StringType(),
@@ -36,12 +30,10 @@ TYPES: Mapping[PropertyType, T.DataType] = {
     PropertyType.TIMESTAMP: T.TimestampType(),
     PropertyType.BINARY: T.BinaryType(),
 }
-_TEXTS = (PropertyType.BINARY, PropertyType.TIMESTAMP)
-"""Types that JSON has as a text or number, and that Spark would parse by rules of its own: bytes as
-Base64.
-"""
 PROPERTIES = Section.APPLICATION.value
 """The name of the column, as filters name the section."""
+_FOUND = "_found"
+"""A column that is there while the properties are made: a struct of the fields of values."""
 _WHOLE = r"\A[+-]?[0-9]{1,38}\z"
 _NUMBER = r"\A([+-]?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?\z"
 _NEAR = r"\A[+-]?0*[0-9]{1,9}\z"
@@ -50,8 +42,6 @@ _TIME = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?
 _LONG_DIGITS = 19
 """What the longest longs have."""
 _YEARS = (-62_135_596_800_000, 253_402_300_799_999)  # 0001 to 9999 in ms since 1970, as Python's datetime has them
-
-Tree = dict[str, "Tree | T.DataType"]
 
 
 def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
@@ -67,98 +57,25 @@ def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
         return deliveries
     sources = {name: entry.source or Field(FieldKind.HEADER, name) for name, entry in declared.items()}
     wanted = {name: (field, declared[name].type) for name, field in sources.items() if field.kind is FieldKind.VALUE}
-    find = _find_in_json if stream.values.format is ValueFormat.JSON else partial(_find_encoded, stream.values)
-    documents, found = find(wanted) if wanted else ({}, {})
+    places = {name: f"field_{i}" for i, name in enumerate(wanted)}
     columns = [
-        (found[name] if name in found else _read(field, declared[name].type)).alias(name)
-        for name, field in sources.items()
+        (_pick(places[name], entry.type) if name in places else _read(sources[name], entry.type)).alias(name)
+        for name, entry in declared.items()
     ]
-    return deliveries.withColumns(documents).withColumn(PROPERTIES, F.struct(*columns)).drop(*documents)
+    if wanted:
+        shape = T.StructType([T.StructField(places[name], _carry(kind)) for name, (_, kind) in wanted.items()])
+        deliveries = deliveries.withColumn(_FOUND, read_fields(stream.values, list(wanted.values()), shape))
+    return deliveries.withColumn(PROPERTIES, F.struct(*columns)).drop(_FOUND)
 
 
-Wanted = Mapping[str, tuple[Field, PropertyType]]
-"""Fields of values with their types, by the names of their properties."""
-Found = tuple[dict[str, Column], dict[str, Column]]
-"""Columns to add to the deliveries, by name, and a column for each property that is read from these."""
+def _carry(kind: PropertyType) -> T.DataType:
+    """Return the type in which a field of this type comes from the Python workers: times are ms since 1970."""
+    return T.LongType() if kind is PropertyType.TIMESTAMP else TYPES[kind]
 
 
-def _find_in_json(wanted: Wanted) -> Found:
-    trees = plant_trees((field.path, kind) for field, kind in wanted.values())
-    found = {}
-    for name, (field, kind) in wanted.items():
-        number = next(i for i, tree in enumerate(trees) if _has(tree, field.path, TYPES[kind]))
-        column = _reach(F.col(f"_document_{number}"), field.path)
-        found[name] = cast_text(column.cast("binary"), kind) if kind in _TEXTS else column
-    return {f"_document_{i}": _parse(tree) for i, tree in enumerate(trees)}, found
-
-
-def _find_encoded(values: ValuesConfig, wanted: Wanted) -> Found:
-    shape = T.StructType(
-        [
-            T.StructField(f"field_{i}", T.LongType() if kind is PropertyType.TIMESTAMP else TYPES[kind])
-            for i, (_, kind) in enumerate(wanted.values())
-        ]
-    )
-    found = {}
-    for i, (name, (_, kind)) in enumerate(wanted.items()):
-        column = F.col("_document").getField(f"field_{i}")
-        is_time = kind is PropertyType.TIMESTAMP
-        found[name] = F.when(column.between(*_YEARS), F.timestamp_millis(column)) if is_time else column
-    return {"_document": read_encoded(values, list(wanted.values()), shape)}, found
-
-
-def plant_trees(paths: Iterable[tuple[tuple[str, ...], PropertyType]]) -> list[Tree]:
-    """Return trees of fields by name, with Spark types as leaves, one for each schema with which
-    documents are parsed; together they have all paths. One tree has all paths unless some conflict:
-    one leads through another, or the same path has two types. A conflicting path goes into the next
-    tree that can have it. `paths`: each with its property type; none gives no tree.
-    """
-    trees: list[Tree] = []
-    for path, kind in paths:
-        if not any(_put(tree, path, TYPES[kind]) for tree in trees):
-            tree: Tree = {}
-            _put(tree, path, TYPES[kind])
-            trees.append(tree)
-    return trees
-
-
-def _put(tree: Tree, path: tuple[str, ...], kind: T.DataType) -> bool:
-    for name in path[:-1]:
-        below = tree.setdefault(name, {})
-        if not isinstance(below, dict):
-            return False
-        tree = below
-    return tree.setdefault(path[-1], kind) == kind
-
-
-def _has(tree: Tree, path: tuple[str, ...], kind: T.DataType) -> bool:
-    for name in path[:-1]:
-        below = tree.get(name)
-        if not isinstance(below, dict):
-            return False
-        tree = below
-    return tree.get(path[-1]) == kind
-
-
-def _parse(tree: Tree) -> Column:
-    return F.from_json(F.col("value").cast("string"), _shape(tree))
-
-
-def _shape(tree: Tree) -> T.StructType:
-    fields = [
-        T.StructField(name, _shape(kind) if isinstance(kind, dict) else _written(kind)) for name, kind in tree.items()
-    ]
-    return T.StructType(fields)
-
-
-def _written(kind: T.DataType) -> T.DataType:
-    return T.StringType() if isinstance(kind, T.BinaryType | T.TimestampType) else kind
-
-
-def _reach(document: Column, path: tuple[str, ...]) -> Column:
-    for name in path:
-        document = document.getField(name)
-    return document
+def _pick(place: str, kind: PropertyType) -> Column:
+    column = F.col(_FOUND).getField(place)
+    return F.when(column.between(*_YEARS), F.timestamp_millis(column)) if kind is PropertyType.TIMESTAMP else column
 
 
 def _read(field: Field, kind: PropertyType) -> Column:

@@ -18,6 +18,7 @@ from overlay import __version__
 from overlay.errors import OverlayError
 
 from .collection import spare_collections
+from .groups import SuggestingGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ LASTING = {"demo", "fleet", "index", "local", "run", "top"}
 """Commands that may run for long, or make many objects."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group whose commands come from COMMANDS. The help lists them in the table's order."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

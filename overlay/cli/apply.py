@@ -60,8 +60,8 @@ def apply(folder: Path, prune: bool, dry_run: bool, yes: bool, as_json: bool) ->
 
 
 def read_sound(folder: Path) -> Loaded:
-    """Return the config of a folder without problems. Raises OverlayError if it has some, after they were printed on
-    stderr: a consumer whose file is bad would look like one that has no file.
+    """Return the config of a folder without problems; its warnings are printed on stderr. Raises OverlayError if it has
+    problems, after they were printed there: a consumer whose file is bad would look like one that has no file.
     """
     from overlay.config import load
 
@@ -71,6 +71,8 @@ def read_sound(folder: Path) -> Loaded:
             click.echo(str(problem), err=True)
         count = len(loaded.problems)
         raise OverlayError(f"{folder}: nothing was applied: {count} problem{'' if count == 1 else 's'}, see above")
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
     return loaded
 
 

@@ -25,13 +25,14 @@ from .folder import (
     print_facts,
     refuse_unknown,
 )
+from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
     from overlay.view.facts import ConsumerFacts, OverlayFacts
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def consumer() -> None:
     """Create, change, show and remove consumers, and handle single messages by hand."""
 

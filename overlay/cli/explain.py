@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .folder import look_options, open_folder, print_json, refuse_unknown
+from .folder import look_options, open_folder, parse_object, print_json, refuse_unknown
 from .lookup import find_consumer
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ STRIP_WIDTH = 64
     help="With --stream: subjects; may be repeated.",
 )
 @click.option("--sql", metavar="EXPRESSION", help="With --stream: a filter.")
+@click.option("--properties", metavar="JSON", help="With --stream: a property filter, in place of --sql.")
 @click.option("--value", "--values", "values", multiple=True, help="With --stream: a filter value; may be repeated.")
 @click.option("--match-unfiltered", is_flag=True, help="With --value: records without a filter value as well.")
 @click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
@@ -49,6 +50,7 @@ def explain(
     stream: str,
     subjects: tuple[str, ...],
     sql: str | None,
+    properties: str | None,
     values: tuple[str, ...],
     match_unfiltered: bool,
     since: str | None,
@@ -65,21 +67,24 @@ def explain(
     """
     if bool(consumer) == bool(stream):
         raise click.UsageError("name a CONSUMER or a --stream" + (", not both" if stream else ""))
-    if consumer and (subjects or sql is not None or values or match_unfiltered):
-        raise click.UsageError("--subject, --sql and --value go with --stream; a consumer has its own")
+    if consumer and (subjects or sql is not None or properties is not None or values or match_unfiltered):
+        raise click.UsageError("--subject, --sql, --properties and --value go with --stream; a consumer has its own")
+    if sql is not None and properties is not None:
+        raise click.UsageError("--sql and --properties each say what to look for. Leave one of them out")
     from overlay.view.doubts import list_doubts
 
     from .read_notes import tell
 
     loaded = open_folder(folder)
     config = find_consumer(loaded, consumer, folder) if consumer else None
-    wanted = _ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql)
+    wanted = _ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql, properties)
     if not config:
         wanted = replace(wanted, values=_choose_values(wanted.stream, values, match_unfiltered))
         tell(list_doubts(wanted.stream, wanted.patterns, wanted.filter))
     wanted = replace(wanted, since=_read_moment("--since", since), until=_read_moment("--until", until))
     explanation = _explain(loaded, wanted)
-    observed, matches = _analyze(loaded, explanation, config) if analyze else (None, None)
+    filtered = config.filter.properties if config else parse_object(properties) if properties is not None else None
+    observed, matches = _analyze(loaded, explanation, filtered) if analyze else (None, None)
     _show(loaded, explanation, observed, matches, as_json)
 
 
@@ -97,18 +102,24 @@ def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:
     return ReadConditions(stream, patterns(config), filter, values)
 
 
-def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: str | None) -> ReadConditions:
-    """Return what the options --subject and --sql ask of the stream `name`, without filter values.
+def _ask(
+    loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: str | None, properties: str | None
+) -> ReadConditions:
+    """Return what the options --subject, --sql and --properties ask of the stream `name`, without filter values.
     Raises OverlayError if the stream is unknown, and FilterSyntaxError or SubjectError.
     """
-    from overlay.filter import compile_sql
+    from overlay.filter import Filter, compile_properties, compile_sql
     from overlay.subject import Pattern
     from overlay.view.explanation import ReadConditions
 
     if name not in loaded.streams:
         raise refuse_unknown("stream", name, loaded.streams, folder)
     stream = loaded.streams[name]
-    filter = None if sql is None else compile_sql(sql, stream.properties)
+    filter: Filter | None = None
+    if sql is not None:
+        filter = compile_sql(sql, stream.properties)
+    elif properties is not None:
+        filter = compile_properties(parse_object(properties), stream.properties)
     return ReadConditions(stream, tuple(Pattern.parse(text) for text in subjects), filter)
 
 
@@ -149,10 +160,12 @@ def _explain(loaded: Loaded, wanted: ReadConditions) -> Explanation:
     return make(wanted, parts, now_ms(), stored.reason)
 
 
-def _analyze(loaded: Loaded, explanation: Explanation, consumer: ConsumerConfig | None) -> tuple[Observed, Matches]:
+def _analyze(
+    loaded: Loaded, explanation: Explanation, properties: Mapping[str, Any] | None
+) -> tuple[Observed, Matches]:
     """Read the records that the explained conditions select, and return the figures of that
-    reading, and where in the log its matches are. `consumer`: whose filter was explained, None for
-    options.
+    reading, and where in the log its matches are. `properties`: the property filter that was explained, None if it
+    was none.
     """
     from overlay.client import open_client
     from overlay.view.analysis import COLUMNS, Matches, Observed
@@ -163,8 +176,8 @@ def _analyze(loaded: Loaded, explanation: Explanation, consumer: ConsumerConfig 
     question: dict[str, Any] = {"columns": COLUMNS}
     if wanted.patterns:
         question["subjects"] = [pattern.text for pattern in wanted.patterns]
-    if consumer is not None and consumer.filter.properties is not None:
-        question["properties"] = consumer.filter.properties
+    if properties is not None:
+        question["properties"] = properties
     elif wanted.filter is not None:
         question["sql"] = wanted.filter.text
     if wanted.values is not None:

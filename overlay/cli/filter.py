@@ -15,6 +15,7 @@ import click
 from overlay.errors import OverlayError
 
 from .folder import config_option, json_option, open_folder, print_json, refuse_unknown
+from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _stream_option = click.option("--stream", "name", metavar="STREAM", help="Take the types that this stream declares.")
 
 
-@click.group("filter")
+@click.group("filter", cls=SuggestingGroup)
 def filter_group() -> None:
     """Check a filter expression, or try it on a message."""
 

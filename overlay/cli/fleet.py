@@ -13,12 +13,13 @@ import click
 from overlay.errors import OverlayError
 
 from .folder import config_option, log_options
+from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def fleet() -> None:
     """Watch all workers of a service."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from overlay.default_folder import SERVICE_FILE, find_folder
 from overlay.errors import OverlayError
 from overlay.logs import LEVELS
 
@@ -24,20 +25,6 @@ SETTINGS_HELP = (
     " env:NAME or file:PATH, never the secret."
 )
 """Of the option -X."""
-
-
-INIT_FOLDER = "overlay-config"
-"""The folder that `overlay init` writes."""
-SERVICE_FILE = "overlay.yaml"
-
-
-def find_folder() -> Path:
-    """Return the config folder of a command that names none: the current one if it is a config
-    folder, else `./overlay-config` if that is one, else the current one.
-    """
-    here = Path()
-    below = here / INIT_FOLDER
-    return below if not (here / SERVICE_FILE).exists() and (below / SERVICE_FILE).exists() else here
 
 
 def config_option(command: Command) -> Command:

@@ -14,6 +14,7 @@ import click
 from overlay.errors import ConfigError, CredentialsRefused, OverlayError
 
 from .folder import config_option, look_around, look_options, open_folder, print_facts, refuse_unknown
+from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from overlay.worker.index_build import Build
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def index() -> None:
     """Show how far the chunk indexes are, and make one without a service."""
 

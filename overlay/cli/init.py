@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .folder import INIT_FOLDER, SETTINGS_HELP
+from overlay.default_folder import INIT_FOLDER
+
+from .folder import SETTINGS_HELP
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,6 +58,7 @@ def init(
     files = {"overlay.yaml": draft_service(kafka, cluster.brokers)}
     proposals = {}
     outputs: set[str] = set()
+    copies: dict[str, int] = {}
     for topic in names:
         click.echo(f"reading {topic} ...", err=True)
         proposals[topic] = propose(read_sample(kafka, topic, cluster.topics[topic], sample))
@@ -63,14 +66,12 @@ def init(
         consumers = draft_consumers(proposals[topic], names[topic], topics)
         files |= {f"consumers/{stem}.yaml": text for stem, text in consumers.items()}
         outputs |= consumers.keys() & cluster.topics.keys()
+        copies[next(iter(consumers))] = proposals[topic].sample.span
     check_files(files)
     outcome = write_files(folder, files, force=force)
     for proposal in proposals.values():
         _show(proposal)
-    for output in sorted(outputs):
-        click.echo(
-            f"note: the topic {output} exists; unless it is meant, name another output in consumers/{output}.yaml"
-        )
+    _note_outputs(folder, outputs, copies)
     _close(folder, outcome)
 
 
@@ -171,6 +172,21 @@ def _table(console: Console, proposal: Proposal) -> Table:
     if len(proposal.columns) > _ROWS:
         table.add_row(f"... {len(proposal.columns) - _ROWS} more", "", "", "", "")
     return table
+
+
+def _note_outputs(folder: Path, existing: Iterable[str], copies: Mapping[str, int]) -> None:
+    """Print which output topics exist already, and which consumers copy everything. `copies`: for each of these the number
+    of offsets in its source.
+    """
+    for output in sorted(existing):
+        click.echo(
+            f"note: the topic {output} exists; unless it is meant, name another output in consumers/{output}.yaml"
+        )
+    for copy, offsets in copies.items():
+        click.echo(
+            f"note: {folder / 'consumers' / copy}.yaml copies the whole topic, {offsets:,} records or fewer, into the topic"
+            f" {copy}; unless that is meant, delete the file or add `deliver_policy: new` to it"
+        )
 
 
 def _close(folder: Path, outcome: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .groups import SuggestingGroup
 from .local_topic import topic
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _home_option(command: Command) -> Command:
     return option(command)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def local() -> None:
     """Start, stop and look at an embedded Kafka broker.
 

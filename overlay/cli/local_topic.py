@@ -11,6 +11,7 @@ import click
 from overlay.errors import BrokerError
 
 from .folder import SETTINGS_HELP, json_option, open_folder, print_json
+from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
     from overlay.errors import FilePosition
@@ -39,7 +40,7 @@ def kafka_options(command: Command) -> Command:
     return command
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def topic() -> None:
     """Create and list topics, and write records to one.
 

@@ -102,6 +102,10 @@ def read(
         raise click.UsageError("name a STREAM, a --consumer or a --topic")
     if topic and (stream or consumer):
         raise click.UsageError(f"name a {'STREAM' if stream else '--consumer'} or a --topic, not both")
+    if declared and not topic:
+        raise click.UsageError(
+            "--property goes with --topic. What a stream declares stands in its file, under properties"
+        )
     if sys.stdout is None:
         raise click.UsageError("standard output is closed. Send it somewhere")
     if form == "arrow-ipc" and not counting and sys.stdout.isatty():
@@ -127,6 +131,7 @@ def read(
                 with show_gauge(reading.progress, counting):
                     # the reading asks Kafka meanwhile, in a thread of its own
                     load_numba()
+                    tell_of_kernels()
                     collect_as_usual()
                     for batch in reading:
                         printer.print(batch)
@@ -153,6 +158,16 @@ def _note(
     if question["follow"]:
         tell_missing(client, asked)
     return asked
+
+
+def tell_of_kernels() -> None:
+    """Print on stderr that kernels will be compiled, if they are not there yet."""
+    from overlay.kernel_cache import find_folder
+    from overlay.scan.kernel import walk
+
+    with contextlib.suppress(RuntimeError):  # no folder for them: numba says so where it compiles
+        if not find_folder(walk).is_filled:
+            click.echo("compiling kernels, which takes up to a minute or two, once ...", err=True)
 
 
 @contextlib.contextmanager

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from .folder import change_options, confirm, look_around, look_options, open_folder, print_facts, refuse_unknown
+from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
     from overlay.view.rewind import RewindPlan
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def stream() -> None:
     """List streams, show how they are, begin one anew, or extend one."""
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from overlay.default_folder import find_folder
 from overlay.errors import ConfigError
-
-from .folder import find_folder
 
 if TYPE_CHECKING:
     from overlay.config import Loaded

@@ -15,6 +15,7 @@ from overlay.config.document import Document, Path
 from overlay.config.problems import validate
 from overlay.config.service import TopicsConfig
 from overlay.config.suggestion import suggest
+from overlay.default_folder import find_existing
 from overlay.errors import ConfigError, FilePosition, OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import acks_topic, reply_topic
 
@@ -275,8 +276,9 @@ def open_client(
     kafka: Mapping[str, str] | None = None,
     prefix: str = "",
 ) -> Client:
-    """Return a client for a config folder (its path, or a loaded one), or, if `config` is None, for a
-    Kafka cluster without streams and consumers of files. Nothing is sent to Kafka yet.
+    """Return a client for a config folder (its path, or a loaded one), or, if an address is given in its place, for a
+    Kafka cluster without streams and consumers of files. With neither the folder is found as commands find it:
+    $OVERLAY_CONFIG, else the current folder or ./overlay-config. Nothing is sent to Kafka yet.
 
     `bootstrap`: `host:port`, several separated by commas; with a config it replaces the address in
     it. `kafka`: more settings by librdkafka's names, such as {"security.protocol": "SASL_SSL"};
@@ -285,9 +287,14 @@ def open_client(
     and BadQuestion if there is neither a config nor an address. Files of streams and consumers that
     have errors are left out.
     """
+    if config is None and not bootstrap and "bootstrap.servers" not in (kafka or {}):
+        config = find_existing()
+        if config is None:
+            raise BadQuestion(
+                "open what? There is no overlay.yaml here, nor in ./overlay-config. Give a config folder, or"
+                " bootstrap='HOST:PORT'"
+            )
     if config is None:
-        if not bootstrap and "bootstrap.servers" not in (kafka or {}):
-            raise BadQuestion("open what? Give a config folder, or bootstrap='HOST:PORT'")
         kafka = {**({"bootstrap.servers": bootstrap} if bootstrap else {}), **(kafka or {})}
         return Client(check_settings(kafka), prefix=prefix or TopicsConfig().prefix)
     loaded = config if isinstance(config, Loaded) else load(FilePath(config))

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 
+from overlay.default_folder import SERVICE_FILE
 from overlay.errors import ConfigError, FilePosition, SchemaError
 
 from .checks import Profile, Violation, check_consumer
@@ -34,7 +35,7 @@ from .filters import check_filter
 from .problems import validate
 from .relations import check_stream
 from .service import ServiceConfig
-from .service_file import SERVICE_FILE, load_service
+from .service_file import load_service
 from .stream import StreamConfig
 from .suggestion import suggest
 from .values import read_schemas

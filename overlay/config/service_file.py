@@ -12,8 +12,6 @@ from .environment import fill_variables
 from .problems import validate
 from .service import ServiceConfig
 
-SERVICE_FILE = "overlay.yaml"
-
 
 def load_service(file: FilePath, environment: Mapping[str, str]) -> ServiceConfig:
     """Return the settings in `file`, an overlay.yaml, whose variables are filled from `environment`.

@@ -105,7 +105,7 @@ def draft_stream(proposal: Proposal, names: Names) -> str:
 def draft_consumers(proposal: Proposal, names: Names, sources: Collection[str] = ()) -> dict[str, str]:
     """Return the texts of consumer files, by file name without its suffix.
 
-    One consumer takes everything. If the subject is made of fields too, and a sampled record gets one, a second
+    The first consumer takes everything. If the subject is made of fields too, and a sampled record gets one, a second
     consumer takes the commonest value of the first field. Output topics get as many partitions as the source. The
     file name is also the name of the consumer and of its output topic, which is never one of `sources`, the names of
     source topics.

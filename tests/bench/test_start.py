@@ -21,11 +21,11 @@ QUICK = replace(Settings().shorten(), scale=0.01)
 
 def test_every_case_is_measured(bootstrap: str) -> None:
     found = {case.name: case for case in start.measure(load(bootstrap, QUICK.scale), QUICK, Progress(io.StringIO()))}
-    assert list(found) == ["import", "ls", "info", "next", "read"]
+    assert list(found) == ["import", "ls", "info", "next", "ack", "nak", "add", "stream", "read"]
     assert {name: case.limit["overlay"] for name, case in found.items() if case.limit} == LIMITS
     assert all(case.overlay > 0 for case in found.values())
     assert set(found["import"].peers) == {"confluent"}
-    for program, cases in {"kcat": ("ls", "read"), "nats": ("ls", "info", "next", "read")}.items():
+    for program, cases in {"kcat": ("ls", "read"), "nats": ("ls", "info", "next", "add", "stream", "read")}.items():
         for name in cases:
             where = found[name].skipped if shutil.which(program) is None else found[name].peers
             assert program in where

@@ -77,6 +77,9 @@ def test_a_folder_becomes_what_the_service_has(trips: Trips, ours: Trips, runnin
     assert said[0] == "+ TRIPS/oslo" and said[-1] == "2 to add, 0 to change, 0 to remove, 0 unchanged"
     assert "    filter_subject   trips.oslo" in said
     assert "there is no terminal to ask at" in apply(ours, code=1)
+    ours.add_consumer("oslo", to="os*")
+    assert "warning: " in (said := apply(ours, "--dry-run")) and "'os*' is an ordinary character" in said
+    ours.add_consumer("oslo")
     assert list_served() == ["filed"]
 
     # what is asked for is confirmed, and a second time nothing is left to do

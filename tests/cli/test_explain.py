@@ -93,6 +93,17 @@ def test_a_stream_and_a_question(trips: Trips) -> None:
     assert trips.run_json("explain", *question, "--since", "1h")["answers"]["NO"]["chunks"] == 7
 
 
+def test_a_property_filter(trips: Trips) -> None:
+    trips.run("index", "build", "TRIPS")
+    question = ["--stream", "TRIPS", "--properties", '{"application_properties": {"n": 250}}']
+    found = trips.run_json("explain", *question, "--analyze")
+    assert {name: share["chunks"] for name, share in found["answers"].items()} == {"NO": 9, "MAYBE": 1, "ALL": 0}
+    assert found["observed"]["matched"] == 1
+    assert "this is no JSON" in trips.run("explain", "--stream", "TRIPS", "--properties", "{", code=2)
+    assert "Leave one of them out" in trips.run("explain", *question, "--sql", "n = 1", code=2)
+    assert "a consumer has its own" in trips.run("explain", "rome", "--properties", "{}", code=2)
+
+
 def test_names_and_calls(trips: Trips) -> None:
     assert "Did you mean TRIPS/rome?" in trips.run("explain", "TRIPS/rom", code=1)
     assert "Did you mean TRIPS?" in trips.run("explain", "--stream", "TRIPZ", code=1)

@@ -59,6 +59,9 @@ def test_a_topic_becomes_a_config_that_loads(bootstrap: str, orders: str, tmp_pa
     assert sorted(consumer.filters for consumer in loaded.consumers.values()) == [(), (f"{orders}.new",)]
     assert f"{orders}.new" in result.output
     assert f"next: overlay validate '{folder}' --kafka" in result.output
+    assert (
+        f"{orders}-all.yaml copies the whole topic, 200 records or fewer, into the topic {orders}-all" in result.output
+    )
 
 
 def test_nothing_is_written_to_kafka(bootstrap: str, orders: str, tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_a_topic_of_the_config_s_kafka(config: Config, topic: str) -> None:
         (("TRIPS", "--properties", "[]"), 2, "write an object"),
         (("TRIPS", "--sql", "1 = 1", "--properties", "{}"), 2, "exclude each other"),
         (("--topic", "t", "--property", "a"), 2, "NAME:TYPE"),
-        (("TRIPS", "--property", "a:long"), 2, "declare is for topics"),
+        (("TRIPS", "--property", "a:long"), 2, "--property goes with --topic"),
         (("TRIPS", "-X", "linger.ms=5"), 1, "linger.ms"),
     ],
 )

@@ -29,7 +29,7 @@ from overlay.match.addressing import Addressed
 from overlay.match.properties import Source
 from overlay.match.reading import Reading
 from overlay.schemas.gate import settle_all
-from spark.encoded import ColumnReader
+from spark.value_fields import ColumnReader
 from tests.oracle.batches import Record
 from tests.support.avro import encode
 from tests.support.batches import build

@@ -1,5 +1,7 @@
-"""Fields of values that Spark cannot parse as JSON, those of Avro and Protobuf, by the overlay's
-kernels in Python workers.
+"""Fields of values, read by the overlay's kernels in Python workers.
+
+Spark could parse JSON by itself, but by other rules: of two equal keys it takes the last one, a number with a point is no
+long, and a document that was cut has no fields. A reader of deliveries would then see other values than the filter saw.
 """
 
 from __future__ import annotations
@@ -11,46 +13,57 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.functions import arrow_udf
 
 from overlay.config.stream import PropertyType
 from overlay.config.values import ValuesConfig
 from overlay.field import Field
 from overlay.match.formats import make_format
 from overlay.scan.columns import Origin, gather
+from overlay.scan.json.search import extract
 from overlay.scan.plan import make_plan
 from overlay.scan.states import MISSING
 from overlay.schemas.gate import settle_all
 from overlay.schemas.ids import list_ids
 
+Extract = Callable[[Iterator[pa.Array]], Iterator[pa.Array]]
+"""Makes arrays of structs of arrays of values, one of each."""
 
-def read_encoded(values: ValuesConfig, fields: Sequence[tuple[Field, PropertyType]], shape: T.StructType) -> Column:
+
+def read_fields(values: ValuesConfig, fields: Sequence[tuple[Field, PropertyType]], shape: T.StructType) -> Column:
     """Return a column of structs with these fields of the column `value`; times are ms since 1970.
 
-    `values`: the format of the values, which is not JSON. `shape`: the struct, with one field for
-    each of `fields`.
+    `values`: the format of the values. `shape`: the struct, with one field for each of `fields`.
     """
 
-    def extract(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    def read(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         reader = ColumnReader(values, fields)
         for batch in batches:
             yield pa.StructArray.from_arrays(reader.read(batch), names=shape.names)
 
-    make: Callable[..., Callable[..., Column]] = arrow_udf
-    return make(extract, shape)(F.col("value"))
+    return _make_function(read, shape)(F.col("value"))
+
+
+def _make_function(read: Extract, shape: T.StructType) -> Callable[[Column], Column]:
+    try:
+        from pyspark.sql.pandas.functions import arrow_udf
+    except ImportError:  # Spark before 4.1
+        from .before_arrow import make_function
+
+        return make_function(read, shape)
+    make: Callable[..., Callable[[Column], Column]] = arrow_udf
+    return make(read, shape)
 
 
 class ColumnReader:
     """Reads some fields of values as columns. The schemas are prepared once, for many arrays."""
 
     def __init__(self, values: ValuesConfig, fields: Sequence[tuple[Field, PropertyType]]) -> None:
-        """`values`: the format, which is not JSON."""
+        """`values`: the format of the values."""
         self._values = values
-        declared = make_format(values)
-        assert declared is not None
         self._fields = fields
         self._plan = make_plan(field for field, _ in fields)
-        self._extractor = declared.prepare(self._plan.paths)
+        declared = make_format(values)
+        self._extractor = None if declared is None else declared.prepare(self._plan.paths)
 
     def read(self, batch: pa.Array) -> list[pa.Array]:
         """Return a column for each of the fields, from an array of values; times are ms since 1970. Raises
@@ -66,9 +79,13 @@ class ColumnReader:
         end = int(bounds[-1])
         if self._values.book is not None and count:
             settle_all(self._values, list_ids(np.frombuffer(data or b"", np.uint8), places[slot], sizes[slot]))
-        buf = np.empty(end + int(self._extractor.find_room(sizes[slot]).sum()), np.uint8)
+        room = 0 if self._extractor is None else int(self._extractor.find_room(sizes[slot]).sum())
+        buf = np.empty(end + room, np.uint8)
         buf[:end] = np.frombuffer(data or b"", np.uint8)[:end]
-        self._extractor.extract(buf, places, sizes, slot, 0, count, end)
+        if self._extractor is None:
+            extract(buf, places, sizes, slot, self._plan.paths, 0, count)
+        else:
+            self._extractor.extract(buf, places, sizes, slot, 0, count, end)
         arrays = []
         for field, kind in self._fields:
             at = self._plan.slot(field)
