@@ -769,10 +769,10 @@ class RequestServer:
             return self._refuse_failed(request)
 
     def _is_made(self, id: ConsumerId, written: int) -> bool:
-        """Return whether the topic was read up to offset `written`, and the consumer is not starting any more, or is
-        not to be served.
+        """Return whether the host serves what the topic says up to offset `written`, and the consumer is not starting any
+        more, or is not to be served.
         """
-        if self._tail.seen < written:
+        if self._taken_up < written:
             return False
         is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
         return is_served or id not in self.registry.effective().consumers

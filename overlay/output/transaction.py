@@ -113,6 +113,10 @@ class _Sender:
             self._producer.client._topics.add(topic)
         await self._producer.client.force_metadata_update()
 
+    def drop_topics(self, topics: Iterable[str]) -> None:
+        """Ask Kafka no more for the metadata of these topics, to which nothing more is written."""
+        self._producer.client._topics.difference_update(topics)
+
     def list_partitions(self, topics: Iterable[str]) -> set[TopicPartition]:
         """Return the partitions of topics that were looked up; none of a topic that does not exist."""
         cluster = self._producer.client.cluster

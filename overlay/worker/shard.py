@@ -33,6 +33,7 @@ from overlay.state.takeover import take_over
 from overlay.waits import Backoff, is_cancelled, unless
 
 from .assignment import Assignment, enlist, make_assignment
+from .changes import Step, prepare
 from .commit.commits import Commits
 from .cursors.initial_positions import open_cursors
 from .dispatch_setup import open_dispatch_loop
@@ -56,6 +57,8 @@ STEADY_S = 30.0
 """A session that has served for so long counts as one that went well: the next pause is the shortest again."""
 AWAIT_S = 5.0
 """How long a stream is left out that waits for what the worker of another shard does, before it is tried again."""
+CHANGE_S = 5.0
+"""Seconds for which a change waits to be taken up by the running session."""
 STALL_S = 60.0
 """Seconds for which a consumer or stream that cannot be served is left out before it is tried
 again."""
@@ -114,6 +117,25 @@ class Shard:
             await self._run_sessions(stop)
         finally:
             await self.reply_sender.close()
+
+    async def take_up(self, loaded: Loaded, mine: dict[ConsumerId, ConsumerConfig], step: Step) -> bool:
+        """Serve the consumers `mine` from now on, and have the running session take up the step to that. Return whether it
+        has: if not, the shard has to be stopped and started anew."""
+        former = [self.mine[id] for id in (*step.changed, *step.removed)]
+        # before the session forgets a consumer: the one after it must not begin it anew
+        self.loaded, self.mine = loaded, mine
+        session = self.session
+        if session is None:
+            return False
+        try:
+            async with asyncio.timeout(CHANGE_S):
+                change = await prepare(session, self.admin, loaded, mine, former, step)
+                return change is not None and await session.take_up(change)
+        except (OverlayError, TimeoutError) as error:
+            log.warning(
+                "a new session takes up the change", shard=self.number, reason=str(error) or "it takes too long"
+            )
+            return False
 
     async def _run_sessions(self, stop: asyncio.Event) -> None:
         """Run one session after the other until `stop`, with a pause after each error. Raises
@@ -207,6 +229,7 @@ class Shard:
                 self.trouble, self._served_since = "", monotonic()
                 await self._run(session, stop)
             finally:
+                session.give_up()
                 self._session = None
                 self.reply_sender.leave()
 
@@ -303,7 +326,8 @@ class Shard:
         """Reset the refusals of the output and dead letter topics to which consumers have delivered
         in a committed round, and of the index topics written in it. Then call `on_commit`."""
         for consumer in {*counts.delivered, *counts.dead_letters} if self._refusals else ():
-            config = self.mine[consumer]
+            if (config := self.mine.get(consumer)) is None:
+                continue  # it was deleted meanwhile
             for topic in (config.deliver_subject, config.dead_letter_topic):
                 self._refusals.pop(topic, None)
         for topic in counts.index_topics:

@@ -15,9 +15,10 @@ from overlay.errors import OverlayError
 from overlay.kafka.own_topics import shard_of
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
+from overlay.worker.changes import LIGHT, is_light
 from overlay.worker.report import Rates
 from overlay.worker.round.task import Counts
-from overlay.worker.shard_manager import LIGHT, ShardManager, is_light
+from overlay.worker.shard_manager import ShardManager
 from tests.control.registries import make_config, make_files
 
 ACKED = {"ack_policy": "explicit", "interest": "always"}
@@ -91,6 +92,9 @@ class Idle:
 
     def __init__(self, loaded: object, number: int, mine: dict[tuple[str, str], ConsumerConfig], *_: object) -> None:
         self.mine = mine
+
+    async def take_up(self, *_: object) -> bool:
+        return False
 
     async def run(self, stop: asyncio.Event) -> None:
         await stop.wait()

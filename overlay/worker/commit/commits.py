@@ -84,6 +84,8 @@ class CommitUnit:
     """Whether much more is waiting to be read, and no consumer at the tail waits for this unit."""
     on_commit: Callable[[Sequence[int]], None] | None = None
     """Called after the commit, with the offsets of the batches in `owned`."""
+    is_awaited: bool = False
+    """Whether the one who has put the unit waits for its commit."""
     plain: asyncio.Task[Any] | None = None
     """The task that sends the batches of at-least-once consumers. It must end before the positions
     are written."""
@@ -109,9 +111,9 @@ class CommitUnit:
     @property
     def is_waited_for(self) -> bool:
         """Whether the unit has deliveries for the transaction, ledger entries or answers, so that readers or clients
-        wait for its commit. Other units can wait for the next transaction.
+        wait for its commit, or is awaited otherwise. Other units can wait for the next transaction.
         """
-        return bool(self.owned or self.ledger or self.answers)
+        return bool(self.is_awaited or self.owned or self.ledger or self.answers)
 
     @property
     def size(self) -> int:

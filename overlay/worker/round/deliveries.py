@@ -63,6 +63,16 @@ def share_outputs(readers: Mapping[ConsumerId, Reader]) -> dict[ConsumerId, Read
     return shared
 
 
+def keep_output(before: Reader, after: Reader) -> Reader:
+    """Return a consumer's reader `after` a change, with the output that it shares with others `before`, if its output is
+    the same but for that sharing; else `after` as it is."""
+    old, new = before.output_topic, after.output_topic
+    if old is None or new is None or before.dead_letter_topic is not None or after.dead_letter_topic is not None:
+        return after
+    is_same = old.envelope.form == new.envelope.form and all(getattr(old, n) == getattr(new, n) for n in _SETTINGS)
+    return replace(after, output_topic=old, recipient=before.recipient) if is_same else after
+
+
 class _Output:
     """What the recipients of one output topic were given, in arrays by recipient."""
 

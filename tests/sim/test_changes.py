@@ -1,0 +1,216 @@
+"""Consumers that are created, changed and deleted, beside neighbours that do not notice: their session goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from overlay.config import Loaded
+from overlay.worker.session import Session
+
+from .asking import ask, await_answer
+from .host import Worker, read_config, warm_up
+from .process import State
+from .reading import read_topic
+from .scenes import read_values, until
+from .test_drained import find_owned, measure_gap, write
+from .world import World
+
+NEIGHBOURS = {"n": "out-n", "p": "shared", "q": "shared"}
+ALL, NONE = "s.k", "s.none"
+STAYS_S = 0.4
+"""Longest time without a delivery for a neighbour: two records and a transaction."""
+READY_S = 3.0
+
+Act = Callable[[World, list[Worker]], Awaitable[None]]
+
+
+def describe(name: str, output: str, **more: Any) -> dict[str, Any]:
+    return {"durable_name": name, "deliver_subject": output, "ack_policy": "none", **more}
+
+
+def configure(world: World, worker: str, partitions: int) -> Loaded:
+    service = {
+        "kafka": {"bootstrap.servers": world.bootstrap},
+        "shards": 1,
+        "fleet": {"publish": False, "worker": worker},
+        "topics": {"replication": 1},
+    }
+    stream: dict[str, Any] = {"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}
+    consumers = [{"stream": "S", **describe(name, output)} for name, output in NEIGHBOURS.items()]
+    return read_config(service, [stream], consumers)
+
+
+def run(act: Act, seed: int = 1, workers: int = 1, partitions: int = 1) -> float:
+    """Have consumers change while records come. Check that each neighbour is given each record once, in order. Return the
+    longest time without a delivery for one of them, in seconds."""
+    warm_up()
+    world = World(seed, brokers=1)
+
+    async def history(world: World) -> float:
+        world.cluster.create_topic("source", partitions)
+        crew = [Worker(world, f"w{n}", configure(world, f"w{n}", partitions)) for n in range(workers)]
+        crew[0].start()
+        await until(lambda: bool(crew[0].service.sessions), "the shard is served")
+        enough = asyncio.Event()
+        writing = asyncio.create_task(write(world, enough))
+        await asyncio.sleep(READY_S)
+        await act(world, crew)
+        await asyncio.sleep(READY_S)
+        enough.set()
+        expected = [str(number) for number in range(await writing)]
+        for name, output in NEIGHBOURS.items():
+            await until(lambda n=name, o=output: len(read_own(world, n, o)) >= len(expected), name)  # type: ignore[misc]
+            assert read_own(world, name, output) == expected, f"{name}: each once, in order"
+        for worker in crew:
+            if worker.process.state is not State.DEAD:
+                await worker.stop()
+        return max(measure_gap(world, output) for output in NEIGHBOURS.values())
+
+    return world.run(history)
+
+
+def find_own(world: World, name: str, output: str) -> list[tuple[int, str]]:
+    """Return the consumer sequence and the value of each of a consumer's deliveries, in order."""
+    found = []
+    for record in read_topic(world.cluster, output):
+        token = (record.header("Nats-Reply-To") or b"").decode().split(".")
+        if token[3] == name:
+            found.append((int(token[-3]), (record.value or b"").decode()))
+    return found
+
+
+def read_own(world: World, name: str, output: str) -> list[str]:
+    """Return the values of a consumer's deliveries, in order."""
+    return [value for _, value in find_own(world, name, output)]
+
+
+def check_whole(world: World, name: str, output: str) -> list[int]:
+    """Check that a consumer was given records without a gap, with sequences from 1 on. Return their values."""
+    found = find_own(world, name, output)
+    values = [int(value) for _, value in found]
+    assert [sequence for sequence, _ in found] == list(range(1, len(found) + 1))
+    assert values == list(range(values[0], values[0] + len(values)))
+    return values
+
+
+def find_session(worker: Worker) -> Session:
+    (session,) = worker.service.sessions
+    return session
+
+
+async def change(world: World, id: str, op: str = "consumer.create", **body: Any) -> float:
+    """Ask for something and wait for the answer. Return how many seconds that took."""
+    began = asyncio.get_running_loop().time()
+    await ask(world, id, op, "S", **body)
+    answer = await await_answer(world, id)
+    assert "error" not in answer, answer
+    return asyncio.get_running_loop().time() - began
+
+
+async def last_value(world: World) -> int:
+    return int(read_values(world, "out-n")[-1])
+
+
+@pytest.mark.parametrize("output", ["out-c", "shared"])
+def test_a_consumer_that_comes_changes_and_goes_pauses_no_neighbour(output: str) -> None:
+    took: list[float] = []
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        took.append(await change(world, "r1", config=describe("c", output, filter_subject=NONE, deliver_policy="new")))
+        await asyncio.sleep(1)
+        assert not read_own(world, "c", output)
+        took.append(await change(world, "r2", config=describe("c", output, filter_subject=ALL, deliver_policy="new")))
+        since = await last_value(world)
+        await until(lambda: len(read_own(world, "c", output)) > 10, "the new filter is in effect")
+        assert check_whole(world, "c", output)[0] <= since + 1, "nothing that follows the answer is left out"
+        took.append(await change(world, "r3", "consumer.delete", consumer="c"))
+        count = len(read_own(world, "c", output))
+        await asyncio.sleep(1)
+        assert len(read_own(world, "c", output)) == count
+        assert "c" not in {name for _, name in session.commits.state.consumers}
+        assert find_session(crew[0]) is session, "no session was begun anew"
+
+    assert run(act) < STAYS_S
+    assert max(took) < 0.5, took
+
+
+def test_a_neighbour_that_shares_its_output_gets_another_filter_and_its_own_again() -> None:
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        await change(world, "r1", config=describe("c", "shared", filter_subject=NONE))
+        for turn in range(3):
+            await change(world, f"r2-{turn}", config=describe("c", "shared", filter_subject=ALL))
+            await asyncio.sleep(0.5)
+            await change(world, f"r3-{turn}", config=describe("c", "shared", filter_subject=NONE))
+            await asyncio.sleep(0.5)
+        sequences = [sequence for sequence, _ in find_own(world, "c", "shared")]
+        assert sequences
+        assert sequences == list(range(1, len(sequences) + 1))
+        assert find_session(crew[0]) is session
+
+    assert run(act) < STAYS_S
+
+
+def test_a_consumer_that_is_made_again_begins_at_the_beginning() -> None:
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        for turn in range(3):
+            await change(world, f"c{turn}", config=describe("c", f"out-{turn}"))
+            await until(lambda turn=turn: len(read_own(world, "c", f"out-{turn}")) > 10, "it is served")  # type: ignore[misc]
+            await change(world, f"d{turn}", "consumer.delete", consumer="c")
+            assert check_whole(world, "c", f"out-{turn}")[0] == 0
+        assert find_session(crew[0]) is session
+
+    assert run(act) < STAYS_S
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_that_is_killed_between_changes_loses_none(seed: int) -> None:
+    async def act(world: World, crew: list[Worker]) -> None:
+        worker = crew[0]
+
+        async def begin_again() -> None:
+            worker.kill()
+            worker.start()
+            await until(lambda: bool(worker.service.sessions), "the shard is served again")
+
+        await change(world, "r1", config=describe("c", "out-c", deliver_policy="new"))
+        since = await last_value(world)
+        await begin_again()
+        await until(lambda: len(read_own(world, "c", "out-c")) > 10, "it is served")
+        assert check_whole(world, "c", "out-c")[0] <= since + 1
+        await change(world, "r2", config=describe("c", "out-c", filter_subject=ALL, deliver_policy="new"))
+        await begin_again()
+        await asyncio.sleep(1)
+        await change(world, "r3", "consumer.delete", consumer="c")
+        values = check_whole(world, "c", "out-c")
+        await begin_again()
+        await asyncio.sleep(2)
+        assert check_whole(world, "c", "out-c") == values, "it is not served any more"
+        assert "c" not in {name for _, name in find_session(worker).commits.state.consumers}
+
+    run(act, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_change_while_the_shard_moves(seed: int) -> None:
+    async def act(world: World, crew: list[Worker]) -> None:
+        first, second = crew
+        second.start()
+        await until(lambda: second.service.shard_manager is not None, "it is a member")
+        stopping = asyncio.create_task(first.stop())
+        for turn in range(3):
+            await change(world, f"c{turn}", config=describe("c", f"out-{turn}"))
+            await change(world, f"f{turn}", config=describe("c", f"out-{turn}", filter_subject=ALL))
+            await until(lambda turn=turn: len(read_own(world, "c", f"out-{turn}")) > 10, "it is served")  # type: ignore[misc]
+            await change(world, f"d{turn}", "consumer.delete", consumer="c")
+            assert check_whole(world, "c", f"out-{turn}")[0] == 0
+        await stopping
+        assert find_owned(second)
+
+    run(act, seed, workers=2)
