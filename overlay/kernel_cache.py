@@ -29,6 +29,7 @@ from typing import Any
 
 import numba as nb
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.runtime import rtsys
 
 AT_ONCE_S = 60.0
 """Seconds within which processes count as compiling at the same time."""
@@ -68,6 +69,18 @@ class Cache(FunctionCache):  # type: ignore[misc]
             # be mixed
             (self._numbas._source_stamp, self._find_stamp(self._function), bool(nb.config.BOUNDSCHECK)),
         )
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled function for a signature, linked into this process, or None if the cache has none.
+
+        Numba's own method first loads all that the compiler knows of Python and numpy, which takes
+        longer than everything else here. The compiler does so itself when it is needed. Machine code
+        only needs addresses of numba's runtime. Without these the process would crash, so
+        tests/test_kernels.py loads every kernel of the service in this way.
+        """
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,12 @@ _lock = threading.RLock()
 """Held while numba is imported and while a dispatcher is made: kernels are called in threads."""
 
 
+def load_numba() -> None:
+    """Import numba now, and not when the first kernel is called. For a thread that waits for another one."""
+    with _lock:
+        from . import kernel_cache  # noqa: F401 - it imports numba
+
+
 class Kernel:
     """A function that numba compiles at its first call. To numba it is the dispatcher that numba
     itself would have made of the function; all attributes of the dispatcher can be read, but for

@@ -72,6 +72,14 @@ class Metrics:
             "1 while a stream has no index, since its index topic cannot be made or written to",
             "stream",
         )
+        self.schemas_asked = counter(
+            "schemas_asked", "Ids of schemas that the schema registry was asked for", "stream", "outcome"
+        )
+        self.partitions_awaiting_schemas = gauge(
+            "partitions_awaiting_schemas",
+            "Partitions whose records wait for an answer of the schema registry",
+            "stream",
+        )
         self.ledger_next_sequence = gauge(
             "ledger_next_sequence", "The sequence that the next record of a stream of several partitions gets", "stream"
         )

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 NANOSECONDS = {"h": 3_600_000_000_000, "m": 60_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
@@ -117,6 +117,16 @@ def format_time(nanoseconds: int) -> str:
     return text + (f".{fraction:09d}".rstrip("0") if fraction else "") + "Z"
 
 
+def read_int64(digits: str) -> int:
+    """Return an integer as JSON spells it: the `parse_int` of json.loads for numbers that come to stand in arrays of
+    int64, or in Kafka's requests. JetStream's sequences have 64 bits without a sign: one beyond INT64_MAX counts as
+    INT64_MAX, to which no stream comes either. Raises ValueError for other numbers beyond int64.
+    """
+    _refuse_long(digits, "a number")
+    number = int(digits)
+    return INT64_MAX if INT64_MAX < number < 1 << 64 else _within_int64(number, "a number")
+
+
 def _refuse_long(text: str, what: str) -> None:
     if len(text) > MAX_TEXT:
         raise ValueError(f"{what} has at most {MAX_TEXT} characters; this one has {len(text)}")
@@ -140,6 +150,7 @@ def _texts_or_integer(pattern: str, examples: list[str], unit: str) -> WithJsonS
     return WithJsonSchema({"anyOf": [text, {"type": "integer", "description": unit}]})
 
 
+Int64 = Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)]
 Duration = Annotated[
     int,
     BeforeValidator(parse_duration),

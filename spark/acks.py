@@ -25,8 +25,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from overlay.client import BadQuestion
 from overlay.config import Loaded, load_service
-from overlay.config.loader import SERVICE_FILE
+from overlay.config.service_file import SERVICE_FILE
 from overlay.consumer.acks import Verb
 from overlay.kafka.own_topics import acks_topic
 from overlay.units import INT64_MAX
@@ -50,7 +51,7 @@ def ack(deliveries: DataFrame, config: Config) -> None:
 def nak(deliveries: DataFrame, config: Config, delay: timedelta | None = None) -> None:
     """Request redelivery of these messages, at once or after `delay`. Writes as `ack` does.
 
-    Raises ValueError for a negative delay, or one of more than 292 years.
+    Raises BadQuestion for a negative delay, or one of more than 292 years.
 
     A stream of `read_stream_consumer` leaves redeliveries out unless it has `redeliveries=True`.
     """
@@ -68,7 +69,7 @@ def term(deliveries: DataFrame, config: Config, reason: str = "") -> None:
 def _write_delay(delay: timedelta) -> bytes:
     ns = delay // timedelta(microseconds=1) * _NS_PER_US
     if not 0 <= ns <= INT64_MAX:
-        raise ValueError(f"a nak's delay is {delay}, and has to be 0 or more and at most 292 years")
+        raise BadQuestion(f"a nak's delay is {delay}, and has to be 0 or more and at most 292 years")
     return b" " + json.dumps({"delay": ns}).encode()
 
 

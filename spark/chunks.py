@@ -33,6 +33,7 @@ from overlay.kafka.range_reader import read_span
 from overlay.match import Addressing, make_addressing
 from overlay.scan import crc
 from overlay.scan.commit import Sight, judge
+from overlay.schemas.gate import open_gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ async def _seal(kafka: Mapping[str, str], stream: StreamConfig, part: Range) -> 
     sealer = Sealer(contents, *part.source, part.start)
     sealed: list[tuple[bytes, bytes]] = []
     async with _connect(kafka, part.source) as client:
-        async for fetched in read_span(client, *part.source, part.start, part.stop):
+        async for fetched in read_span(client, *part.source, part.start, part.stop, gate=open_gate(stream)):
             # a job seals no chunk because of its age: every chunk is complete
             sealed += await asyncio.to_thread(
                 lambda fetched=fetched: list(_seal_fetch(sealer, contents, addressing, part, fetched))  # type: ignore[misc]

@@ -20,6 +20,8 @@ from overlay.match.formats import make_format
 from overlay.scan.columns import Origin, gather
 from overlay.scan.plan import make_plan
 from overlay.scan.states import MISSING
+from overlay.schemas.gate import settle_all
+from overlay.schemas.ids import list_ids
 
 
 def read_encoded(values: ValuesConfig, fields: Sequence[tuple[Field, PropertyType]], shape: T.StructType) -> Column:
@@ -43,6 +45,7 @@ class ColumnReader:
 
     def __init__(self, values: ValuesConfig, fields: Sequence[tuple[Field, PropertyType]]) -> None:
         """`values`: the format, which is not JSON."""
+        self._values = values
         declared = make_format(values)
         assert declared is not None
         self._fields = fields
@@ -50,7 +53,9 @@ class ColumnReader:
         self._extractor = declared.prepare(self._plan.paths)
 
     def read(self, batch: pa.Array) -> list[pa.Array]:
-        """Return a column for each of the fields, from an array of values; times are ms since 1970."""
+        """Return a column for each of the fields, from an array of values; times are ms since 1970. Raises
+        SourceUnavailable if their schemas are a registry's, and it does not answer.
+        """
         slot, count = self._plan.value_slot, len(batch)
         # a copy of the array begins at its buffers' beginning
         _, offsets, data = pa.concat_arrays([batch.cast(pa.binary())]).buffers()
@@ -59,6 +64,8 @@ class ColumnReader:
         places[slot] = bounds[:-1]
         sizes[slot] = np.where(batch.is_valid().to_numpy(zero_copy_only=False), np.diff(bounds), MISSING)
         end = int(bounds[-1])
+        if self._values.book is not None and count:
+            settle_all(self._values, list_ids(np.frombuffer(data or b"", np.uint8), places[slot], sizes[slot]))
         buf = np.empty(end + int(self._extractor.find_room(sizes[slot]).sum()), np.uint8)
         buf[:end] = np.frombuffer(data or b"", np.uint8)[:end]
         self._extractor.extract(buf, places, sizes, slot, 0, count, end)

@@ -36,8 +36,8 @@ from overlay.arrays import Ints
 from overlay.client import SCHEMA, BadQuestion
 from overlay.client.read.columns import build_batch
 from overlay.client.read.typed_columns import OWN, list_fields, list_own, pick_fields
-from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
+from overlay.config.suggestion import suggest
 from overlay.field import Field
 from overlay.filter.nodes import Column
 from overlay.match import Addressed

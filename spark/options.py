@@ -20,7 +20,8 @@ from overlay.clock import now_ms
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, TopicsConfig, load
 from overlay.config.document import parse_document
 from overlay.config.problems import validate
-from overlay.config.relations import check_stream, suggest
+from overlay.config.relations import check_stream
+from overlay.config.suggestion import suggest
 from overlay.config.values import read_schemas
 from overlay.credentials import resolve
 from overlay.errors import ConfigError, SchemaError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from overlay.client.client import check_settings
 from overlay.config import AckPolicy, ConsumerConfig, Delivery, Loaded, StreamConfig, load
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 from overlay.errors import OverlayError
 from overlay.inspect.reading import check_topics, look_around
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from overlay.client import BadQuestion
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 
 from .connection import for_spark
 from .decoding import decode_properties

@@ -11,12 +11,13 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
 
 import click
 
 from overlay import __version__
 from overlay.errors import OverlayError
+
+from .collection import spare_collections
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ COMMANDS = {
 }
 
 
+LASTING = {"demo", "fleet", "index", "local", "run", "top"}
+"""Commands that may run for long, or make many objects."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands come from COMMANDS. The help lists them in the table's order."""
 
@@ -86,8 +91,8 @@ def overlay() -> None:
     """Subjects, filters and per-message acks on the Kafka you already have."""
 
 
-class _WithoutPandas(MetaPathFinder):
-    """A finder that finds no pandas.
+class _WithoutPandas:
+    """A finder that finds no pandas, for `sys.meta_path`. Its base class would take long to import.
 
     Where pandas is installed, pyarrow imports it to ask of each Python object whether it is one of
     pandas'. No command but the demo makes any, and the import takes longer than reading some
@@ -109,6 +114,8 @@ def main() -> None:
     # the demo checks its result with pandas
     if sys.argv[1:2] != ["demo"]:
         sys.meta_path.insert(0, _WithoutPandas())
+    if sys.argv[1:2] and sys.argv[1] not in LASTING:
+        spare_collections()
     try:
         overlay(prog_name="overlay")
     except OverlayError as error:

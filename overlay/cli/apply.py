@@ -38,7 +38,7 @@ def apply(folder: Path, prune: bool, dry_run: bool, yes: bool, as_json: bool) ->
     or not done.
     """
     from overlay.view.change_plan import describe_plan, print_plan
-    from overlay.view.table import make_console
+    from overlay.view.console import make_console
 
     loaded = read_sound(folder)
     outcomes: dict[ConsumerId, str] = {}

@@ -46,16 +46,18 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
     Kafka itself. A consumer whose file is gone is listed as removed, because its state is kept until `overlay
     consumer rm`.
     """
-    from overlay.view.table import make_console, print_consumers
-    from overlay.view.wire import describe_consumer
-
     facts = look_around(open_folder(folder))
     if stream is not None:
         check_stream(facts, stream, folder)
     shown = [found for found in facts.consumers.values() if stream in (None, found.stream)]
     if as_json:
+        from overlay.view.wire import describe_consumer
+
         print_facts(facts, consumers=[describe_consumer(found) for found in shown])
     else:
+        from overlay.view.console import make_console
+        from overlay.view.table import print_consumers
+
         print_consumers(make_console(), facts, shown)
 
 
@@ -68,14 +70,16 @@ def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
 
     The config is that of its file, or the one that it has by `add` and `update`.
     """
-    from overlay.view.table import make_console, print_consumer
-    from overlay.view.wire import describe_consumer
-
     facts = look_around(open_folder(folder))
     found = find_consumer(facts, stream, name, folder)
     if as_json:
+        from overlay.view.wire import describe_consumer
+
         print_facts(facts, consumer=describe_consumer(found))
     else:
+        from overlay.view.console import make_console
+        from overlay.view.table import print_consumer
+
         print_consumer(make_console(), facts, found)
 
 
@@ -128,8 +132,9 @@ def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
     """
     import asyncio
 
+    from overlay.view.console import make_console
     from overlay.view.removal import find_removal
-    from overlay.view.table import make_console, print_consumer
+    from overlay.view.table import print_consumer
 
     loaded = open_folder(folder)
     facts = look_around(loaded)

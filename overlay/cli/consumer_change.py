@@ -141,7 +141,8 @@ def report(stream: str | None, folder: Path, as_json: bool) -> None:
 
     The running service is asked; without one the command fails.
     """
-    from overlay.view.table import make_console, print_ack_report
+    from overlay.view.console import make_console
+    from overlay.view.table import print_ack_report
 
     with open_control(folder) as control:
         found = control.consumers(stream or "")

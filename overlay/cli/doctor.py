@@ -45,8 +45,8 @@ def doctor(folder: Path, as_json: bool) -> None:
 
         print_json(describe_diagnoses(found))
     else:
+        from overlay.view.console import make_console
         from overlay.view.doctor import print_diagnoses
-        from overlay.view.table import make_console
 
         print_diagnoses(make_console(), found)
     sys.exit(1 if count(found, Severity.ERROR) else 0)

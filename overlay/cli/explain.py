@@ -113,7 +113,8 @@ def _ask(loaded: Loaded, name: str, folder: Path, subjects: Sequence[str], sql: 
 
 
 def _choose_values(stream: StreamConfig, values: tuple[str, ...], match_unfiltered: bool) -> Values | None:
-    from overlay.client.read.question import BadQuestion, read_values
+    from overlay.client.arguments import BadQuestion
+    from overlay.client.read.question import read_values
 
     try:
         return read_values(stream, values, match_unfiltered)
@@ -196,8 +197,8 @@ def _show(
     as_json: bool,
 ) -> None:
     from overlay.view.account import describe_explanation, print_explanation
+    from overlay.view.console import make_console
     from overlay.view.stored import name_source
-    from overlay.view.table import make_console
 
     canvases = {} if matches is None else matches.canvases
     strips = [part.draw(name_source(part.source), STRIP_WIDTH, canvases.get(part.source)) for part in explanation.parts]

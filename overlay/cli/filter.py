@@ -59,7 +59,7 @@ def check(sql: str, name: str | None, folder: Path, as_json: bool) -> None:
     for sentence in never:
         click.echo(f"never     {sentence}")
     if found.fields:
-        from overlay.view.table import make_console
+        from overlay.view.console import make_console
 
         click.echo()
         make_console().print(_draw(found.fields))
@@ -169,7 +169,7 @@ def _compile(sql: str, stream: StreamConfig | None) -> Filter:
 
 
 def _parse_message(text: str) -> Message:
-    from overlay.config.relations import suggest
+    from overlay.config.suggestion import suggest
     from overlay.filter.nodes import Section
 
     sections = [section.value for section in Section]

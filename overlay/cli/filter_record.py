@@ -41,7 +41,7 @@ def find_record(
     `what`: a place such as orders-0@146, or a line of `overlay read --format json`. The others: as
     in `choose_stream`. Raises OverlayError and click.UsageError.
     """
-    from overlay.config.loader import SERVICE_FILE
+    from overlay.config.service_file import SERVICE_FILE
     from overlay.errors import FilterSyntaxError
     from overlay.filter import compile_sql
     from overlay.view.one_record import fetch_record, parse_place, read_line

@@ -106,10 +106,19 @@ def open_folder(folder: Path) -> Loaded:
 def open_control(folder: Path) -> Iterator[Control]:
     """Yield a client that sends requests to the service of the folder, and close it at the end.
     Audit events name the client `overlay`. If no service runs, a request raises NoService at once.
-    """
-    from overlay.client.control import control as client
 
-    service = open_folder(folder).service
+    Only overlay.yaml is read. Raises ConfigError if it cannot be used.
+    """
+    import logging
+    import os
+
+    from overlay.client.control import control as client
+    from overlay.config import load_service
+    from overlay.logs import set_up_logs
+
+    set_up_logs(level=logging.WARNING, late=True)
+    # a folder may have thousands of other files, which the service has read
+    service = load_service(folder / SERVICE_FILE, os.environ)
     control = client.Control(
         service.kafka, service.topics.prefix, timeout=client.TIMEOUT_S, name="overlay", is_patient=False
     )
@@ -137,7 +146,7 @@ def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> 
     """Return the error for an unknown name; it suggests the most similar of `known`, and lists up
     to 20. `kind`: what the name should name, such as "stream".
     """
-    from overlay.config.relations import suggest
+    from overlay.config.suggestion import suggest
 
     names = sorted(set(known))
     if not names:

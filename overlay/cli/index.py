@@ -34,7 +34,8 @@ def status(stream: str | None, folder: Path, as_json: bool) -> None:
 
     Chunks and their bounds are read from the index topic; the rate comes from the running service.
     """
-    from overlay.view.table import make_console, print_index
+    from overlay.view.console import make_console
+    from overlay.view.table import print_index
     from overlay.view.wire import describe_index
 
     loaded = open_folder(folder)
@@ -62,7 +63,8 @@ def build(stream: str, folder: Path) -> None:
     A running service does this by itself, so the command refuses to run beside one. It can be
     stopped at any time, and continues where it stopped.
     """
-    from overlay.view.table import make_console, print_index
+    from overlay.view.console import make_console
+    from overlay.view.table import print_index
     from overlay.worker.index_build import Build
 
     from .read import INTERRUPTED

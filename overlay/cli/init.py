@@ -134,7 +134,7 @@ def _show(proposal: Proposal) -> None:
     from rich.markup import escape
 
     from overlay.inspect.draft import describe_unaddressed
-    from overlay.view.table import make_console
+    from overlay.view.console import make_console
 
     console = make_console()
     sample = proposal.sample

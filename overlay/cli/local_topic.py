@@ -106,8 +106,9 @@ def list_all(internal: bool, as_json: bool, **where: Any) -> None:
         return
     from rich.text import Text
 
+    from overlay.view.console import make_console
     from overlay.view.figures import show_count
-    from overlay.view.table import make_console, make_table
+    from overlay.view.table import make_table
 
     console = make_console()
     table = make_table(console, "topic", right=("partitions", "offsets"))

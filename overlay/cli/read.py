@@ -14,6 +14,7 @@ import click
 
 from overlay.errors import OverlayError
 
+from .collection import collect_as_usual
 from .folder import SETTINGS_HELP, config_option, open_folder, parse_object
 from .read_notes import AskedOf, tell_doubts, tell_missing, view_question
 
@@ -106,6 +107,7 @@ def read(
     if form == "arrow-ipc" and not counting and sys.stdout.isatty():
         raise click.UsageError("arrow-ipc is not for terminals. Send it to a file or a program")
     with end_quietly():
+        from overlay.kernels import load_numba
         from overlay.view.printer import open_printer
 
         client, loaded = _open(topic, folder, bootstrap, settings)
@@ -123,6 +125,9 @@ def read(
             stack.enter_context(reading)
             try:
                 with show_gauge(reading.progress, counting):
+                    # the reading asks Kafka meanwhile, in a thread of its own
+                    load_numba()
+                    collect_as_usual()
                     for batch in reading:
                         printer.print(batch)
             except KeyboardInterrupt:

@@ -27,13 +27,13 @@ from .init import parse_settings
     help="basic.auth.user.info (USER:PASSWORD), bearer.auth.token or ssl.*. Write secrets as env:NAME or file:PATH.",
 )
 def registry(subjects: tuple[str, ...], url: str, folder: Path, settings: tuple[str, ...]) -> None:
-    """Fetch the Avro schemas of subjects of a schema registry, all versions, as files ID.avsc.
+    """Fetch the schemas of subjects of a schema registry, all versions, as files ID.avsc (Avro) and ID.desc (Protobuf).
 
     Files that are there already are kept, and a running service takes up new ones. A topic's values have the subject
     TOPIC-value, unless their producer was told otherwise.
     """
     from overlay.credentials import resolve
-    from overlay.inspect.schema_registry import SchemaRegistry
+    from overlay.schemas.registry_client import SchemaRegistry
 
     given = parse_settings(settings, "basic.auth.user.info=env:REGISTRY_USER")
     source = SchemaRegistry(url, resolve(given))

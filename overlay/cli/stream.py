@@ -26,7 +26,8 @@ def list_all(folder: Path, as_json: bool) -> None:
 
     Rates come from the running service. When none answers, the rest comes from Kafka itself.
     """
-    from overlay.view.table import make_console, print_streams
+    from overlay.view.console import make_console
+    from overlay.view.table import print_streams
     from overlay.view.wire import describe_stream
 
     facts = look_around(open_folder(folder))
@@ -44,8 +45,9 @@ def info(name: str, folder: Path, as_json: bool) -> None:
     import asyncio
     from dataclasses import replace
 
+    from overlay.view.console import make_console
     from overlay.view.indexed import describe_index, read_indexes
-    from overlay.view.table import make_console, print_stream
+    from overlay.view.table import print_stream
     from overlay.view.wire import describe_stream
 
     loaded = open_folder(folder)
@@ -135,8 +137,9 @@ def announce(loaded: Loaded, rewind: RewindPlan, where: str) -> None:
     """Print what the reset will do."""
     from rich.text import Text
 
+    from overlay.view.console import make_console
     from overlay.view.stored import name_source
-    from overlay.view.table import make_console, make_moves
+    from overlay.view.table import make_moves
 
     console = make_console()
     if rewind.reason:

@@ -29,7 +29,12 @@ ROLES = ("service", "reader", "acker", "puller", "admin", "viewer", "scanner", "
     envvar="OVERLAY_CONFIG",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
-@click.option("--kafka", "ask_kafka", is_flag=True, help="Also ask Kafka for what the config needs; creates nothing.")
+@click.option(
+    "--kafka",
+    "ask_kafka",
+    is_flag=True,
+    help="Also ask Kafka for what the config needs, and schema registries whether they answer; creates nothing.",
+)
 @click.option(
     "--principal",
     "role",
@@ -37,8 +42,8 @@ ROLES = ("service", "reader", "acker", "puller", "admin", "viewer", "scanner", "
     help="With --kafka: what a user of this role needs, with the commands that grant what is missing.",
 )
 def validate(folder: Path, as_json: bool, ask_kafka: bool, role: str | None) -> None:
-    """Check the config files in DIR. Exit code 1 if there is a problem, or something is missing in
-    Kafka.
+    """Check the config files in DIR. Exit code 1 if there is a problem, or if with --kafka something is missing in
+    Kafka or a schema registry does not answer.
 
     Default: $OVERLAY_CONFIG, else the current folder or ./overlay-config.
     """
@@ -58,9 +63,35 @@ def validate(folder: Path, as_json: bool, ask_kafka: bool, role: str | None) -> 
         from .kafka_check import report_kafka
 
         answer["kafka"], missing = report_kafka(loaded, as_json, role or "")
+        answer["registries"] = found = ask_registries(loaded)
+        missing = missing or any(each["error"] for each in found)
+        if not as_json:
+            for each in found:
+                click.echo(f"schema registry {each['url']} ({each['stream']}): {each['error'] or 'answers'}")
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     sys.exit(1 if problems or missing else 0)
+
+
+def ask_registries(loaded: Loaded) -> list[dict[str, str]]:
+    """Ask the schema registry of each stream that has one. Return for each stream its name, the registry's URL and the
+    error, which is empty if the registry answers.
+    """
+    from overlay.credentials import resolve
+    from overlay.errors import OverlayError
+    from overlay.schemas.registry_client import SchemaRegistry
+
+    found = []
+    for name, stream in sorted(loaded.streams.items()):
+        if (registry := stream.values.registry) is None:
+            continue
+        error = ""
+        try:
+            SchemaRegistry(registry.url, resolve(registry.settings)).check()
+        except OverlayError as caught:
+            error = str(caught)
+        found.append({"stream": name, "url": registry.url, "error": error})
+    return found
 
 
 def read_folder(folder: Path) -> tuple[Loaded | None, tuple[ConfigError, ...]]:

@@ -17,8 +17,8 @@ def workers(folder: Path, as_json: bool) -> None:
 
     Reads the topic <prefix>.fleet; no fleet process is needed.
     """
+    from overlay.view.console import make_console
     from overlay.view.fleet import print_workers
-    from overlay.view.table import make_console
 
     found = read(folder)
     if as_json:
@@ -34,8 +34,8 @@ def shards(folder: Path, as_json: bool) -> None:
 
     Reads the topic <prefix>.fleet; no fleet process is needed.
     """
+    from overlay.view.console import make_console
     from overlay.view.fleet import print_shards
-    from overlay.view.table import make_console
 
     found = read(folder)
     if as_json:

@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .arguments import ArgumentConflict, UnknownArgument
+    from .arguments import ArgumentConflict, BadQuestion, UnknownArgument
     from .client import Client, UnknownStream, open_client
     from .control.control import ConsumerInfo, Control, FiltersDiffer
     from .control.inbox import NoAnswer, NoService
     from .control.refusals import Refused
     from .read.columns import SCHEMA
-    from .read.question import BadQuestion, Question
+    from .read.question import Question
     from .read.reader import Progress
     from .read.reading import AsyncReading, Reading
     from .subscribe.ack_answers import AckTimeout
@@ -75,7 +75,7 @@ _HOMES = {
     "AsyncMessage": ".subscribe.message",
     "AsyncReading": ".read.reading",
     "BadOrder": ".subscribe.order",
-    "BadQuestion": ".read.question",
+    "BadQuestion": ".arguments",
     "Client": ".client",
     "Closed": ".subscribe.ack_sender",
     "ConcurrentIteration": ".turns",

@@ -1,18 +1,30 @@
-"""Checks of keyword arguments in functions that take them as `**names`.
+"""Checks of arguments that several calls of the client share.
 
 Python refuses an unknown keyword of an ordinary signature itself. A function that collects
 keywords, to pass them on as a question or as fields of a consumer, has to check them here.
 Otherwise a misspelled filter would filter nothing.
+
+Seconds become nanoseconds in requests and acks, and limits of locks. NaN and infinity are neither,
+so they are refused or bounded here, before they are half way out.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from numbers import Real
 from typing import Any
 
 from overlay.config.consumer import ConsumerConfig
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 from overlay.errors import OverlayError
+from overlay.units import INT64_MAX, NANOSECONDS
+
+Delay = float | timedelta
+"""Seconds, or a timedelta."""
+LONGEST_WAIT_S = 3_000_000_000.0
+"""Seconds to which waits are shortened, 95 years: locks take such a time, and the sum of two fits an int64 of ns."""
 
 CONSUMER_FIELDS = tuple(info.alias or name for name, info in ConsumerConfig.model_fields.items())
 """The fields of a consumer file."""
@@ -20,6 +32,12 @@ CONSUMER_FIELDS = tuple(info.alias or name for name, info in ConsumerConfig.mode
 
 class UnknownArgument(OverlayError, TypeError):
     """A keyword argument that the function does not have. The caller has to correct the call."""
+
+
+class BadQuestion(OverlayError, ValueError):
+    """Arguments of a reading, a subscription or another call of the client that are wrong, alone or together. The caller
+    acts.
+    """
 
 
 ALIASES = {"subject": "subjects", "value": "values"}
@@ -84,3 +102,46 @@ def check_names(function: str, given: Iterable[str], known: Sequence[str]) -> No
             raise UnknownArgument(
                 f"{function} has no argument {name!r}.{suggest(name, list(known))} Arguments are {', '.join(known)}"
             )
+
+
+def check_wait(name: str, seconds: float) -> float:
+    """Return how long a call may wait, at most LONGEST_WAIT_S: infinity means no limit. A negative
+    number stays negative. Raises BadQuestion for NaN and for what is not a number. `name`: the
+    argument's, for the message.
+    """
+    # math.isnan fails at integers that are too large for a float
+    if not _is_number(seconds) or not (seconds < 0 or seconds >= 0):
+        raise BadQuestion(f"{name} is {seconds!r}, and has to be a number of seconds")
+    return float(max(-LONGEST_WAIT_S, min(seconds, LONGEST_WAIT_S)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)
+
+
+def check_count(name: str, count: int, least: int) -> int:
+    """Return a count. Raises BadQuestion if it is not a whole number, or not from `least` to INT64_MAX. `name`: the
+    argument's, for the message.
+    """
+    if isinstance(count, bool) or not hasattr(count, "__index__") or not least <= count <= INT64_MAX:
+        raise BadQuestion(f"{name} is {count!r}, and has to be a whole number, {least} or more")
+    return operator.index(count)
+
+
+def write_delay(delay: Delay | None) -> str:
+    """Return what follows the verb in a nak with this delay: the JSON object {"delay": ns} as text, ""
+    for None. Raises BadQuestion, which is a ValueError, for a negative delay, for NaN, for what is neither
+    a number nor a timedelta, and for a delay of more than INT64_MAX ns (292 years), such as infinity:
+    the service ignores a nak with such a number.
+    """
+    if delay is None:
+        return ""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not _is_number(seconds):
+        raise BadQuestion(f"a delay is {seconds!r}, and has to be a number of seconds or a timedelta")
+    if seconds < 0:
+        raise BadQuestion(f"a delay of {seconds} s: naks cannot be sent back in time")
+    # negated, so that NaN is refused as well
+    if not seconds * NANOSECONDS["s"] < INT64_MAX:
+        raise BadQuestion(f"a delay of {seconds} s: give a number of at most {INT64_MAX // NANOSECONDS['s']:,} s")
+    return f'{{"delay": {round(seconds * NANOSECONDS["s"])}}}'

@@ -13,17 +13,17 @@ from overlay.clock import now_ms
 from overlay.config import ConsumerConfig, Loaded, ServiceConfig, StreamConfig, load
 from overlay.config.document import Document, Path
 from overlay.config.problems import validate
-from overlay.config.relations import suggest
 from overlay.config.service import TopicsConfig
+from overlay.config.suggestion import suggest
 from overlay.errors import ConfigError, FilePosition, OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import acks_topic, reply_topic
 
-from .arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
+from .arguments import CONSUMER_FIELDS, FILTER_WORDS, BadQuestion, check_count, check_names, spell_filters
 from .connection import Connections
 from .control.control import Control
 from .control.inbox import NoAnswer
 from .read.indexes import Indexes
-from .read.question import BadQuestion, CheckedQuestion, Question, ask_as_consumer, make_request
+from .read.question import CheckedQuestion, Question, ask_as_consumer, make_request
 from .read.reader import Progress, read_alone, read_batches
 from .read.reading import AsyncReading, Reading
 from .read.topic import Declared, describe_topic
@@ -164,8 +164,7 @@ class Client:
         pull consumer), UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused at
         once; later errors of Kafka come out of the iteration.
         """
-        if prefetch < 1:
-            raise BadQuestion(f"prefetch is {prefetch}, and has to be 1 or more")
+        check_count("prefetch", prefetch, 1)
         if where is not None and not callable(where):
             raise BadQuestion(
                 f"where is {where!r}, and has to be a function of a message. An expression is the consumer's"
@@ -198,8 +197,7 @@ class Client:
         A consumer that no file describes is looked up at the service. Raises BadQuestion (also for a
         push consumer), UnknownConsumer, Refused, NoAnswer, SourceUnavailable, CredentialsRefused.
         """
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise BadQuestion(f"batch is {batch!r}, and has to be a whole number, 1 or more")
+        check_count("batch", batch, 1)
         check_idle(idle)
         config = self.find_consumer(consumer, stream)
         return PullConsumer(self.kafka, self.prefix, config, self._answers, batch=batch, idle=idle)

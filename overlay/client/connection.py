@@ -168,8 +168,11 @@ class Connections:
 
 
 def _close_all(lines: list[tuple[asyncio.Runner, Connection]]) -> None:
-    while lines:
-        pair = lines.pop()
+    while True:
+        try:
+            pair = lines.pop()
+        except IndexError:  # another thread may have taken the last one just now
+            return
         if asyncio._get_running_loop() is None:
             _close(*pair)
         else:  # a thread runs one loop at a time

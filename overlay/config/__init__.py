@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from .cycle import find_cycle
     from .defaults import fill_defaults
     from .ends import LogEnds
-    from .loader import Loaded, load, load_service
+    from .loader import Loaded, load
     from .service import HttpConfig, ServiceConfig, TopicsConfig
+    from .service_file import load_service
     from .stream import IndexConfig, OnCorrupt, Property, PropertyType, StreamConfig, TopicSource
     from .update import check_update
     from .wire import to_wire
@@ -95,7 +96,7 @@ _HOMES = {
     "fill_defaults": ".defaults",
     "find_cycle": ".cycle",
     "load": ".loader",
-    "load_service": ".loader",
+    "load_service": ".service_file",
     "to_wire": ".wire",
 }
 """By name, the module that has it."""

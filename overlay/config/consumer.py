@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from overlay.units import Duration, Time
+from overlay.units import Duration, Int64, Time
 
 from .model import Model, Scalar, TopicName
 
@@ -157,7 +157,7 @@ class ConsumerConfig(Model):
     """Which messages need an ack: each (explicit), the last for all before it (all), or none."""
     ack_wait: Duration = 0
     """How long a delivery may go without an ack before it is delivered again; 30s when acks are wanted."""
-    max_deliver: int = 0
+    max_deliver: Int64 = 0
     """Deliveries of one message at most; -1 is no limit and the default."""
     backoff: tuple[Duration, ...] = ()
     """Waits before each redelivery; the last one repeats. Replaces ack_wait."""
@@ -171,19 +171,19 @@ class ConsumerConfig(Model):
     """Limit for push consumers, in bits per second."""
     sample_freq: str = ""
     """Percentage of acks that are reported, such as `10%`; up to 100%, with ack_policy explicit only."""
-    max_waiting: int = 0
+    max_waiting: Int64 = 0
     """Pull requests that may wait at once; 512 by default. Pull consumers only."""
-    max_ack_pending: int = 0
+    max_ack_pending: Int64 = 0
     """Deliveries that may wait for their ack at once; 1000 by default when acks are wanted, -1 is no limit."""
     flow_control: bool = False
     """Ask the reader to confirm what it has received. Push consumers with idle_heartbeat only."""
     headers_only: bool = False
     """Deliver headers without the value."""
-    max_batch: int = 0
+    max_batch: Int64 = 0
     """Messages that one pull request may ask for."""
     max_expires: Duration = 0
     """Longest wait that a pull request may ask for."""
-    max_bytes: int = 0
+    max_bytes: Int64 = 0
     """Bytes that one pull request may ask for."""
     deliver_subject: str = ""
     """The output Kafka topic. A consumer without one is a pull consumer."""
@@ -193,7 +193,7 @@ class ConsumerConfig(Model):
     """Send a status if nothing was delivered for so long; at least 100ms. Push consumers only."""
     inactive_threshold: Duration = 0
     """Remove the consumer after this time without a reader; 5s if ephemeral, never if durable."""
-    num_replicas: int = 0
+    num_replicas: Int64 = 0
     """Replicas of the consumer's state; 0 takes the stream's."""
     mem_storage: bool = False
     """Keep the consumer's state in memory."""

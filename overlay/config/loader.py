@@ -30,16 +30,16 @@ from .defaults import fill_defaults
 from .document import Document, Path, read_document, show_path
 from .ends import LogEnds
 from .engine import check_engine
-from .environment import fill_variables
 from .filters import check_filter
 from .problems import validate
-from .relations import check_stream, suggest
+from .relations import check_stream
 from .service import ServiceConfig
+from .service_file import SERVICE_FILE, load_service
 from .stream import StreamConfig
+from .suggestion import suggest
 from .values import read_schemas
 from .warnings import find_warnings
 
-SERVICE_FILE = "overlay.yaml"
 ALL_ACKS = 100
 """The largest sample_freq in a file, in percent."""
 ConsumerId = tuple[str, str]
@@ -143,30 +143,6 @@ def _scan(folder: FilePath) -> list[os.DirEntry[str]]:
         return []
 
 
-def load_service(file: FilePath, environment: Mapping[str, str]) -> ServiceConfig:
-    """Return the settings in `file`, an overlay.yaml, whose variables are filled from `environment`.
-
-    Raises ConfigError. If fields of the file are not valid, its message has a line for each error.
-    """
-    if not file.exists():
-        hint = "no such file. A config folder holds overlay.yaml, streams/*.yaml, consumers/*.yaml; see `overlay init`"
-        raise ConfigError(FilePosition(str(file)), hint)
-    document = fill_variables(read_document(file), environment)
-    service, problems = validate(ServiceConfig, document)
-    if service is None:
-        first, *others = problems
-        message = "\n".join([first.message, *(str(other) for other in others)])
-        raise ConfigError(first.place, message, field=first.field, code=first.code)
-    for part, conflict in (
-        ("kafka", service.kafka_properties.find_conflict()),
-        ("http", service.http.find_conflict()),
-    ):
-        if conflict:
-            path = (part, conflict[0])
-            raise ConfigError(document.place(path), conflict[1], field=show_path(path))
-    return service
-
-
 def _list_files(folder: FilePath) -> list[FilePath]:
     return sorted(file for file in folder.glob("*.yaml") if not file.name.startswith("."))
 
@@ -231,7 +207,7 @@ class _Loading:
         try:
             values = read_schemas(stream.values, FilePath(self.files[""].file).parent)
         except SchemaError as error:
-            return stream, [(("values", "schemas" if stream.values.is_framed else "schema"), str(error))]
+            return stream, [(("values", stream.values.place), str(error))]
         stream = stream.model_copy(update={"values": values})
         return stream, [*check_stream(stream)]
 

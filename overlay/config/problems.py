@@ -6,6 +6,7 @@ Each one names the file, and as far as they apply line, column and field, the va
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -18,10 +19,11 @@ from .codes import ERRORS
 from .consumer import JETSTREAM_FIELDS, ConsumerConfig
 from .document import Document, Path, is_secret, show_path
 from .model import describe_fields
-from .relations import suggest
 from .service import KafkaProperties, ServiceConfig
+from .suggestion import suggest
 
 _HIDDEN = "a value that is not shown here"
+_USER_OF_URL = re.compile(r"(?<=://)[^/@\s]*@")
 _KINDS = {
     "string_type": "a text",
     "int_type": "a whole number",
@@ -158,7 +160,9 @@ def _show(path: Path, value: object, *, is_open: bool, is_text: bool) -> str:
 
 
 def _hide(value: object) -> object:
-    """Return a value without what is under the names of secrets in it."""
+    """Return a value without what is under the names of secrets in it, and without users and passwords in URLs."""
+    if isinstance(value, str):
+        return _USER_OF_URL.sub("***@", value)
     if isinstance(value, dict):
         return {key: _HIDDEN if is_secret((key,)) else _hide(part) for key, part in value.items()}
     return tuple(map(_hide, value)) if isinstance(value, list | tuple) else value

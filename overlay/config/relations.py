@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 
 from overlay.errors import SchemaError
 from overlay.field import Field, FieldKind
@@ -17,16 +16,10 @@ from overlay.subject import SubjectRule, intersects
 
 from .document import Path
 from .stream import PropertyType, StreamConfig, place_property
+from .suggestion import suggest
 from .values import ValueFormat, check_field
 
 _RANGED = (PropertyType.STRING, PropertyType.LONG, PropertyType.DOUBLE, PropertyType.TIMESTAMP)
-
-
-def suggest(word: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return ` Did you mean x?` with the most similar known word, or "" if none is similar."""
-    by_lower = {name.lower(): name for name in known}
-    near = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f" Did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def check_stream(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
@@ -74,6 +67,8 @@ def _check_values(stream: StreamConfig) -> Iterator[tuple[Path, str]]:
     if stream.values.format is ValueFormat.JSON:
         return
     finders = stream.values.make_finders()
+    if not finders:
+        return  # its registry has all schemas
     found: list[tuple[Path, str]] = []
     fields: list[Field] = []
     for name, entry in stream.properties.items():
@@ -99,7 +94,7 @@ def _check_programs(stream: StreamConfig, fields: Iterable[Field]) -> Iterator[t
     try:
         stream.values.compile_programs(fields)
     except SchemaError as error:
-        yield ("values", "schemas" if stream.values.is_framed else "schema"), str(error)
+        yield ("values", stream.values.place), str(error)
 
 
 def _check_reach(stream: StreamConfig) -> Iterator[tuple[Path, str]]:

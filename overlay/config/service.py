@@ -386,15 +386,16 @@ class ServiceConfig(Model):
 
     kafka_properties: Annotated[KafkaProperties, Field(alias="kafka", repr=False)]
     """How to reach Kafka, by librdkafka's property names."""
-    topics: TopicsConfig = TopicsConfig()
+    # parts are made without a check, which would build their validators when this module is imported
+    topics: TopicsConfig = TopicsConfig.model_construct()
     """Where the overlay keeps its own topics, and how it creates topics."""
-    requests: RequestsConfig = RequestsConfig()
+    requests: RequestsConfig = RequestsConfig.model_construct()
     """Limits for consumers that are made by request, and for requests."""
-    http: HttpConfig = HttpConfig()
+    http: HttpConfig = HttpConfig.model_construct()
     """The HTTP server for metrics and health."""
-    metrics: MetricsConfig = MetricsConfig()
+    metrics: MetricsConfig = MetricsConfig.model_construct()
     """What /metrics tells."""
-    fleet: FleetConfig = FleetConfig()
+    fleet: FleetConfig = FleetConfig.model_construct()
     """The view of all workers: `overlay fleet run`, and what this worker tells for it."""
     shards: Annotated[int, Field(ge=1, le=1024)] = 1
     """Partitions of the state topic: how many workers can share the consumers. Fixed once the topic exists."""

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from overlay import avro, protobuf
 from overlay.avro import Type, find_types, parse_schema
@@ -21,6 +21,8 @@ from overlay.protobuf import Message, find_field, parse_descriptors
 
 from .document import Path
 from .model import Model
+from .registry import RegistryConfig
+from .schema_book import SchemaBook
 
 SCHEMA_SUFFIX = ".avsc"
 MOST_NESTED = 200
@@ -33,7 +35,7 @@ class ValueFormat(StrEnum):
     PROTOBUF = "protobuf"
 
 
-_SUFFIXES = {ValueFormat.AVRO: SCHEMA_SUFFIX, ValueFormat.PROTOBUF: ".desc"}
+SUFFIXES = {ValueFormat.AVRO: SCHEMA_SUFFIX, ValueFormat.PROTOBUF: ".desc"}
 _COMPILED = "file_descriptor_set"
 """The member of a schema of Protobuf that has the contents of its file, as Base64."""
 
@@ -73,7 +75,7 @@ class ValuesConfig(Model):
     """How the values of a stream's messages are written."""
 
     format: Annotated[ValueFormat, Field(strict=False)] = ValueFormat.JSON
-    """`json`; or `avro` or `protobuf`, which need one of schema and schemas."""
+    """`json`; or `avro` or `protobuf`, which need one of schema, schemas and registry."""
     schema_: Annotated[str | Schema | None, BeforeValidator(_check_schema), Field(alias="schema")] = None
     """The schema of all values: the name of its file in the config folder, or the schema itself."""
     message: str = ""
@@ -81,23 +83,41 @@ class ValuesConfig(Model):
     schemas: Annotated[str | dict[str, Schema] | None, BeforeValidator(_check_schemas)] = None
     """The schemas of values that begin with their schema's id, as serialisers with a schema registry
     write them: the name of a folder in the config folder with a file for each (ID.avsc or ID.desc), or
-    the schemas themselves by id."""
+    the schemas themselves by id. With a registry: the folder in which its schemas are kept."""
+    registry: RegistryConfig | None = None
+    """The schema registry that is asked for the schemas of values that begin with their schema's id."""
+    _book: SchemaBook | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _check_format(self) -> Self:
-        given = [name for name, value in (("schema", self.schema_), ("schemas", self.schemas)) if value is not None]
+        places = (("schema", self.schema_), ("schemas", self.schemas), ("registry", self.registry))
+        given = [name for name, value in places if value is not None]
         if self.format is ValueFormat.JSON and given:
             raise ValueError(f"{given[0]} is for values of another format. Write format: avro, or format: protobuf")
-        if self.format is not ValueFormat.JSON and len(given) != 1:
-            raise ValueError(f"format {self.format} needs exactly one of schema and schemas")
+        if self.format is not ValueFormat.JSON and (not given or ("schema" in given and len(given) > 1)):
+            raise ValueError(f"format {self.format} needs exactly one of schema and schemas, or a registry")
+        if self.registry is not None and isinstance(self.schemas, dict):
+            raise ValueError("schemas beside a registry is the folder that keeps them. Name one, or leave it out")
         if self.message and (self.format is not ValueFormat.PROTOBUF or self.is_framed):
             raise ValueError("message goes with format: protobuf and a schema. Leave it out")
+        if self.registry is not None:
+            self._book = SchemaBook({}, None)
         return self
 
     @property
     def is_framed(self) -> bool:
         """Whether each value begins with the id of its schema."""
-        return self.schemas is not None
+        return self.schemas is not None or self.registry is not None
+
+    @property
+    def place(self) -> str:
+        """The field of the stream's file that says where the schemas are."""
+        return "schema" if not self.is_framed else "schemas" if self.schemas is not None else "registry"
+
+    @property
+    def book(self) -> SchemaBook | None:
+        """The schemas that are known so far of a stream with a registry; None without one."""
+        return self._book
 
     @property
     def types(self) -> dict[int, Type]:
@@ -115,20 +135,22 @@ class ValuesConfig(Model):
 
         Raises SchemaError.
         """
-        found = {id: parse_descriptors(_decompose(schema)) for id, schema in self._list_schemas()}
         if self.is_framed:
-            return {id: each.list_places() for id, each in found.items()}
+            return {id: list_messages(schema) for id, schema in self._list_schemas()}
+        found = {id: parse_descriptors(_decompose(schema)) for id, schema in self._list_schemas()}
         return {id: [((0,), each.find_message(self.message))] for id, each in found.items()}
 
     def _list_schemas(self) -> Iterator[tuple[int, object]]:
-        if isinstance(self.schemas, dict):
+        if self._book is not None:
+            yield from self._book.known.items()
+        elif isinstance(self.schemas, dict):
             yield from ((int(id), schema) for id, schema in self.schemas.items())
         elif self.schema_ is not None:
             yield 0, self.schema_
 
     def make_finders(self) -> list[Find]:
-        """Return a finder for each type of values, by rising id of its schema; none for JSON. Of a Protobuf schema
-        with several message types, the first comes last.
+        """Return a finder for each type of values, by rising id of its schema; none for JSON, and none if a registry
+        has them all. Of a Protobuf schema with several message types, the first comes last.
 
         Raises SchemaError.
         """
@@ -137,7 +159,7 @@ class ValuesConfig(Model):
                 return [partial(_find_avro, type) for _, type in sorted(self.types.items())]
             case ValueFormat.PROTOBUF:
                 found = [message for _, places in sorted(self.messages.items()) for _, message in reversed(places)]
-                if not found:
+                if not found and self.registry is None:
                     raise SchemaError("the schemas define no message at the top level of their files")
                 return [partial(_find_protobuf, message) for message in found]
             case _:
@@ -159,6 +181,13 @@ class ValuesConfig(Model):
             compile_avro(self.types, paths, is_framed=self.is_framed)
         elif self.format is ValueFormat.PROTOBUF:
             compile_protobuf(self.messages, paths, is_framed=self.is_framed)
+
+
+def list_messages(schema: object) -> list[tuple[tuple[int, ...], Message]]:
+    """Return the message types of a schema of Protobuf, with the indexes by which serialisers name them. Raises
+    SchemaError if it cannot be used.
+    """
+    return parse_descriptors(_decompose(schema)).list_places()
 
 
 def _find_avro(root: Type, path: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
@@ -191,6 +220,8 @@ def read_schemas(values: ValuesConfig, folder: FilePath) -> ValuesConfig:
 
     Raises SchemaError, with the name of the file or folder if that cannot be read or parsed.
     """
+    if values.registry is not None:
+        return _open_book(values, folder)
     if isinstance(values.schema_, str):
         values = values.model_copy(update={"schema_": _read_file(values.format, folder / values.schema_)})
     elif isinstance(values.schemas, str):
@@ -199,17 +230,37 @@ def read_schemas(values: ValuesConfig, folder: FilePath) -> ValuesConfig:
     return values
 
 
+def _open_book(values: ValuesConfig, folder: FilePath) -> ValuesConfig:
+    """Return the format with a book that has the schemas of the files in its folder, if it names one; there need be
+    none. The schemas are no part of the config, so a new one is no change of it. Raises SchemaError.
+    """
+    if not isinstance(values.schemas, str):
+        return values
+    place = folder / values.schemas
+    files = _read_files(values.format, place) if place.is_dir() else {}
+    copy = values.model_copy()
+    copy._book = SchemaBook({int(id): schema for id, schema in files.items()}, place)
+    copy.make_finders()
+    return copy
+
+
 def _read_folder(format: ValueFormat, folder: FilePath) -> dict[str, Schema]:
-    suffix = _SUFFIXES[format]
     if not folder.is_dir():
         raise SchemaError(f"there is no folder {folder}")
+    found = _read_files(format, folder)
+    if not found:
+        suffix = SUFFIXES[format]
+        raise SchemaError(f"{folder} has no file ID{suffix}, such as 7{suffix}")
+    return found
+
+
+def _read_files(format: ValueFormat, folder: FilePath) -> dict[str, Schema]:
+    suffix = SUFFIXES[format]
     found = {}
     for file in sorted(folder.glob(f"*{suffix}")):
         if not _is_id(file.stem):
             raise SchemaError(f"{file} is not named by the id of a schema. Rename it, such as 7{suffix}")
         found[file.stem] = _read_file(format, file)
-    if not found:
-        raise SchemaError(f"{folder} has no file ID{suffix}, such as 7{suffix}")
     return found
 
 
@@ -219,7 +270,7 @@ def _read_file(format: ValueFormat, file: FilePath) -> Schema:
     except OSError as error:
         raise SchemaError(f"{file} cannot be read: {error.strerror}") from error
     try:
-        return _read_avro(data) if format is ValueFormat.AVRO else _read_protobuf(data)
+        return read_schema(format, data)
     except json.JSONDecodeError as error:
         raise SchemaError(f"{file}:{error.lineno}:{error.colno} is not JSON: {error.msg}") from error
     except SchemaError as error:
@@ -227,6 +278,13 @@ def _read_file(format: ValueFormat, file: FilePath) -> Schema:
     except (ValueError, RecursionError) as error:
         # text that is no UTF-8, a number of too many digits, too many brackets
         raise SchemaError(f"{file} is not JSON that can be read: {error}") from error
+
+
+def read_schema(format: ValueFormat, data: bytes) -> Schema:
+    """Return the schema that a file with these bytes has. Raises SchemaError if it cannot be used, and ValueError or
+    RecursionError if an Avro schema is no JSON that can be read.
+    """
+    return _read_avro(data) if format is ValueFormat.AVRO else _read_protobuf(data)
 
 
 def _read_avro(data: bytes) -> Schema:

@@ -150,7 +150,7 @@ def measure_token(stream: str, consumer: str, incarnation: str, numbers: Iterabl
     not passed: it counts as 19 digits, which every time since 2001 has.
     """
     head = write_head(stream, consumer, incarnation)
-    return len(head) + 5 + sum(len(str(number)) for number in numbers) + _TIME_DIGITS
+    return len(head.encode()) + 5 + sum(len(str(number)) for number in numbers) + _TIME_DIGITS
 
 
 def parse_token(text: str) -> Token | None:
@@ -202,7 +202,7 @@ def _parse_body(token: Token, body: bytes) -> Ack | Garbage:
         is_flawed = len(body) > MAX_TEXT
         return Ack(token, Verb.NEXT, text="" if is_flawed else _read_text(body, Verb.NEXT), is_flawed=is_flawed)
     if body.startswith(Verb.TERM.value):
-        return Ack(token, Verb.TERM, text=_read_text(body, Verb.TERM)[:MAX_REASON])
+        return Ack(token, Verb.TERM, text=cut_reason(_read_text(body, Verb.TERM)))
     if body.startswith(Verb.NAK.value):
         return _parse_nak(token, _read_text(body, Verb.NAK))
     return Garbage(Flaw.PAYLOAD, token)
@@ -256,6 +256,11 @@ def write_ranges(ranges: Sequence[tuple[int, int]], *, is_unnamed: bool = False)
     if is_unnamed:
         fields["incarnation"] = ""
     return b"+ACK " + json.dumps(fields, separators=(",", ":")).encode()
+
+
+def cut_reason(reason: str) -> str:
+    """Return what counts of a term's reason: without blanks around it, MAX_REASON characters at most."""
+    return reason.strip()[:MAX_REASON]
 
 
 def _is_range(pair: object) -> bool:

@@ -32,6 +32,7 @@ import numpy.typing as npt
 from overlay.arrays import Ints
 from overlay.config.consumer import AckPolicy
 from overlay.errors import OverlayError
+from overlay.units import INT64_MAX
 
 from .endings import Sampling
 from .events import Paused
@@ -44,6 +45,8 @@ from .window import Changes, Pair, Window
 VERSION = 1
 _MAGIC = b"OVC"
 _HEAD = struct.Struct("<3sBI")
+_NUMBERS = ("position", "read_up_to", "ticket", "delivered_at", "acked_at")
+"""Fields that come to stand in arrays of int64, unlike `paused_until`: a time of the year 9999 has more bits in ns."""
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -152,12 +155,15 @@ def _read(head: dict[str, Any], value: bytes, at: int) -> MachineRecord:
         at += column.nbytes
         return column
 
+    for name in _NUMBERS:
+        if abs(head.get(name, 0)) > INT64_MAX:
+            raise ValueError(f"{name} is {head[name]}")
     rows = {name: take(kind, head["rows"]) for name, kind in COLUMNS.items()}
     ended, again = take(np.int64, head["ended"]), (take(np.int64, head["again"]), take(np.int64, head["again"]))
     if at != len(value):
         raise ValueError(f"{len(value) - at} bytes too many")
     for name in ("delivered", "floor"):
-        head[name] = Pair(*map(int, head[name]))
+        head[name] = Pair(*map(_read_sequence, head[name]))
     if "incarnations" in head:
         head["incarnations"] = [_read_run(run) for run in head["incarnations"]]
     if "run" in head:
@@ -167,7 +173,13 @@ def _read(head: dict[str, Any], value: bytes, at: int) -> MachineRecord:
 
 def _read_run(run: Any) -> Run:
     first, last, incarnation = run
-    return int(first), int(last), str(incarnation)
+    return _read_sequence(first), _read_sequence(last), str(incarnation)
+
+
+def _read_sequence(number: Any) -> int:
+    if not 0 <= int(number) <= INT64_MAX:
+        raise ValueError(f"{number} is no sequence")
+    return int(number)
 
 
 def restore(fresh: MachineState, records: Sequence[MachineRecord]) -> MachineState:

@@ -32,7 +32,7 @@ from overlay.config.problems import validate
 from overlay.config.wire import to_wire
 from overlay.errors import ConfigError, FilePosition
 from overlay.output.record import Record
-from overlay.units import format_time, parse_time
+from overlay.units import INT64_MAX, format_time, parse_time
 
 VERSION = 1
 MAX_KEY = 1_000
@@ -178,7 +178,10 @@ def read_definition(id: ConsumerId, value: bytes) -> Definition:
 
 
 def _read_ends(ends: Mapping[str, Any]) -> LogEnds:
-    return LogEnds({topic: (str(identity), tuple(map(int, offsets))) for topic, (identity, offsets) in ends.items()})
+    for offset in (offset for _, offsets in ends.values() for offset in offsets):
+        if type(offset) is not int or not 0 <= offset <= INT64_MAX:
+            raise ValueError(f"{offset!r} is no offset")
+    return LogEnds({topic: (str(identity), tuple(offsets)) for topic, (identity, offsets) in ends.items()})
 
 
 def write_pause(id: ConsumerId, pause: Pause) -> Record:

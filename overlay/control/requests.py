@@ -13,11 +13,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mmh3
 
-from overlay.config.checks import Violation
 from overlay.config.codes import ERRORS, ApiError
 from overlay.dispatch.reply_address import Address, ReplyRule, read_address
 from overlay.kafka.header_names import CLIENT, SENT
@@ -25,6 +24,9 @@ from overlay.kafka.own_topics import reply_topic
 from overlay.units import INT64_MAX, parse_duration
 
 from .records import MAX_VALUE, ConsumerId, Unreadable, read_json
+
+if TYPE_CHECKING:
+    from overlay.config.checks import Violation
 
 TIMEOUT = 10_000_000_000
 """Default time for which a request may be answered, in ns: 10 s."""

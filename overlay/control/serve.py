@@ -2,7 +2,7 @@
 
 Every worker reads the topic from its start, so every worker knows the same definitions and
 requests. A request is answered by the worker that owns the shard of the request's consumer or
-stream. Only that worker writes about it (journal.py). Requests are decided on a registry that
+stream. Only that worker writes about it (shard_journals.py). Requests are decided on a registry that
 includes every earlier decision: after something is written, the next request waits until it has
 been read back. Creates, updates and deletes that do not depend on each other are decided together
 (grouping.py).
@@ -41,27 +41,25 @@ from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
-from overlay.kafka.own_topics import events_topic
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from overlay.waits import Backoff, Slices, is_set_within, unless, until
+from overlay.waits import Backoff, Slices, is_set_within, until
 
 from . import decide as rules
 from .brokertime import Age
 from .changes import find_temporary, has_room, makes_output
 from .creation import find_log_ends, is_missing
 from .decide import Body, Decision, decide, describe
-from .event_gate import EventGate
 from .grouping import MOST as MOST_TOGETHER
 from .grouping import group_requests, is_independent
-from .journal import Journal
 from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
 from .registry import Registry
 from .relay import Relay
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
+from .shard_journals import Ownership, ShardJournals
 from .tail import Tail
 
 log = get_logger(__name__)
@@ -90,20 +88,10 @@ OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
 """Errors that no request has caused."""
 
 
-class Host(rules.Host, Protocol):
+class Host(rules.Host, Ownership, Protocol):
     """The worker that runs the request server. `owned`: the shards that the group assigns to it."""
 
     owned: frozenset[int]
-
-    def find_shard(self, about: ConsumerId) -> int | None:
-        """Return the shard of a consumer, None if this worker does not own it.
-
-        With an empty consumer name, return the shard of the stream; with both empty, shard 0.
-        """
-
-    async def is_owner(self, shard: int) -> bool:
-        """Return whether the group of workers still assigns the shard to this worker. May ask
-        Kafka."""
 
     def tend(self) -> Collection[ConsumerId]:
         """Pause and resume consumers when their configs ask for it now. Return the worker's
@@ -141,14 +129,7 @@ class RequestServer:
     _relay: Relay | None = None
     """Reads open requests, if the config asks for it."""
     _outbox: ReplySender = field(init=False)
-    _gate: EventGate = field(init=False)
-    _journals: dict[int, Journal] = field(default_factory=dict)
-    _decided_with: Journal | None = None
-    """The journal of the shard that is decided about: while it is open, no other worker has written."""
-    _stop: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the worker is to end."""
-    _hold: int = 0
-    """The offset that must have been read before anything more is decided."""
+    _journals: ShardJournals = field(init=False)
     _held: tuple[int, float] = (-1, 0.0)
     """The open transaction behind which the topic is not read on, as its offset, and since when, monotonic seconds;
     -1 if there is none."""
@@ -171,15 +152,13 @@ class RequestServer:
     again."""
     _told: set[str] = field(default_factory=set)
     """Problems that were logged."""
-    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while writing: a journal has one transaction at a time."""
     _taken_up: int = -1
     """The offset up to which the host serves what the topic says; -1 while `run` does not run."""
 
     def __post_init__(self) -> None:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
         self._tail = Tail(self.kafka, self.admin, self.registry, self._count_passed_over)
-        self._gate = EventGate(events_topic(self.prefix))
+        self._journals = ShardJournals(self.kafka, self.prefix, self._tail, self._outbox)
         topics = self.registry.files.service.topics
         if topics.requests:
             self._relay = Relay(self.kafka, self.admin, make_rule(topics), self.wake, self._count_passed_over)
@@ -218,7 +197,7 @@ class RequestServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._relay is not None:
             await self._relay.close()
-        await self._drop_journals()
+        await self._journals.drop()
         await self._outbox.close()
         await self._tail.close()
 
@@ -226,7 +205,8 @@ class RequestServer:
         """Read the topic and answer requests until `stop` is set. After an error of Kafka, log it,
         close the journals and try again; consumers are served meanwhile.
         """
-        self.host, self._stop = host, stop
+        self.host = self._journals.host = host
+        self._journals.stop = stop
         backoff = Backoff(*REST_S)
         self._taken_up = 0
         self.wake()  # shards may wait for the first turn
@@ -239,11 +219,11 @@ class RequestServer:
                 except Fenced as error:
                     # no error of Kafka: the group soon tells whose the shard is, or that it is ours
                     log.warning("requests wait", reason=str(error))
-                    await self._drop_journals()
+                    await self._journals.drop()
                     await is_set_within(stop, REST_S[0])
                 except (OverlayError, KafkaError) as error:
                     log.warning("requests wait", reason=str(error))
-                    await self._drop_journals()
+                    await self._journals.drop()
                     await backoff.rest(stop)
         finally:
             self._taken_up = -1
@@ -309,12 +289,12 @@ class RequestServer:
         self.host.drain(drained=self.is_drained)
         self._taken_up = self._tail.seen
         await self._keep_registry()
-        if self._tail.seen >= self._hold:
+        if self._journals.is_read_back:
             await self._pass_over()
         # each decision needs a registry that contains every earlier one it depends on
         slices = Slices(SLICE_S)
         for shard, requests in self._group_requests():
-            if self._tail.seen < self._hold:
+            if not self._journals.is_read_back:
                 return
             if not await self._handle(requests, shard):
                 return
@@ -328,7 +308,7 @@ class RequestServer:
         deleted = self.registry.find_deleted()
         # a former owner's knowledge is of no use, nor is that of a consumer that was created again
         self._forgotten = {id for id in self._forgotten.intersection(deleted) if self.host.find_shard(id) is not None}
-        if self._tail.seen >= self._hold:
+        if self._journals.is_read_back:
             self._lapsed.intersection_update(deleted)
         await self.host.take_up(self.registry.effective(), [id for id in deleted if id not in self._forgotten])
         self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
@@ -365,11 +345,11 @@ class RequestServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._drop_journals()
+        await self._journals.drop()
         self._forgotten.clear()
         self._lapsed.clear()
         self._unwritten = None
-        self._hold = await self._tail.find_end()
+        self._journals.hold = await self._tail.find_end()
         self._beginnings = self._tail.beginnings
 
     async def _end_held_up(self) -> None:
@@ -391,14 +371,7 @@ class RequestServer:
             "an open transaction holds up the control topic: our shards end theirs",
             first=f"{self._tail.topic}-0@{held_at}",
         )
-        await self._drop_journals()
-        for shard in sorted(self.host.owned):
-            try:
-                async with self._writing:
-                    await self._open_journal(shard)
-            except SourceUnavailable as error:
-                log.warning("it may hold up the control topic longer", shard=shard, reason=str(error))
-        await self._drop_journals()
+        await self._journals.end_open(self.host.owned)
 
     def _tell_problems(self) -> None:
         """Log the problems of the topic's definitions that were not there at the last call.
@@ -416,11 +389,11 @@ class RequestServer:
         """Do what no request asks for: write definitions of files to the topic, end idle consumers,
         and finish deletions. Do nothing until all that we wrote was read back.
         """
-        if self._tail.seen < self._hold:
+        if not self._journals.is_read_back:
             return
         await self._write_files()
         await self._lapse(self.host.tend())
-        if self._tail.seen >= self._hold:
+        if self._journals.is_read_back:
             await self._finish_deletions()
 
     async def _write_files(self) -> None:
@@ -432,12 +405,12 @@ class RequestServer:
             self._unwritten = list(self.registry.find_unwritten(now_ns()))
         unwritten = {definition.id: definition for definition in self._unwritten}
         for shard, ids in self._sort(unwritten).items():
-            if not await self._knows_all(shard):
+            if not await self._journals.knows_all(shard):
                 continue
             mine = [unwritten[id] for id in ids]
             written = [await self._complete(definition) for definition in mine]
             records = [write_definition(definition) for definition in written]
-            await self._write(mine[0].id, records, decided=True)
+            await self._journals.write(mine[0].id, records, decided=True)
             done = {definition.id for definition in mine}
             self._unwritten = [definition for definition in self._unwritten if definition.id not in done]
 
@@ -471,9 +444,9 @@ class RequestServer:
         known = self.registry.definitions
         asked = [id for id in ids if id in known and known[id].origin is Origin.REQUEST]
         for shard, mine in self._sort(id for id in asked if not known[id].is_deleted).items():
-            if await self._knows_all(shard):
+            if await self._journals.knows_all(shard):
                 self._lapsed.update(mine)
-                await self._write(mine[0], [rules.delete(known[id]) for id in mine], decided=True)
+                await self._journals.write(mine[0], [rules.delete(known[id]) for id in mine], decided=True)
         self._ended.update(set(ids).difference(asked))
         await self._end_files()
 
@@ -493,7 +466,7 @@ class RequestServer:
             for id in ids:
                 if (known := self.registry.definitions.get(id)) is not None:
                     await self._drop_output(known)
-            await self._write(ids[0], [Record(make_key(Subject.CONSUMER, *id), None) for id in ids])
+            await self._journals.write(ids[0], [Record(make_key(Subject.CONSUMER, *id), None) for id in ids])
             self._ended.difference_update(ids)
             for stream, name in ids:
                 log.info("consumer ended by inactive_threshold, until the next start", stream=stream, consumer=name)
@@ -507,14 +480,14 @@ class RequestServer:
         """
         busy = {request.about for request in self.registry.requests.values() if request.id in self._answering}
         for shard, ids in self._sort(id for id in self.registry.find_deleted() if id not in busy).items():
-            if not await self._knows_all(shard):
+            if not await self._journals.knows_all(shard):
                 continue
             if kept := [id for id in ids if id not in self._forgotten]:
                 await self.host.take_up(self.registry.effective(), kept)
                 self._forgotten.update(kept)
             ended = [self.registry.definitions[id] for id in ids]
             records = [Record(make_key(subject, *id), None) for id in ids for subject in DEFINED]
-            await self._write(ids[0], records, self._tell_deleted(ended), decided=True)
+            await self._journals.write(ids[0], records, self._tell_deleted(ended), decided=True)
             for definition in ended:
                 log.info("consumer deleted", stream=definition.id[0], consumer=definition.id[1])
                 if definition.id in self._lapsed:
@@ -581,7 +554,7 @@ class RequestServer:
                 past.setdefault(shard, []).append(request)
         for requests in past.values():
             log.info("requests are passed over: their clients wait no more", count=len(requests), first=requests[0].id)
-            await self._write(requests[0].about, [_settle(request) for request in requests])
+            await self._journals.write(requests[0].about, [_settle(request) for request in requests])
 
     async def _handle(self, requests: Sequence[Request], shard: int) -> bool:
         """Decide requests of one shard together, except requests whose clients do not wait any
@@ -592,7 +565,7 @@ class RequestServer:
         for request in requests:
             age = self._tail.brokers.judge(request.expires_at, now_ns(), monotonic())
             if age is Age.UNKNOWN:
-                await self._write(request.about, [Record(make_key(Subject.REQUEST, f"$time-{shard}"), None)])
+                await self._journals.write(request.about, [Record(make_key(Subject.REQUEST, f"$time-{shard}"), None)])
                 self._tail.brokers.measure(monotonic())
                 return False
             if age is not Age.PAST:
@@ -601,7 +574,7 @@ class RequestServer:
             self._tell_ahead()
         if not due:
             return True
-        if not await self._knows_all(shard):
+        if not await self._journals.knows_all(shard):
             return False
         if len(due) > 1:
             return await self._decide_together(due)
@@ -635,14 +608,14 @@ class RequestServer:
         if (
             not relay.is_due
             or self.registry.is_half_full
-            or self._tail.seen < self._hold
-            or not await self._knows_all(shard)
+            or not self._journals.is_read_back
+            or not await self._journals.knows_all(shard)
         ):
             return
         taken = await relay.take(self.registry.copied)
         try:
             if taken.copies:
-                await self._write(ALL_STREAMS, taken.copies, taken.answers, decided=True)
+                await self._journals.write(ALL_STREAMS, taken.copies, taken.answers, decided=True)
         except BaseException:
             # the requests are read again, from behind the last copy
             await relay.close()
@@ -678,9 +651,9 @@ class RequestServer:
                 later.append(request)
             await slices.rest()
         if records or entries:
-            await self._write(requests[0].about, records, entries, decided=True, is_whole=len(requests) > 1)
+            await self._journals.write(requests[0].about, records, entries, decided=True, is_whole=len(requests) > 1)
         if later:
-            task = asyncio.create_task(self._answer_served(later, self._hold))
+            task = asyncio.create_task(self._answer_served(later, self._journals.hold))
             self._answering.update((request.id, task) for request in later)
             task.add_done_callback(lambda _: self._forget_answered(later))
 
@@ -735,7 +708,7 @@ class RequestServer:
                 waiting = deque(request for request in waiting if request.id not in answered)
         except OF_KAFKA as error:
             log.warning("requests are answered later", count=len(waiting), reason=str(error))
-            await self._drop_journals()
+            await self._journals.drop()
 
     async def _answer_made(self, requests: Sequence[Request]) -> None:
         """End creates and updates that were carried out: write their tombstones and audits in one
@@ -750,14 +723,14 @@ class RequestServer:
             await slices.rest()
         if len(requests) > 1:
             try:
-                await self._write(requests[0].about, [], list(chain.from_iterable(entries)), is_whole=True)
+                await self._journals.write(requests[0].about, [], list(chain.from_iterable(entries)), is_whole=True)
             except DeliveryFailed as error:
                 log.warning("requests are answered one by one", count=len(requests), reason=str(error))
             else:
                 return
         for request, its_own in zip(requests, entries, strict=True):
             async with self._answer_failure(request):
-                await self._write(request.about, [], its_own)
+                await self._journals.write(request.about, [], its_own)
 
     def _describe_made(self, request: Request) -> Body:
         """Return the answer to a create or update that was carried out."""
@@ -789,7 +762,7 @@ class RequestServer:
         except OF_KAFKA:
             raise
         except Exception:  # noqa: BLE001 - logged with the answer
-            await self._write(request.about, [], self._answer(request, self._refuse_failed(request)))
+            await self._journals.write(request.about, [], self._answer(request, self._refuse_failed(request)))
 
     @staticmethod
     def _refuse_failed(request: Request) -> Body:
@@ -809,128 +782,6 @@ class RequestServer:
                 encode_audit(self.name, request.subject, request.text, response, now_ns(), self.prefix, request.client)
             )
         return entries
-
-    # writing
-
-    async def _write(
-        self,
-        about: ConsumerId,
-        records: Sequence[Record],
-        entries: Sequence[Entry] = (),
-        *,
-        decided: bool = False,
-        is_whole: bool = False,
-    ) -> None:
-        """Commit records and entries as the owner of a consumer's or stream's shard. Write nothing
-        if the shard is not ours any more.
-
-        `decided`: they follow from what the registry contained at the last `_knows_all`. Raises
-        SourceUnavailable if the journal of that time is closed: another worker may have written
-        since, and this has to be decided anew.
-
-        If the events topic refuses its part for good, or for the second time, the rest is written
-        without events, or without large ones. But if `is_whole`, and a single event may be the
-        reason, nothing is written, and DeliveryFailed is raised. Other errors are those of
-        `_leave_out`, `_open_journal` and `Journal.commit`.
-
-        Answers are sent after the commit, outside of it: clients choose their topics, and a topic
-        that refuses must not block anything.
-        """
-        shard = self.host.find_shard(about)
-        if shard is None:
-            return
-        own = {self._tail.topic, events_topic(self.prefix)}
-        answers = [entry for entry in entries if entry.topic not in own]
-        wanted = [Entry(self._tail.topic, record) for record in records]
-        wanted += [entry for entry in entries if entry.topic in own]
-        async with self._writing:
-            if decided and (shard not in self._journals or self._journals[shard] is not self._decided_with):
-                raise SourceUnavailable(
-                    f"shard {shard} may have had another owner since: what it asks for is decided anew"
-                )
-            while wanted := self._gate.pass_on(wanted, monotonic()):
-                await self._open_journal(shard)
-                try:
-                    last = await self._journals[shard].commit(wanted)
-                    self._hold = max(self._hold, last + 1)
-                    self._gate.accept(wanted)
-                    break
-                except DeliveryFailed as error:
-                    await self._journals.pop(shard).close()
-                    wanted = self._leave_out(error, wanted, is_whole=is_whole)
-                except BaseException:
-                    # the journal is unusable now, and other tasks may wait here to write
-                    await self._journals.pop(shard).close()
-                    raise
-            self._outbox.put(answers)
-
-    def _leave_out(self, error: DeliveryFailed, wanted: Sequence[Entry], *, is_whole: bool) -> list[Entry]:
-        """Return what is to be written after a refusal. If the events topic refuses everything, that is all of it,
-        and the gate leaves the events out. If it may have refused a large one, log that, and return the other
-        entries: an audit repeats the request, and may be larger than the topic accepts.
-
-        Raises SourceUnavailable if the refusal may pass, and the error itself if the control topic
-        refuses, or if one event may be the reason and `is_whole`.
-        """
-        is_of_events = error.topics == {self._gate.topic}
-        if is_of_events and self._gate.refuse(error, wanted, monotonic()):
-            return list(wanted)
-        if not error.final:
-            raise SourceUnavailable(str(error)) from error
-        if is_whole or not is_of_events:
-            raise error
-        log.warning("something is written without what goes to a topic", topic=error.topic, reason=error.reason)
-        return self._gate.leave_out_large(wanted)
-
-    async def _open_journal(self, shard: int) -> None:
-        """Open the shard's journal, which fences the former owner, and have decisions wait until
-        all that owner wrote was read.
-
-        The shard may have been given to another worker without our knowledge. So the group is asked
-        before the journal fences its former owner, and again afterwards. Raises Fenced if the shard
-        is not ours, SourceUnavailable if the worker is about to end, and the errors of
-        `Journal.start`.
-        """
-        if shard in self._journals:
-            return
-        await self._confirm(shard)
-        journal = Journal(self.kafka, self.prefix, shard)
-        if not await unless(self._stop, journal.start()):
-            raise SourceUnavailable("the worker is about to end")
-        try:
-            await self._confirm(shard)
-        except BaseException:
-            await journal.close()
-            raise
-        self._journals[shard] = journal
-        self._hold = max(self._hold, await self._tail.find_end())
-
-    async def _confirm(self, shard: int) -> None:
-        """Ask whether the group of workers still assigns the shard to us. Raises Fenced if it does not."""
-        if not await self.host.is_owner(shard):
-            raise Fenced(
-                f"the group of workers does not confirm that shard {shard} is ours: requests are left to its owner"
-            )
-
-    async def _knows_all(self, shard: int) -> bool:
-        """Open the shard's journal if needed, which fences its former owners. Return whether the
-        registry contains everything that was written about the shard before. If not, more has to be
-        read. Raises Fenced if the shard is not ours.
-        """
-        await self._confirm(shard)
-        if shard not in self._journals:
-            async with self._writing:
-                await self._open_journal(shard)
-        self._decided_with = self._journals.get(shard)
-        return self._tail.seen >= self._hold
-
-    async def _drop_journals(self) -> None:
-        """Close all journals. They are opened again when needed."""
-        async with self._writing:
-            journals = list(self._journals.values())
-            self._journals.clear()
-            for journal in journals:
-                await journal.close()
 
 
 def _settle(request: Request) -> Record:

@@ -7,7 +7,9 @@ positions of its own before the shared ones move on without it. Acks for its del
 meanwhile count when it is served again.
 
 Known offsets say nothing about a partition that was added, or about a topic that was created again.
-All of their records were written after that, so they are read from the start.
+All of their records were written after that, so they are read from the start, also if a former session
+has read some of them before it noticed: an ack settles its message once, and at most a message that
+is not settled yet is delivered once more than its naks asked for.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from overlay.match import Addressed, Addressing, make_addressing
 from overlay.match.formats import make_format
 from overlay.match.record_slice import RecordSlice, keep
 from overlay.scan.values import DeclaredFormat
+from overlay.schemas.gate import SchemaGate, open_gate
 from overlay.waits import run_all
 
 NEAR = 500
@@ -112,7 +113,7 @@ class Refetch:
         cuts = np.flatnonzero(np.diff(offsets) > NEAR) + 1
         stretches = [part for part in np.split(np.arange(offsets.size), cuts) if part.size]
         gate = asyncio.Semaphore(AT_ONCE)
-        decoding = _Decoding(await self._make_addressing(stream, jobs), source, jobs)
+        decoding = _Decoding(await self._make_addressing(stream, jobs), source, jobs, open_gate(self.streams[stream]))
 
         async def read(part: Ints) -> list[RecordSlice]:
             async with gate:
@@ -138,7 +139,8 @@ class Refetch:
         pieces: list[RecordSlice] = []
         first, end = int(offsets[0]), int(offsets[-1]) + 1
         size = max(LEAST_BYTES, (end - first) * GUESS_BYTES)
-        async for fetched in read_span(self.client, *decoding.source, first, end, size=size, fetcher=fetcher):
+        span = read_span(self.client, *decoding.source, first, end, size=size, fetcher=fetcher, gate=decoding.gate)
+        async for fetched in span:
             pieces += await decoding.jobs.run(decoding.pick, fetched, sequences, offsets)
         return pieces
 
@@ -152,6 +154,8 @@ class _Decoding:
     addressing: Addressing
     source: TopicPartition
     jobs: Jobs
+    gate: SchemaGate | None
+    """Holds records back whose schemas are not known yet."""
 
     def pick(self, fetched: Fetched, sequences: Ints, offsets: Ints) -> list[RecordSlice]:
         """Decode a fetch, and return its records at these offsets that have a subject. `sequences`:

@@ -65,7 +65,13 @@ class Acknowledger(Service):
         the message is delivered again.
         """
         self._waiting.append(token)
-        if len(self._waiting) == 1 and self._home is not None and not self._home.is_closed():
+        # while it is set, what sends the tokens has still to look at them; their number tells nothing, since two threads
+        # may append at once
+        if self._called.is_set() or self._home is None or self._home.is_closed():
+            return
+        if asyncio._get_running_loop() is self._home:
+            self._called.set()
+        else:
             self._home.call_soon_threadsafe(self._called.set)
 
     def ack(self, token: bytes) -> None:
@@ -111,7 +117,12 @@ class Acknowledger(Service):
         async with self._turn:
             tokens = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if tokens and self._sender is not None and not self._is_closed:
-                await self._app.producer.flush()
+                try:
+                    await self._app.producer.flush()
+                except asyncio.CancelledError:
+                    # they wait for the next flush, before those that have come since
+                    self._waiting.extendleft(reversed(tokens))
+                    raise
                 for token in tokens:
                     self._sender.ack(token)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from faust import App
@@ -20,7 +19,11 @@ from faust.streams import Stream
 from faust.types import EventT
 from mode import Seconds, want_seconds
 
+from overlay.logs import get_logger
+
 from .tracking import DeliveredEvent
+
+log = get_logger(__name__)
 
 B = TypeVar("B")
 
@@ -157,12 +160,17 @@ class EventSource:
 
     async def close(self, *, with_shown: bool) -> list[DeliveredEvent]:
         """End the loop over the stream. Return the events that were taken out of it and not forgotten. Those of a batch
-        that `take` has returned are among them only if `with_shown`.
+        that `take` has returned are among them only if `with_shown`. An error of the stream that no `take` has raised
+        is only logged.
         """
         left = self._batch if with_shown or not self._is_shown else []
-        if self._ahead is not None:
-            self._ahead.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration):
-                left = [*left, await self._ahead]
+        if (ahead := self._ahead) is not None:
+            ahead.cancel()
+            await asyncio.wait({ahead})
+            error = None if ahead.cancelled() else ahead.exception()
+            if error is None and not ahead.cancelled():
+                left = [*left, ahead.result()]
+            elif error is not None and not isinstance(error, StopAsyncIteration):
+                log.warning("a stream has ended by an error while its agent ended", reason=repr(error))
         await self._events.aclose()
         return left

@@ -12,7 +12,7 @@ from typing import Any
 from faust import App
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 
-from overlay.client.read.question import BadQuestion
+from overlay.client.arguments import BadQuestion
 
 
 class _CommittedThread(AIOKafkaConsumerThread):

@@ -13,12 +13,14 @@ from faust.types import ChannelT, CodecArg, FutureMessage, Message, ModelArg, Re
 from faust.types.enums import ProcessingGuarantee
 
 from overlay.client import Client, open_client
-from overlay.client.read.question import BadQuestion
+from overlay.client.arguments import BadQuestion
 from overlay.client.subscribe.kind import RecordClassifier
 from overlay.client.subscribe.properties import PropertyReader
 from overlay.client.subscribe.target import Target, aim
 from overlay.config import ConsumerConfig, Loaded
 from overlay.config.consumer import AckPolicy
+from overlay.config.stream import Property
+from overlay.field import FieldKind
 
 from .acknowledger import Acknowledger
 from .batches import take_safely
@@ -149,6 +151,11 @@ def agent_topic(
     acks = Acknowledger(app, client.kafka, client.prefix, target)
     app.add_dependency(acks)
     source = client.streams.get(found.stream)
+    if source is not None and source.values.registry is not None and _reads_values(source.properties):
+        raise BadQuestion(
+            f"stream {source.name} has properties of values whose schemas a registry has, and an agent does not wait for"
+            " a registry. Fetch them with `overlay registry`, and name their folder under `values.schemas` alone"
+        )
     reader = PropertyReader({}) if source is None else PropertyReader(source.properties, source.values)
     return AgentTopic(
         app,
@@ -159,6 +166,10 @@ def agent_topic(
         value_type=value_type,
         value_serializer=value_serializer,
     )
+
+
+def _reads_values(properties: Mapping[str, Property]) -> bool:
+    return any(each.source is not None and each.source.kind is FieldKind.VALUE for each in properties.values())
 
 
 def check(app: App, config: ConsumerConfig, target: Target) -> None:

@@ -43,7 +43,9 @@ from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Audience, make_addressing
+from overlay.schemas.gate import open_gate
 from overlay.subject import Pattern
+from overlay.units import INT64_MAX
 
 from .ledger.ledger import Ledger
 from .pending.estimate import simplify
@@ -125,13 +127,13 @@ async def find_start(
             return Start(earliest, ends)
         case DeliverPolicy.BY_START_SEQUENCE:
             if ledger is not None:
-                return Start(_find_places(ledger, config.opt_start_seq, bounds))
+                return Start(_find_places(ledger, find_first(config), bounds))
             if len(sources) > 1:
                 raise SourceChanged(
                     f"consumer {config.id[1]}: by_start_sequence needs the stream's ledger, which is not there"
                 )
             only = sources[0]
-            first = config.opt_start_seq - 1
+            first = find_first(config) - 1
             return Start({only: min(max(first, earliest[only]), ends[only])}, floor={only: first})
         case DeliverPolicy.BY_START_TIME:
             # refused by validation otherwise: docs/jetstream.md#errors, 10094
@@ -144,21 +146,34 @@ async def find_start(
             return _start_at(await _find_last(client, config, index, bounds, ledger), ledger)
 
 
+def find_first(config: ConsumerConfig) -> int:
+    """Return the stream sequence at which a consumer with by_start_sequence begins. JetStream's sequences have 64 bits
+    without a sign, and the overlay's 63: above these it begins where no stream comes to.
+    """
+    return min(config.opt_start_seq, INT64_MAX)
+
+
 async def find_replay_end(
     admin: Admin, sources: Sequence[TopicPartition], starts: Mapping[TopicPartition, int], ledger: Ledger | None = None
 ) -> int:
-    """Return the last sequence of a stream below the last stable offsets of now; 0 if none was ever
-    used. Retention does not lower it. `starts`: the log start of each partition; used with a ledger
+    """Return the last sequence of a stream below the last stable offsets of now; 0 if no offset ever
+    had one. Retention does not lower it. `starts`: the log start of each partition; used with a ledger
     only.
 
-    Offsets without a sequence yet are counted: the ledger gives them the next sequences. Raises
-    SourceUnavailable or CredentialsRefused.
+    Offsets without a sequence yet are counted: the ledger gives them the next sequences. Sequences that
+    entries without offsets have used up are not: no delivery has them. Raises SourceUnavailable or
+    CredentialsRefused.
     """
     ends = {source: end for source, (_, end) in (await admin.find_bounds(sources)).items()}
     if ledger is None:
         return max(ends.values(), default=0)
     waiting = sum(max(0, end - max(ledger.end_of(source), starts[source])) for source, end in ends.items())
-    return ledger.next_sequence - 1 + waiting
+    if waiting:
+        return ledger.next_sequence - 1 + waiting
+    lasts = {source: at - 1 for source, at in ledger.standing.ends.items() if at}
+    found = [int(ledger.sequence_of(source, np.array([at]))[0]) for source, at in lasts.items()]
+    # retention has removed those without a sequence: theirs may have been the last ones
+    return max(found, default=0) if all(found) else ledger.next_sequence - 1
 
 
 def _start_at(positions: Mapping[TopicPartition, int], ledger: Ledger | None) -> Start:
@@ -401,7 +416,8 @@ async def _scan(
     addressing = make_addressing(stream)
     audience = Audience(addressing.dictionary(*source), [wanted])
     first, end, size = part
-    reading = read_span(client, *source, first, end, size=size if size > 0 else None, fetcher=fetcher)
+    gate = open_gate(stream)
+    reading = read_span(client, *source, first, end, size=size if size > 0 else None, fetcher=fetcher, gate=gate)
     async with aclosing(reading) as fetches:
         async for fetched in fetches:
             position = max(fetched.position, first)

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka.admin import AdminClient
 
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable
 from overlay.kafka.message_headers import read_headers

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from overlay.config import ServiceConfig
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 
 from .answers import ClusterAnswers, Operations, TopicAnswer
 from .needs import Need, ResourceKind

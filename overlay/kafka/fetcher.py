@@ -29,9 +29,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from aiokafka import errors as kafka_errors
@@ -70,6 +70,8 @@ SHORT_WAIT_MS = 20
 they can join the next one soon.
 """
 BACKOFF_S = (0.05, 2.0)
+LOOK_S = 0.2
+"""How often a wait for a gate looks whether its partition fetch was moved."""
 NO_EPOCH = -1
 _EPOCH_AT, _MAGIC_AT, _MAGIC = 12, 16, 2
 
@@ -150,6 +152,39 @@ class Denied:
     reason: str
 
 
+class Gate(Protocol):
+    """Decides when fetched records of a stream may be passed on. Until then the partition fetch waits; others do not."""
+
+    @property
+    def stream(self) -> str:
+        """Return the name of the stream."""
+
+    @property
+    def trouble(self) -> str:
+        """Return why records wait for longer than usual; empty if that is unknown."""
+
+    async def find_open(self, fetched: Fetched) -> Sequence[tuple[int, int]]:
+        """Return what the records of a fetch have to wait for, each with the offset of the first record that waits,
+        ascending by offset.
+        """
+
+    async def settle(self, source: tuple[str, int], id: int, offset: int) -> None:
+        """Wait until a record of this partition, at `offset`, need not wait for `id` any more."""
+
+
+def cut_front(fetched: Fetched, offset: int) -> Fetched | None:
+    """Return the batches of a fetch that end before an offset, as a fetch of their own; None if there are none from
+    its position on.
+    """
+    count = int(np.searchsorted(fetched.batches["last_offset"], offset))
+    batches = fetched.batches[:count]
+    log_position = log_position_after(batches, fetched.position)
+    if log_position.position == fetched.position:
+        return None
+    data = fetched.data[: int(batches[-1]["end"])]
+    return replace(fetched, data=data, batches=batches, log_position=log_position, unreadable=-1)
+
+
 class PartitionFetch:
     """One reading position in a partition, and the next data for it. `take` empties `ready` and returns it: Fetched,
     Lost, Changed or Denied, or None if nothing is there; it never waits. While `ready` is empty and `position` is
@@ -166,7 +201,13 @@ class PartitionFetch:
         stop: int,
         size: int | None = None,
         epoch: int = NO_EPOCH,
+        gate: Gate | None = None,
     ) -> None:
+        self.gate = gate
+        self.held: Fetched | None = None
+        """Data that waits for the gate; it becomes ready, or the part of it that need not wait. Data that is held
+        counts as there: nothing more is fetched, and `position` is behind it.
+        """
         self.topic, self.partition, self.position, self.stop = topic, partition, position, stop
         self.tp = TopicPartition(topic, partition)
         self.epoch = epoch
@@ -192,17 +233,23 @@ class PartitionFetch:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether a fetch should be sent for it now: `ready` is empty, no fetch is in
+        """Return whether a fetch should be sent for it now: nothing is ready or held, no fetch is in
         flight, and `stop` is not reached.
         """
-        return self.ready is None and not self.in_flight and self.position < self.stop
+        return self.is_empty and not self.in_flight and self.position < self.stop
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no data is ready or held."""
+        return self.ready is None and self.held is None
 
     def holds(self, position: int) -> bool:
         """Return whether a read at `position` needs no `seek`: the offset is in the data that is
-        ready, or, without such data, the next fetch begins there.
+        ready or held, or, without such data, the next fetch begins there.
         """
-        if isinstance(self.ready, Fetched):
-            return self.ready.position <= position < self.position
+        there = self.held or self.ready
+        if isinstance(there, Fetched):
+            return there.position <= position < self.position
         return position == self.position
 
     @property
@@ -233,7 +280,7 @@ class PartitionFetch:
         """Send no more fetches for it, until `go_on` sets another `stop`, and drop the data that is ready. A fetch in
         flight may still fill `ready`.
         """
-        self.stop, self.ready = 0, None
+        self.stop, self.ready, self.held = 0, None, None
         self._fetcher.wake()
 
     def go_on(self, stop: int) -> None:
@@ -245,7 +292,7 @@ class PartitionFetch:
         """Continue at another position. Drop the data that is ready, and ignore a fetch in flight that began at
         another position. `epoch`: leader epoch of the batch before that position, if known.
         """
-        self.position, self.epoch, self.ready = position, epoch, None
+        self.position, self.epoch, self.ready, self.held = position, epoch, None, None
         self._fetcher.wake()
 
 
@@ -300,12 +347,13 @@ class Fetcher:
         self._apart = apart
         self._plain = plain
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
+        self._holding: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._dispatcher = asyncio.create_task(self._dispatch(), name="fetching")
 
     async def close(self) -> None:
         """Cancel all fetches and wait for their end. The caller still has to close the client."""
-        tasks = [self._dispatcher, *(task for tasks in self._nodes.values() for task in tasks)]
+        tasks = [self._dispatcher, *self._holding, *(task for tasks in self._nodes.values() for task in tasks)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -322,6 +370,7 @@ class Fetcher:
         stop: int = NO_STOP,
         size: int | None = None,
         epoch: int = NO_EPOCH,
+        gate: Gate | None = None,
     ) -> PartitionFetch:
         """Start reading a partition at `position`. If the client does not know the topic yet, have it ask for the
         metadata first, and wait for that. The data comes later, through the partition fetch returned. The reading
@@ -329,10 +378,10 @@ class Fetcher:
 
         `size`: bytes from `position` to `stop` if known; a fetch asks for no more, unless another partition fetch
         shares it or these bytes have been fetched already. `epoch`: leader epoch of the batch before `position`, see
-        PartitionFetch.
+        PartitionFetch. `gate`: decides when data is ready; None to have it ready at once.
         """
         await self._client.add_topic(topic)
-        return self.start(topic, partition, position, stop, size, epoch)
+        return self.start(topic, partition, position, stop, size, epoch, gate)
 
     def start(
         self,
@@ -342,18 +391,20 @@ class Fetcher:
         stop: int = NO_STOP,
         size: int | None = None,
         epoch: int = NO_EPOCH,
+        gate: Gate | None = None,
     ) -> PartitionFetch:
         """Start reading as `open` does, in a topic that the client knows already."""
-        partition_fetch = PartitionFetch(self, topic, partition, position, stop, size, epoch)
+        partition_fetch = PartitionFetch(self, topic, partition, position, stop, size, epoch, gate)
         self._partition_fetches.append(partition_fetch)
         self.wake()
         return partition_fetch
 
     def shut(self, partition_fetch: PartitionFetch) -> None:
         """Remove a partition fetch: no more fetches are sent for it, and one in flight may still fill
-        it. Raises ValueError if it was removed before.
+        it. What it holds is dropped. Raises ValueError if it was removed before.
         """
         self._partition_fetches.remove(partition_fetch)
+        partition_fetch.held = None
 
     async def _dispatch(self) -> None:
         """Keep fetches in flight, up to `requests`, to each broker that leads an idle partition
@@ -410,9 +461,12 @@ class Fetcher:
             )
             >= READY_BYTES
         )
+        # what is held keeps only those back that may be held as well
+        is_holding = sum(each.held.data.size for each in self._partition_fetches if each.held) >= READY_BYTES
         positions: dict[TopicPartition, int] = {}
         for partition_fetch in self._partition_fetches:
             may_fetch = partition_fetch.is_idle and (partition_fetch.urgent or not is_full)
+            may_fetch = may_fetch and (partition_fetch.gate is None or not is_holding)
             if (
                 may_fetch
                 and positions.setdefault(partition_fetch.tp, partition_fetch.position) == partition_fetch.position
@@ -645,7 +699,7 @@ class Fetcher:
             # batch is damaged. Move on past what can be read.
             log_position = LogPosition(max(position + 1, min(read_end(buf, found.batches[-1]), stable_end)))
         pairs = np.array(aborted, np.int64).reshape(-1, 2) if aborted else NO_ABORTS
-        partition_fetch.ready = Fetched(
+        fetched = Fetched(
             position,
             buf,
             found.batches,
@@ -655,10 +709,61 @@ class Fetcher:
             log_position,
             found.base_offset if found.fault else -1,
         )
+        before = partition_fetch.epoch
         if log_position.position > position:
             partition_fetch.epoch = log_position.epoch
         partition_fetch.position = log_position.position
         if partition_fetch.size is not None:
             partition_fetch.size = max(0, partition_fetch.size - buf.size)
         self.bytes_fetched += buf.size
+        if partition_fetch.gate is None:
+            partition_fetch.ready = fetched
+        else:
+            partition_fetch.held = fetched
+            task = asyncio.create_task(
+                self._hold(partition_fetch, fetched, partition_fetch.gate, before), name="holding"
+            )
+            self._holding.add(task)
+            task.add_done_callback(self._holding.discard)
         self.changed.set()
+
+    async def _hold(self, partition_fetch: PartitionFetch, fetched: Fetched, gate: Gate, before: int) -> None:
+        """Make held data ready when its gate lets it through. If batches at its front need not wait, they become ready
+        at once; the rest is fetched again. Ends without effect if the partition fetch has moved. `before`: the leader
+        epoch before the data.
+        """
+        passed: Fetched | None = None
+        try:
+            passed = await self._pass(partition_fetch, fetched, gate)
+        except Exception:
+            log.exception("records are held back", topic=partition_fetch.topic, partition=partition_fetch.partition)
+            await asyncio.sleep(BACKOFF_S[1])
+        if partition_fetch.held is not fetched:
+            return
+        if passed is None:
+            partition_fetch.seek(fetched.position, before)
+            return
+        if passed is not fetched:
+            partition_fetch.position, partition_fetch.epoch = passed.next_offset, passed.log_position.epoch
+        partition_fetch.held, partition_fetch.ready = None, passed
+        self.changed.set()
+
+    async def _pass(self, partition_fetch: PartitionFetch, fetched: Fetched, gate: Gate) -> Fetched | None:
+        """Wait until a gate lets held data through, and return it, or the part at its front that need not wait. Return
+        None if the partition fetch has moved.
+        """
+        for id, offset in await gate.find_open(fetched):
+            if (front := cut_front(fetched, offset)) is not None:
+                return front
+            source = partition_fetch.topic, partition_fetch.partition
+            waiting = asyncio.ensure_future(gate.settle(source, id, offset))
+            try:
+                while partition_fetch.held is fetched and not waiting.done():
+                    await asyncio.wait([waiting], timeout=LOOK_S)
+                if not waiting.done():
+                    return None
+                waiting.result()
+            finally:
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+        return fetched

@@ -10,12 +10,14 @@ from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.scan import Decoder, Malformed, make_plan
 from overlay.waits import is_set_within
 
-from .fetcher import Changed, Denied, Fetched, Fetcher, Lost
+from .fetcher import Changed, Denied, Fetched, Fetcher, Gate, Lost
 from .log_position import TopicPartition
 from .lost_position import refuse
 from .records import PlainReader, RowReader
 
 PATIENCE_S = 30.0
+HOLD_S = 5.0
+"""Seconds for which a gate may hold back what a range needs. Others may wait for the reader of the range."""
 LOOK_BACK = 16
 """Offsets to search first for the last record of a log."""
 
@@ -31,6 +33,7 @@ async def read_span(
     fetcher: Fetcher | None = None,
     plain: bool = False,
     compacted: bool = False,
+    gate: Gate | None = None,
 ) -> AsyncGenerator[Fetched, None]:
     """Yield fetches that together hold the offsets start <= offset < end, and may hold others around them. `end` must
     not be above the high watermark; what lies above the last stable offset is waited for. If the header of a batch
@@ -38,9 +41,11 @@ async def read_span(
 
     `size`: approximate bytes of the range, if known; not much more is then fetched. `fetcher`: one to share between
     several ranges that are read at the same time. `plain`: as in Fetcher, if there is none to share. `compacted`:
-    whether the topic is compacted. The last fetch is empty then if no batch is left in the rest of the range.
+    whether the topic is compacted. The last fetch is empty then if no batch is left in the rest of the range. `gate`:
+    as in Fetcher.open.
 
-    Raises SourceChanged if the log no longer has the offset to read next, `start` or a later one, or has changed;
+    Raises SourceChanged if the log no longer has the offset to read next, `start` or a later one, or has changed, or,
+    with the gate's stream, if the gate holds records back for HOLD_S;
     CredentialsRefused if this user may not read the partition; SourceUnavailable after PATIENCE_S without an answer,
     or behind a transaction that stays open.
     """
@@ -48,7 +53,7 @@ async def read_span(
         return
     own = fetcher is None
     fetcher = fetcher or Fetcher(client, plain=plain)
-    partition_fetch = await fetcher.open(topic, partition, start, end, size)
+    partition_fetch = await fetcher.open(topic, partition, start, end, size, gate=gate)
     partition_fetch.is_compacted = compacted
     try:
         position = start
@@ -66,13 +71,20 @@ async def read_span(
                 case Changed() | Denied() as found:
                     raise refuse(found, (topic, partition), "Read it anew")
                 case None:
-                    if not await is_set_within(fetcher.changed, PATIENCE_S):
+                    if gate is not None and partition_fetch.held is not None:
+                        if not await is_set_within(fetcher.changed, HOLD_S):
+                            raise SourceChanged(_explain_hold(topic, partition, position, gate), gate.stream)
+                    elif not await is_set_within(fetcher.changed, PATIENCE_S):
                         is_open = partition_fetch.stable_end == position
                         raise SourceUnavailable(_explain(topic, partition, position, is_open=is_open))
     finally:
         fetcher.shut(partition_fetch)
         if own:
             await fetcher.close()
+
+
+def _explain_hold(topic: str, partition: int, position: int, gate: Gate) -> str:
+    return f"{topic}-{partition}@{position}: records wait for the schema registry: {gate.trouble or 'no answer yet'}"
 
 
 def _explain(topic: str, partition: int, position: int, *, is_open: bool) -> str:

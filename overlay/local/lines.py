@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from json import JSONDecodeError
 from typing import IO
 
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 from overlay.errors import FilePosition, OverlayError
 from overlay.units import INT64_MAX, parse_time
 from overlay.view.members import read_members

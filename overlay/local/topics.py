@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from overlay.config.model import check_topic
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin, TopicFacts, new_topic
 from overlay.kafka.properties import Properties

@@ -15,8 +15,9 @@ which a property filter can test (docs/filters.md#property-filters).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +26,8 @@ from overlay.arrays import Flags, Ints
 from overlay.config.stream import Property
 from overlay.field import Field
 from overlay.filter import Filter
-from overlay.filter.arrow import Evaluation, compile, key_of
 from overlay.filter.nodes import Column as NamedColumn
-from overlay.filter.nodes import Present, walk
+from overlay.filter.nodes import Node, Present, walk
 from overlay.scan.columns import Column
 from overlay.scan.states import BAD, GOOD, NOT_UTF8
 
@@ -35,6 +35,9 @@ from .addressing import Addressed
 from .properties import find_sources, list_columns
 from .reading import Reading
 from .values import ValueMasks, Values
+
+if TYPE_CHECKING:
+    from overlay.filter.arrow import Evaluation, Program
 
 _THERE = (GOOD, BAD, NOT_UTF8)
 """States of values that are present. If a document cannot be read, it is unknown what it has."""
@@ -82,7 +85,7 @@ class Masks:
         distinct = {one.bound: one for one in filters if one is not None}
         numbers = {tree: number for number, tree in enumerate(distinct)}
         self._numbers = [-1 if one is None else numbers[one.bound] for one in filters]
-        self._programs = [compile(tree) for tree in distinct]
+        self._programs = _compile_all(distinct)
         self._columns = [list_columns(one) for one in distinct.values()]
         self._asked = {node.operand for tree in distinct for node in walk(tree) if isinstance(node, Present)}
         self._sources = find_sources((column for columns in self._columns for column in columns), properties)
@@ -104,12 +107,7 @@ class Masks:
             return Sifted(dict(wanted))
         candidates = _Candidates([wanted[i] for i in asked], len(piece.records))
         columns = self._read(Reading(piece, candidates.rows), set(asked.values()))
-        evaluation = Evaluation(
-            {key_of(column): read.array for column, read in columns.items()},
-            candidates.count,
-            now,
-            {key_of(c): pa.array(np.isin(read.states, _THERE)) for c, read in columns.items() if c in self._asked},
-        )
+        evaluation = self._open_evaluation(columns, candidates.count, now)
         known: dict[tuple[int, int], tuple[Ints, Tally]] = {}
         sifted = Sifted()
         for i, rows in wanted.items():
@@ -124,12 +122,35 @@ class Masks:
                 sifted.rows[i] = kept
         return sifted
 
+    def _open_evaluation(self, columns: Mapping[NamedColumn, Column], count: int, now: int) -> Evaluation:
+        """Return the evaluation of filters on `count` rows of these columns. `now`: ms since 1970."""
+        # _compile_all has loaded it
+        from overlay.filter.arrow import Evaluation, key_of
+
+        return Evaluation(
+            {key_of(column): read.array for column, read in columns.items()},
+            count,
+            now,
+            {key_of(c): pa.array(np.isin(read.states, _THERE)) for c, read in columns.items() if c in self._asked},
+        )
+
     def _read(self, reading: Reading, numbers: set[int]) -> dict[NamedColumn, Column]:
         """Return the columns that these filters name, each read once. `numbers`: indexes of
         distinct filters (in `_programs`), not consumer numbers.
         """
         needed = dict.fromkeys(column for number in sorted(numbers) for column in self._columns[number])
         return {column: reading.read(self._sources[column], column.type) for column in needed}
+
+
+def _compile_all(trees: Iterable[Node]) -> list[Program]:
+    """Return the programs of these filters, in their order."""
+    trees = list(trees)
+    if not trees:
+        return []
+    # it imports Arrow's functions, which takes longer than a reading of some records without a filter
+    from overlay.filter.arrow import compile
+
+    return [compile(tree) for tree in trees]
 
 
 class _Candidates:

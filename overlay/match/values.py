@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from overlay.arrays import Flags, Ints
 from overlay.config.consumer import FilterConfig
@@ -150,6 +149,9 @@ class _HeaderReader:
         """Return for each of `rows` (row numbers of the slice) whether its header's value is in
         `values`. For a row whose header is missing, null or empty, return `values.unfiltered`.
         """
+        # it takes long to import, and most readers call none of its functions
+        import pyarrow.compute as pc
+
         slot = piece.records.plan.slot(self._field)
         at, size = piece.records.at[slot, rows], piece.records.size[slot, rows]
         if values not in self._sets:

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from overlay.arrays import AnyArray, Bool, Bytes, Doubles, Int, Ints
 from overlay.kernels import kernel
@@ -117,6 +116,9 @@ def coalesce(first: Column, second: Column) -> Column:
     """Return the first column, with the values of the second where the first is missing or JSON
     null. A value of the first that is there but could not be read stays null.
     """
+    # it takes long to import, and most readers call none of its functions
+    import pyarrow.compute as pc
+
     absent = first.states == ABSENT
     other = second.array.dictionary_decode() if pa.types.is_dictionary(second.array.type) else second.array
     return Column(pc.if_else(pa.array(absent), other, first.array), np.where(absent, second.states, first.states))

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from aiokafka.client import AIOKafkaClient
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random
 
 from overlay.config import ServiceConfig
 from overlay.errors import Fenced, SourceUnavailable
@@ -126,6 +125,9 @@ async def own_shard(
     `work` may run again although it has succeeded, so it has to look at the state first. A `confirm` that returns
     None counts as Fenced (`Confirm`). Any other error is raised at once.
     """
+    # commands that only read states do not wait for it
+    from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random
+
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type((Fenced, SourceUnavailable)),
         stop=stop_after_attempt(ATTEMPTS) | stop_after_delay(PATIENCE_S),

@@ -13,12 +13,13 @@ from which the service, or another job, goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
+from overlay.units import read_int64
 
 from .job_pace import Pace, PaceState, allow, renew
 from .shard_state import StateUnreadable
@@ -360,13 +361,29 @@ def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> E
     """Return what a batch that reads `ends` for all reads for a consumer that is at these offsets: empty, for it reads
     with the others, if it is below the batch's start in no partition.
 
-    `limit`: how many offsets of the partitions in which it is below the start, together, but at least one of each. Of
-    each other partition it reads as many as of one of these. Nothing is read beyond the stops of `ends`.
+    `limit`: how many offsets below the batch's start, of all partitions together, but at least one of each in which it is
+    below. They are divided evenly; what one partition does not need goes to the others. Where the consumer comes to the
+    start, it reads the batch's own offsets as well, so it falls behind in no further partition.
     """
-    behind = {source: at for source, (start, _) in ends.items() if (at := offsets.get(source, start)) < start}
+    behind = {source: start - at for source, (start, _) in ends.items() if (at := offsets.get(source, start)) < start}
     if not behind:
         return {}
-    return _read(offsets, ends, max(1, limit // len(behind)))
+    share = max(1, _find_share(list(behind.values()), limit))
+    reads = {}
+    for source, (start, stop) in ends.items():
+        at = min(offsets.get(source, start), stop)
+        reads[source] = (at, stop if at + share >= start else at + share)
+    return reads
+
+
+def _find_share(lefts: Sequence[int], limit: int) -> int:
+    """Return the largest share with which the sum of min(left, share) over all `lefts` is `limit` at most."""
+    share = 0
+    for done, left in enumerate(sorted(lefts)):
+        if left * (len(lefts) - done) > limit:
+            return limit // (len(lefts) - done)
+        share, limit = left, limit - left
+    return share
 
 
 def read_part(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
@@ -470,7 +487,7 @@ def _encode(kind: str, fields: Mapping[str, object]) -> bytes:
 
 def _decode(kind: str, data: bytes) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(data)
+        found: dict[str, Any] = json.loads(data, parse_int=read_int64)
         if found["kind"] != kind or found["version"] != VERSION:
             raise StateUnreadable(
                 f"the state has a {found['kind']} of version {found['version']}; this version of the overlay reads a {kind}"

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.output.record import Record
+from overlay.units import read_int64
 
 from .state_links import Link
 
@@ -281,7 +282,7 @@ class StateRecord(NamedTuple):
 def decode(value: bytes) -> StateRecord:
     """Return what a state record says. Raises StateUnreadable."""
     try:
-        record = json.loads(value)
+        record = json.loads(value, parse_int=read_int64)
         if record["v"] != VERSION:
             raise StateUnreadable(f"state of version {record['v']}; this overlay reads version {VERSION}. Upgrade it")
         delta = Delta(

@@ -17,10 +17,10 @@ its owner, for operators and for the log.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aiokafka.client import AIOKafkaClient
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from overlay.errors import Fenced, OverlayError, SourceChanged
 from overlay.kafka.admin import Admin, new_topic
@@ -82,20 +82,25 @@ async def read_state(
     `plain`: read without kernels, for commands. Raises StateUnreadable, SourceUnavailable, CredentialsRefused, and
     SourceChanged if at each of READS attempts the log is trimmed or a batch of it cannot be read.
     """
-    replay = StateReplay()
-    # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
-    async for attempt in AsyncRetrying(
-        retry=retry_if_exception_type(SourceChanged), stop=stop_after_attempt(READS), reraise=True
-    ):
-        with attempt:
-            bounds = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
-            replay = await _replay(client, topic, shard, bounds, frozenset(), plain=plain)
-            if void := find_void(replay.links, bounds[0]):
-                log.error(
-                    "the state has lost records: what was committed since is done again",
-                    shard=shard, passed_over=len(void), first=min(void), last=max(void),
-                )  # fmt: skip
-                replay = await _replay(client, topic, shard, bounds, void, plain=plain)
+    for _ in range(READS - 1):
+        # its owner, if there still is one, may trim the log behind a checkpoint while it is being read
+        with suppress(SourceChanged):
+            return await _read_once(client, admin, topic, shard, plain=plain)
+    return await _read_once(client, admin, topic, shard, plain=plain)
+
+
+async def _read_once(
+    client: AIOKafkaClient, admin: Admin, topic: str, shard: int, *, plain: bool
+) -> tuple[ShardState, int]:
+    """Return what `read_state` returns, by one attempt. Raises the same errors."""
+    bounds = (await admin.find_bounds([(topic, shard)], committed=False))[topic, shard]
+    replay = await _replay(client, topic, shard, bounds, frozenset(), plain=plain)
+    if void := find_void(replay.links, bounds[0]):
+        log.error(
+            "the state has lost records: what was committed since is done again",
+            shard=shard, passed_over=len(void), first=min(void), last=max(void),
+        )  # fmt: skip
+        replay = await _replay(client, topic, shard, bounds, void, plain=plain)
     return replay.state, replay.count
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
+from overlay.config.suggestion import suggest
 from overlay.config.values import ValueFormat
 from overlay.field import Field, FieldKind
 from overlay.filter import Filter

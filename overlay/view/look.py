@@ -7,9 +7,10 @@ knows its own shards. For the other shards, the facts are those of their last co
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
-from overlay.config import Loaded
+from overlay.config import HttpConfig, Loaded
 from overlay.config.identity import Identity, identify
 from overlay.errors import ConfigError, CredentialsRefused, SourceUnavailable
 
@@ -30,22 +31,20 @@ async def look(loaded: Loaded) -> OverlayFacts:
     other does not answer: it may refuse the credentials. If Kafka does not answer, and no service or only one of
     another config does, raises SourceUnavailable or CredentialsRefused, as Kafka does.
     """
-    note, running = "", None
     mine = identify(loaded)
-    try:
-        running = await ask_service(loaded.service.http)
-    except (NoService, CredentialsRefused, ConfigError) as error:
-        # what Kafka remembers is shown all the same
-        note = str(error)
+    # both are asked at once: a user waits
+    asking = asyncio.create_task(_ask(loaded.service.http))
     try:
         memory = await read_memory(loaded)
     except (SourceUnavailable, CredentialsRefused) as error:
+        running, note = await asking
         # without Kafka, a service that belongs to this config is enough
         if running is None or running.service is None or explain_stranger(running.service, mine, ""):
             raise
         notes = (f"this is what the service says; {error}", *compare(running.service, mine))
         by_file = {id: replace(found, config=loaded.consumers.get(id)) for id, found in running.consumers.items()}
         return replace(running, consumers=by_file, notes=notes)
+    running, note = await asking
     stored = describe_memory(loaded, memory)
     if running is not None and running.service is not None:
         note = explain_stranger(running.service, mine, memory.cluster)
@@ -53,6 +52,15 @@ async def look(loaded: Loaded) -> OverlayFacts:
             return combine(running, stored, mine)
     has_rates = any(found.rate is not None for found in stored.consumers.values())
     return replace(stored, notes=(f"{note}; {RATES_OF_JOBS if has_rates else NO_RATES}",))
+
+
+async def _ask(http: HttpConfig) -> tuple[OverlayFacts | None, str]:
+    """Return what the service at an address says, and ""; or None, and why it says nothing."""
+    try:
+        return await ask_service(http), ""
+    except (NoService, CredentialsRefused, ConfigError) as error:
+        # what Kafka remembers is shown all the same
+        return None, str(error)
 
 
 def explain_stranger(found: ServiceFacts, mine: Identity, cluster: str) -> str:

@@ -34,6 +34,7 @@ from overlay.scan import Malformed
 from overlay.scan.columns import NO_TIMESTAMP
 from overlay.scan.commit import NO_ABORTS, Aborted
 from overlay.scan.states import ABSENT, REASONS
+from overlay.schemas.gate import open_gate
 from overlay.units import parse_time
 
 from .expression import bind_names
@@ -103,7 +104,7 @@ async def fetch_record(kafka: Properties, compiled: Filter, stream: StreamConfig
         first, end = (await admin.find_bounds([source]))[source]
         if not first <= place.offset < end:
             raise NoRecord(f"{place}: the partition has committed records from offset {first} to {end - 1}")
-        async for fetched in read_span(client, *source, place.offset, place.offset + 1):
+        async for fetched in read_span(client, *source, place.offset, place.offset + 1, gate=open_gate(stream)):
             found = _view(compiled, stream, place, fetched.data, place.offset, fetched.aborted)
             if found is not None:
                 return found

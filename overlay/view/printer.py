@@ -9,9 +9,7 @@ import pyarrow as pa
 
 from overlay.client import SCHEMA
 
-from .grid import GRID_COLUMNS, Grid
 from .lines import JSON_COLUMNS, RAW_COLUMNS, write_json, write_raw
-from .table import make_console
 
 
 class Printer(Protocol):
@@ -48,9 +46,12 @@ class Lines:
 class Table:
     """A printer of records as a table, fitted to a terminal if there is one (grid.py)."""
 
-    columns = GRID_COLUMNS
-
     def __init__(self, out: IO[bytes]) -> None:
+        # the other formats do not wait for rich
+        from .console import make_console
+        from .grid import GRID_COLUMNS, Grid
+
+        self.columns = GRID_COLUMNS
         self._out, self._grid = out, Grid(make_console(), out.write)
 
     def print(self, batch: pa.RecordBatch) -> None:

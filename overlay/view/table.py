@@ -19,8 +19,6 @@ from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
 if TYPE_CHECKING:
     from overlay.client.control.control import ConsumerInfo
 
-PIPED_WIDTH = 10_000
-"""Columns without a terminal: wide enough that no line is broken."""
 _STYLES = {
     "running": "green",
     "catching up": "cyan",
@@ -32,12 +30,6 @@ _STYLES = {
     "elsewhere": "dim",
     "spark": "dim",
 }
-
-
-def make_console() -> Console:
-    """Return a console for stdout. Without a terminal it is so wide that no line is broken."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
 
 
 def print_streams(console: Console, facts: OverlayFacts) -> None:

@@ -16,7 +16,7 @@ from overlay.consumer.pace import is_replayed
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import check_log_position
-from overlay.index.start_positions import Bounds, Start, find_replay_end, find_start, patterns
+from overlay.index.start_positions import Bounds, Start, find_first, find_replay_end, find_start, patterns
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.log_position import LogPosition, TopicPartition
@@ -346,7 +346,7 @@ async def _enlist(
     output_topic = make_output_topic(output, config) if output else None
     accepts = compile_filter(config.filter, assignment.streams[config.stream])
     begins = ledger is not None and config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
-    first = config.opt_start_seq if begins else 0
+    first = find_first(config) if begins else 0
     assignment.readers[config.id] = Reader(
         config.id,
         patterns(config),

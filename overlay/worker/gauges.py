@@ -61,8 +61,10 @@ class Gauges:
     def set_stream(self, found: Mapping[str, Any]) -> None:
         """Set the gauges of a stream. `found`: what /streams says of it (report.py)."""
         metrics, name = self.metrics, found["name"]
-        if found["state"] != "elsewhere":
+        # a worker that keeps its index reads it as well
+        if found["state"] != "elsewhere" or found["index"] is not None:
             metrics.stream_stopped.labels(name).set(found["state"] == "stopped")
+            metrics.partitions_awaiting_schemas.labels(name).set(len(found["waiting"]))
         if (index := found["index"]) is not None:
             metrics.index_stopped.labels(name).set(index["reason"] != "")
             # without an index it is not known how far it reaches: the lag stays what it was

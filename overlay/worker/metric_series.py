@@ -37,6 +37,8 @@ CAUSES = (
 """Errors after which a shard begins again; the label of `shard_restarts`."""
 ACTIONS = ("skip", "stop")
 ANSWERS = ("no", "maybe")
+OUTCOMES = ("fetched", "unknown", "unusable", "failed")
+"""What a question to a schema registry comes to."""
 RESULTS = ("true", "false", "unknown")
 REFUSALS = ("name", "missing", "refused")
 PARTS = ("token", "range")
@@ -105,10 +107,15 @@ class Series:
                 _remove(metric, name)
 
     def close_readings(self, names: Iterable[str]) -> None:
-        """Remove the gauges `stream_stopped` and `redelivery_suspended` of these streams, which no shard
-        of this worker reads any more."""
+        """Remove the gauges `stream_stopped`, `redelivery_suspended` and `partitions_awaiting_schemas` of these
+        streams, which no shard of this worker reads any more."""
         for name in names:
-            for metric in (self.metrics.stream_stopped, self.metrics.redelivery_suspended):
+            metrics = self.metrics
+            for metric in (
+                metrics.stream_stopped,
+                metrics.redelivery_suspended,
+                metrics.partitions_awaiting_schemas,
+            ):
                 _remove(metric, name)
 
     def open_consumers(self, ids: Iterable[ConsumerId]) -> None:
@@ -176,6 +183,7 @@ class Series:
         for metric, values in (
             (metrics.corrupt_batches, ACTIONS),
             (metrics.chunks, ANSWERS),
+            (metrics.schemas_asked, OUTCOMES),
             (metrics.acks, KINDS),
             (metrics.records_unaddressed, tuple(reason.value for reason in REASONS)),
         ):

@@ -195,6 +195,10 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
         }
     positions: dict[str, int] = {}
     stops: list[str] = []
+    waits = [
+        f"{place} waits for schema {wait['schema']} of the registry since {wait['since']}: {wait['reason'] or 'asking'}"
+        for place, wait in report_waits([session], consumer[0]).items()
+    ]
     is_known, catching_up = True, False
     for (stream, (topic, partition)), cursors in session.cursors.partitions():
         for cursor in cursors:
@@ -208,7 +212,7 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
                 catching_up |= tail is None or cursor.is_alone or cursor.position < tail.position
     return {
         "state": "stopped" if stops else "starting" if not is_known else "catching up" if catching_up else "running",
-        "reason": "; ".join(dict.fromkeys(stops)),
+        "reason": "; ".join(dict.fromkeys(stops or waits)),
         "consumer_sequence": standing.sequence,
         "positions": positions,
     }
@@ -269,14 +273,14 @@ def report_stream(
         "rate": rates.of_stream(name, now_ms()),
         "consumers": sorted(consumer for stream, consumer in loaded.consumers if stream == name),
         "partitions": {},
+        "waiting": report_waits(sessions, name),
         "index": None,
     }
     stops: list[str] = []
     for session in sessions:
         if (index := report_index(session, name)) is not None:
             found["index"] = index | {"rate": rates.of_index(name, now_ms())}
-        if name in session.assignment.stopped:
-            stops.append(session.assignment.stopped[name])
+        stops += [session.assignment.stopped[name]] if name in session.assignment.stopped else []
         for place, cursors in session.cursors.partitions():
             # if there are consumers, a cursor that only serves the index says nothing of them
             reading = [cursor for cursor in cursors if cursor.members or not readers]
@@ -293,6 +297,24 @@ def report_stream(
         # still say
         found |= {"state": "stopped", "reason": "; ".join(dict.fromkeys(stops))}
     return found
+
+
+def report_waits(sessions: Iterable[Session], stream: str) -> dict[str, dict[str, Any]]:
+    """Return what /streams says of the partitions of a stream whose records wait for the schema registry, by
+    `TOPIC-NUMBER`: the id of the `schema`, the first `offset` that waits, `since` when, and as `reason` why the
+    last question was not answered, empty if none was so far.
+    """
+    return {
+        f"{source[0]}-{source[1]}": {
+            "schema": wait.id,
+            "offset": wait.offset,
+            "since": format_time(wait.since * 1_000_000),
+            "reason": wait.trouble,
+        }
+        for session in sessions
+        for (name, source), wait in session.list_waits()
+        if name == stream
+    }
 
 
 def report_index(session: Session, stream: str) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -28,6 +28,7 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.batch_builder import refuse_oversized
 from overlay.output.transaction import PlainSender
+from overlay.schemas.gate import SchemaGate, Wait, open_gate
 from overlay.state.shard_state import Delta, StreamPartition
 from overlay.waits import is_set_within, set_after
 
@@ -71,6 +72,8 @@ class Session:
     dispatch_loop: DispatchLoop | None = None
     """The loop that serves the consumers with machines; None if the session has none."""
     fetches: SourceFetches = field(init=False)
+    gates: dict[str, SchemaGate] = field(init=False)
+    """By stream whose schemas a registry has, what holds its records back."""
     following: Following = field(init=False)
     snapshots: Snapshots = field(init=False)
     pending_estimate: PendingEstimate = field(init=False)
@@ -93,6 +96,7 @@ class Session:
         self.snapshots = Snapshots(self.client, self.metrics, self.assignment, self.cursors)
         compacted = [topic for topic in self.assignment.topics if self.assignment.is_compacted(topic)]
         self.pending_estimate = PendingEstimate(self.assignment.streams, self.assignment.indexes, compacted)
+        self.gates = self._open_gates()
         self.reaches = find_reaches(self.assignment, self.cursors)
         self.counting = Counting(self.metrics, self.reaches)
 
@@ -107,7 +111,7 @@ class Session:
             await self.client.add_topic(topic)
         fetcher = Fetcher(self.client)
         self._changed = fetcher.changed
-        self.fetches = SourceFetches(self.cursors, fetcher, self.admin, self.metrics)
+        self.fetches = SourceFetches(self.cursors, fetcher, self.admin, self.metrics, self.gates)
         stopping = asyncio.create_task(set_after(stop, fetcher.changed), name="stopping")
         try:
             await self.following.open(fetcher)
@@ -145,6 +149,20 @@ class Session:
         for taken in self._open:
             if not taken.done():
                 taken.set_result(False)
+
+    def _open_gates(self) -> dict[str, SchemaGate]:
+        asked = self.metrics.schemas_asked
+        gates = {
+            name: open_gate(stream, lambda outcome, name=name: asked.labels(name, outcome).inc())  # type: ignore[misc]
+            for name, stream in self.assignment.streams.items()
+        }
+        return {name: gate for name, gate in gates.items() if gate is not None}
+
+    def list_waits(self) -> Iterator[tuple[StreamPartition, Wait]]:
+        """Yield each partition whose records wait for the schema registry."""
+        for stream, gate in self.gates.items():
+            for source, wait in gate.waits.items():
+                yield (stream, source), wait
 
     async def _run_all(self, *tasks: asyncio.Task[None]) -> None:
         """Wait until all tasks have ended. The first error cancels the others, and is raised when

@@ -3,12 +3,13 @@ does not have."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from overlay.clock import now_ms
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Gate, Lost, PartitionFetch
 from overlay.kafka.lost_position import find_start, refuse
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
@@ -34,6 +35,8 @@ class SourceFetches:
     fetcher: Fetcher
     admin: Admin
     metrics: Metrics
+    gates: Mapping[str, Gate] = field(default_factory=dict)
+    """By stream, what holds records back. Streams without one are passed on at once."""
     _fetches: dict[Cursor, PartitionFetch] = field(default_factory=dict)
     _counted: int = 0
     """Bytes of the fetcher that are counted already."""
@@ -132,7 +135,9 @@ class SourceFetches:
         at = wish.log_position
         if fetch is None:
             size = wish.find_size(at.position)
-            fetch = self._fetches[cursor] = self.fetcher.start(*partition[1], at.position, size=size, epoch=at.epoch)
+            fetch = self._fetches[cursor] = self.fetcher.start(
+                *partition[1], at.position, size=size, epoch=at.epoch, gate=self.gates.get(partition[0])
+            )
         elif not fetch.holds(at.position):
             fetch.seek(at.position, at.epoch)
         fetch.size = wish.find_size(fetch.position)

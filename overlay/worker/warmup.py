@@ -54,6 +54,7 @@ from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 from overlay.scan.protobuf.reader import ProtobufFormat
+from overlay.schemas.ids import find_ids
 from overlay.subject import Pattern
 
 from .cursors.skip_route import plan_route
@@ -154,7 +155,7 @@ def _load_index(
 
 
 def _load_formats() -> None:
-    """Read a field of an Avro value and of a Protobuf message. Only the kernels that this loads are
+    """Read a field of an Avro value and of a Protobuf message, and a schema's id. Only the kernels that this loads are
     wanted.
     """
     plan = make_plan([Field(FieldKind.VALUE, "v")])
@@ -171,6 +172,8 @@ def _load_formats() -> None:
         buf[: len(value)] = np.frombuffer(value, np.uint8)
         extractor.extract(buf, at, size, plan.value_slot, 0, 1, len(value))
         assert buf[at[0, 0] :][: size[0, 0]].tobytes() == b"1"
+    framed = np.frombuffer(encode_records([Record(None, b"\0\0\0\0\7\2", [])], 0).build(), np.uint8)
+    assert find_ids(framed, 0, NO_ABORTS) == {7: 0}
 
 
 def _make_reader(stream: StreamConfig, name: str, partitions: int, sql: str | None) -> Reader:

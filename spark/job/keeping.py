@@ -44,7 +44,7 @@ from overlay.errors import (
     SourceUnavailable,
 )
 from overlay.index.ledger.allocate import allocate, extend
-from overlay.index.ledger.entries import LedgerEntry, encode
+from overlay.index.ledger.entries import MOST_SEQUENCE, LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import check_log_position, glimpse
 from overlay.index.skip.chunk_header import Header
@@ -152,8 +152,8 @@ class StreamKeeper:
 
     @property
     def ledger(self) -> Ledger | None:
-        """Return the ledger as the job keeps it, by the last call of `extend` that has tried to. None if that failed,
-        or if there was none.
+        """Return the ledger as the job keeps it, by the last call of `extend`. None if that failed or tried nothing, or
+        if there was none.
 
         A batch takes its sequences from here. What a reading finds in Kafka may be older: a topic that was just made
         is not known at once.
@@ -185,6 +185,7 @@ class StreamKeeper:
                 raise
             self._retry_at = monotonic() + LOOK_S
             return False
+        self._retry_at = 0.0
         self._told.pop("ledger", None)
         return True
 
@@ -383,7 +384,8 @@ class StreamKeeper:
             await client.add_topic(name)
         await index.read(client, topic, end)
         known, identity = state.topics.get((stream.name, topic)), facts[topic].identity
-        if (known is not None and known != identity) or index.doubt >= 0:
+        is_strange = index.ledger.next_sequence > MOST_SEQUENCE
+        if (known is not None and known != identity) or index.doubt >= 0 or is_strange:
             raise OverlayError(
                 f"the ledger of stream {stream.name} in topic {topic} is not the one that was written, or a part of it cannot"
                 " be read. The service says what to do about it: start it"

@@ -39,6 +39,12 @@ def test_a_program_is_timed_to_its_end_or_to_its_first_line() -> None:
     assert time_command(first) < time_command(whole)
 
 
+def test_programs_in_python_have_their_byte_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    code = "import sys; print('kept' if not sys.dont_write_bytecode else 'compiled anew')"
+    assert time_command(Command("x", (sys.executable, "-c", code), "kept")) > 0
+
+
 def test_what_cannot_be_timed() -> None:
     with pytest.raises(WrongAnswer, match="did not say 'b'"):
         time_command(Command("x", (sys.executable, "-c", "print('a')"), "b"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import io
 import json
 import os
@@ -20,6 +22,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from overlay.cli import overlay
+from overlay.cli.collection import spare_collections
 from overlay.client import open_client
 from tests.client.indexing import seal, write_index
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
@@ -58,6 +61,19 @@ def run(*words: str, code: int = 0) -> Result:
     done = CliRunner().invoke(overlay, ["read", *words])
     assert done.exit_code == code, done.output + repr(done.exception)
     return done
+
+
+def test_a_reading_that_has_begun_looks_for_garbage_as_usual(folder: Path) -> None:
+    usual = gc.get_threshold()
+    try:
+        spare_collections()
+        assert gc.get_threshold() != usual
+        run("TRIPS", "--limit", "1", "--config", str(folder))
+        assert gc.get_threshold() == usual
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
+        atexit.unregister(gc.freeze)
 
 
 @pytest.fixture

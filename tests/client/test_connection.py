@@ -78,3 +78,14 @@ def test_lines_close_with_their_client(bootstrap: str, new_topic: NewTopicFixtur
     del client, runner, line
     gc.collect()
     assert loop.is_closed() and not any(connection.connected() for connection in kept._conns.values())
+
+
+def test_two_threads_may_close_at_once(lines: Connections) -> None:
+    """The last connection may be taken, by a close or by a reading, after the other has seen it."""
+
+    class Emptied(list[tuple[asyncio.Runner, Connection]]):
+        def __bool__(self) -> bool:
+            return True
+
+    lines._free = Emptied()
+    lines.close()

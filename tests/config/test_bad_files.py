@@ -24,6 +24,8 @@ CONSUMERS: list[tuple[str, str, str, int | None]] = [
     (PUSH + "ack_wait: 30 s\n", "5:11: ack_wait", 'found "30 s": units are h, m, s', 10025),
     (PUSH + "opt_start_time: yesterday\n", "5:17: opt_start_time", "RFC 3339", 10025),
     (PUSH + "opt_start_seq: -1\n", "5:16: opt_start_seq", "greater than or equal to 0", 10025),
+    (PUSH + f"max_deliver: {1 << 63}\n", "5:14: max_deliver", "less than or equal to 9223372036854775807", 10025),
+    (PULL + f"max_batch: {-(1 << 64)}\n", "4:12: max_batch", "greater than or equal to -9223372036854775808", 10025),
     (PUSH + "output: {partition_by: subjct}\n", "5:24: output.partition_by", "Did you mean subject?", None),
     (PUSH + "output: {config: {a: 1.5}}\n", "5:22: output.config.a", "found 1.5, wants a text", None),
     (PUSH + "delivery:\n", "5:1: delivery", "found nothing", None),

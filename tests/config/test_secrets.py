@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overlay.config.loader import load_service
+from overlay.config import load_service
 from overlay.credentials import SECRETS
 from overlay.errors import ConfigError
 

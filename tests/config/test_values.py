@@ -12,6 +12,7 @@ from overlay.config import Loaded
 from overlay.config.identity import identify
 from overlay.config.loader import sign
 from overlay.config.values import ValueFormat, ValuesConfig
+from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from tests.config.folders import load_files, write_folder
 
 ORDER = {
@@ -287,3 +288,74 @@ def test_links_that_lead_back_or_nowhere_are_not_followed(tmp_path: Path) -> Non
     found = sign(tmp_path)
     assert {Path(path).name for path, *_ in found} == {Path(path).name for path, *_ in before} | {"8.avsc"}
     assert len(found) < 50
+
+
+def asks(url: str = "http://localhost:8081", **more: object) -> str:
+    values = {"format": "avro", "registry": {"url": url, **more}}
+    return f"values: {json.dumps(values)}\n"
+
+
+def test_a_registry_needs_no_schemas(tmp_path: Path) -> None:
+    loaded = read(tmp_path, asks(**{"basic.auth.user.info": "env:REGISTRY_USER"}) + declare("customer.country"))
+    assert loaded.problems == ()
+    config = loaded.streams["S"].values
+    assert config.book is not None and config.is_framed and not config.types
+    assert config.registry is not None and config.registry.settings == {"basic.auth.user.info": "env:REGISTRY_USER"}
+
+
+def test_schemas_of_the_folder_beside_a_registry_are_known_and_no_part_of_the_config(tmp_path: Path) -> None:
+    text = asks().replace('"registry"', '"schemas": "schemas/orders", "registry"')
+    first = read(tmp_path / "a", text + declare("customer.country"))
+    assert first.problems == ()
+    values = first.streams["S"].values
+    assert set(values.types) == {7} and values.book is not None
+    assert values.book.folder == tmp_path / "a" / "schemas" / "orders"
+    second = read(tmp_path / "b", text + declare("customer.country"), {"schemas/orders/8.avsc": SCHEMA})
+    assert set(second.streams["S"].values.types) == {7, 8}
+    assert first.streams["S"] == second.streams["S"]
+    assert identify(first).digest == identify(second).digest
+    assert find_config_fingerprint(first.streams["S"]) == find_config_fingerprint(second.streams["S"])
+    wrong = read(tmp_path / "c", text + declare("customer.county"))
+    assert "Did you mean country?" in str(wrong.problems[0])
+
+
+def test_credentials_of_a_registry_are_in_no_digest(tmp_path: Path) -> None:
+    plain, with_token = (
+        read(tmp_path / str(len(settings)), asks(**settings))
+        for settings in ({}, {"bearer.auth.token": "env:TOKEN", "ssl.ca.location": "/ca.pem"})
+    )
+    assert identify(plain).digest == identify(with_token).digest
+    assert plain.streams["S"] != with_token.streams["S"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ('{format: json, registry: {url: "http://r"}}', "registry is for values of another format"),
+        (
+            '{format: avro, schema: schemas/order.avsc, registry: {url: "http://r"}}',
+            "needs exactly one of schema and schemas",
+        ),
+        ("{format: avro, registry: {url: 'http://r'}, schemas: {'7': {type: int}}}", "is the folder that keeps them"),
+        (
+            '{format: protobuf, message: M, registry: {url: "http://r"}}',
+            "message goes with format: protobuf and a schema",
+        ),
+        ("{format: avro, registry: {url: 'ftp://r'}}", "is no URL of a schema registry"),
+        ("{format: avro, registry: {url: 'http://me:SECRET@r'}}", "the URL has a user in it"),
+        ("{format: avro, registry: {}}", "url"),
+        (
+            "{format: avro, registry: {url: 'http://r', basic.auth.user.info: 'me:SECRET'}}",
+            "Write env:NAME or file:PATH",
+        ),
+        ("{format: avro, registry: {url: 'http://r', bearer.auth.token: 'env:'}}", "names no environment variable"),
+        (
+            "{format: avro, registry: {url: 'http://r', basic.auth.user.info: 'env:A', bearer.auth.token: 'env:B'}}",
+            "exclude each other",
+        ),
+        ("{format: avro, registry: {url: 'http://r', ssl.key.location: /k}}", "needs ssl.certificate.location too"),
+    ],
+)
+def test_a_registry_that_cannot_be_asked_is_refused(values: str, words: str, tmp_path: Path) -> None:
+    problems = [str(problem) for problem in read(tmp_path, f"values: {values}\n").problems]
+    assert len(problems) == 1 and words in problems[0] and "SECRET" not in problems[0], problems

@@ -3,10 +3,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Token, Verb, parse_ack, parse_token, write_ranges
+from overlay.consumer.acks import (
+    Ack,
+    Flaw,
+    Garbage,
+    RangeAck,
+    Token,
+    Verb,
+    measure_token,
+    parse_ack,
+    parse_token,
+    write_ranges,
+)
 
 TOKEN = Token("S", "c", 2, 7, 9, 1_700_000_000_000_000_000, 4)
 TEXT = b"$JS.ACK.S.c.2.7.9.1700000000000000000.4"
@@ -18,6 +29,17 @@ NAMES = st.from_regex(r"[^.\ud800-\udfff]+", fullmatch=True)
 @given(st.builds(Token, NAMES, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS | NUMBERS.map(lambda time: -time), NUMBERS))
 def test_tokens_read_back(token: Token) -> None:
     assert parse_token(str(token)) == token
+
+
+@given(
+    st.builds(
+        Token, NAMES, NAMES, NUMBERS, NUMBERS, NUMBERS, st.just(1_700_000_000_000_000_000), NUMBERS, NAMES | st.just("")
+    )
+)
+@example(Token("größe", "späť", 1, 1, 1, 1_700_000_000_000_000_000))
+def test_a_token_is_measured_in_bytes(token: Token) -> None:
+    numbers = token.deliveries, token.stream_seq, token.consumer_seq, token.num_pending
+    assert measure_token(token.stream, token.consumer, token.incarnation, numbers) == len(str(token).encode())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 
@@ -11,9 +12,11 @@ import pytest
 from overlay.consumer.events import Nakked, Paused, Progressed, RangeAcked, Removed, Termed, Ticked
 from overlay.consumer.machine import Machine
 from overlay.consumer.pending import COLUMNS
-from overlay.consumer.snapshot import MachineRecord, SnapshotUnreadable, decode
+from overlay.consumer.snapshot import _HEAD, MachineRecord, SnapshotUnreadable, decode
 from overlay.consumer.state import begin
+from overlay.units import parse_time
 from tests.consumer.driver import SECOND, Driver, configure, some
+from tests.support.large_numbers import enlarge
 
 CONFIG = configure(ack_wait=5 * SECOND, max_deliver=4, max_ack_pending=40, sample_freq="30")
 
@@ -142,3 +145,25 @@ def test_newer_and_damaged_records_are_refused() -> None:
     for damaged in (b"", b"OVC", b"XXX" + value[3:], value[:-1], value + b"x", value[:8] + b"[" + value[9:]):
         with pytest.raises(SnapshotUnreadable):
             decode(damaged)
+
+
+def test_a_number_of_more_than_64_bits_is_refused() -> None:
+    driver = Driver(CONFIG)
+    driver.offer(3)
+    value = driver.machine.take_delta()
+    magic, version, size = _HEAD.unpack_from(value)
+    head, rest = value[_HEAD.size : _HEAD.size + size], value[_HEAD.size + size :]
+    for large in enlarge(head):
+        if json.loads(large) | {"paused_until": 0, "sampled": 0} != json.loads(head):
+            with pytest.raises(SnapshotUnreadable):
+                decode(_HEAD.pack(magic, version, len(large)) + large + rest)
+
+
+def test_a_pause_up_to_the_last_year_is_read() -> None:
+    driver = Driver(CONFIG)
+    until = parse_time("9999-12-31T23:59:59Z")
+    assert until > 1 << 63
+    driver.do(Paused(until))
+    driver.offer(3)
+    again = Driver(CONFIG, [decode(driver.machine.take_delta())])
+    assert again.machine.state.paused_until == until

@@ -120,3 +120,15 @@ def test_what_a_newer_version_wrote_is_left_alone() -> None:
         read_definition(("S", "c"), newer)
     with pytest.raises(Unreadable, match="is one of S/c"):
         read_definition(("S", "d"), record.value or b"")
+
+
+@pytest.mark.parametrize("offset", [1 << 63, -1, 1e300, 1.5, "7", None, True])
+def test_ends_are_offsets(offset: object) -> None:
+    """A definition is read at every start, and its ends go into requests to Kafka."""
+    definition = Definition(make_config(), NOW, ends=LogEnds({"t": ("id", (7, 8))}))
+    record = write_definition(definition)
+    assert read_definition(("S", "c"), record.value or b"") == definition
+    body = json.loads(record.value or b"")
+    body["ends"]["t"][1][1] = offset
+    with pytest.raises(Unreadable):
+        read_definition(("S", "c"), json.dumps(body).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +15,7 @@ import pytest
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
-from overlay.control import serve
+from overlay.control import serve, shard_journals
 from overlay.control.decide import Body, Decision, Host
 from overlay.control.records import Definition, Origin, Subject, split_key, write_definition, write_drain
 from overlay.control.registry import Registry
@@ -120,10 +120,14 @@ class Log:
         self.entries += answers
 
     @property
+    def own(self) -> list[Record]:
+        """Records of the control topic."""
+        return [entry.record for entry in self.entries if entry.topic == f"{PREFIX}.control"]
+
+    @property
     def settled(self) -> list[str]:
         """Requests that have ended."""
-        own = [entry.record for entry in self.entries if entry.topic == f"{PREFIX}.control"]
-        return [(record.key or b"").decode() for record in own if record.value is None]
+        return [(record.key or b"").decode() for record in self.own if record.value is None]
 
     @property
     def answers(self) -> dict[str, Any]:
@@ -137,7 +141,7 @@ class Log:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     found = Log()
-    monkeypatch.setattr(serve, "Journal", found)
+    monkeypatch.setattr(shard_journals, "Journal", found)
     monkeypatch.setattr(serve, "ReplySender", found)
     return found
 
@@ -148,7 +152,8 @@ def request_server(monkeypatch: pytest.MonkeyPatch, log: Log) -> RequestServer:
     monkeypatch.setattr(serve, "SLICE_S", 60.0)
     registry = Registry(make_files(make_config()))
     found = RequestServer({"bootstrap.servers": "localhost:1"}, Questions(), registry, "test")  # type: ignore[arg-type]
-    found.host = Owner()
+    found.host = found._journals.host = Owner()
+    found._unwritten = []
 
     async def read(_: object) -> set[object]:
         return set()
@@ -161,9 +166,24 @@ def request_server(monkeypatch: pytest.MonkeyPatch, log: Log) -> RequestServer:
     return found
 
 
+@pytest.fixture
+def host(request_server: RequestServer) -> Owner:
+    return cast(Owner, request_server.host)
+
+
+def decide_by(monkeypatch: pytest.MonkeyPatch, decide: Callable[[Request], Decision]) -> None:
+    """Have requests decided by a function of them alone."""
+
+    def decide_alone(
+        registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
+    ) -> Decision:
+        return decide(request)
+
+    monkeypatch.setattr(serve, "decide", decide_alone)
+
+
 async def take_turns(request_server: RequestServer, log: Log) -> None:
     """Settled requests leave the registry, as they do when the log is read."""
-    request_server._unwritten = []
     for _ in range(4):
         await request_server._turn()
         await asyncio.gather(*request_server._answering.values())
@@ -171,9 +191,11 @@ async def take_turns(request_server: RequestServer, log: Log) -> None:
             request_server.registry.requests.pop(key.removeprefix("request "), None)
 
 
-async def test_a_worker_is_told_that_it_is_drained_in_this_start_only(request_server: RequestServer, log: Log) -> None:
+async def test_a_worker_is_told_that_it_is_drained_in_this_start_only(
+    request_server: RequestServer, host: Owner, log: Log
+) -> None:
     request_server.worker = "east", "boot2"
-    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry = request_server.registry
     for record in (None, write_drain("east", "boot1"), write_drain("west", "boot2"), write_drain("east", "boot2")):
         if record is not None:
             take(registry, record)
@@ -193,14 +215,12 @@ async def test_a_request_that_cannot_be_handled_is_answered(
     def fail(*_: object) -> Body:
         raise OverflowError("too much")
 
-    def decide(
-        registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
-    ) -> Decision:
+    def decide(request: Request) -> Decision:
         if request.id == "one":
             return Decision(fail()) if at == "decide" else Decision()
         return Decision(respond(request, {"total": 0}))
 
-    monkeypatch.setattr(serve, "decide", decide)
+    decide_by(monkeypatch, decide)
     monkeypatch.setattr(serve, "describe", fail)
     monkeypatch.setattr(serve, "SERVED_S", 0.01)
     await take_turns(request_server, log)
@@ -240,8 +260,8 @@ async def test_a_journal_that_failed_is_not_used_again(
         opened.append(Once())
         return opened[-1]
 
-    monkeypatch.setattr(serve, "Journal", open_one)
-    writes = [request_server._write(("S", "c"), [Record(b"request %d" % number, None)]) for number in range(2)]
+    monkeypatch.setattr(shard_journals, "Journal", open_one)
+    writes = [request_server._journals.write(("S", "c"), [Record(b"request %d" % number, None)]) for number in range(2)]
     failed, written = await asyncio.gather(*writes, return_exceptions=True)
     assert isinstance(failed, SourceUnavailable)
     assert written is None
@@ -251,13 +271,11 @@ async def test_a_journal_that_failed_is_not_used_again(
 async def test_a_definition_that_the_topic_does_not_take_is_refused(
     request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide(
-        registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
-    ) -> Decision:
+    def decide(request: Request) -> Decision:
         large = Record(b"consumer S c", b"{}" if request.id == "two" else bytes(2_000))
         return Decision(respond(request, {"total": 0}), (large,))
 
-    monkeypatch.setattr(serve, "decide", decide)
+    decide_by(monkeypatch, decide)
     log.largest = 1_000
     await take_turns(request_server, log)
     assert "error" in log.answers[ONE]
@@ -280,17 +298,16 @@ def list_answers(log: Log) -> dict[str, Any]:
 
 
 async def test_creates_are_decided_and_answered_together(
-    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+    request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"made-{number:02}" for number in range(75)]
-    registry, host = request_server.registry, cast(Owner, request_server.host)
-    request_server._unwritten = []
+    registry = request_server.registry
     ask_for(registry, names)
     await request_server._turn()
     assert log.commits == 1
     monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
     host.reports |= {("S", name): {"state": "running"} for name in names}
-    take(registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    take(registry, *log.own)
     assert [id[1] for id in registry.definitions] == names
     await asyncio.gather(*request_server._answering.values())
     assert log.commits == 2
@@ -347,13 +364,11 @@ async def test_a_create_that_fails_takes_no_other_along(
     later = json.dumps({"op": "consumer.delete", "stream": "S", "consumer": "a"}).encode()
     request_server.registry.take(b"request later", later, dict[str, bytes]().get, now_ns() // 10**6)
 
-    def decide(
-        registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
-    ) -> Decision:
+    def decide(request: Request) -> Decision:
         large = Record(b"consumer S x", bytes(2_000) if request.id == "b" else b"{}")
         return Decision(respond(request, {"name": request.id}), (large,))
 
-    monkeypatch.setattr(serve, "decide", decide)
+    decide_by(monkeypatch, decide)
     log.largest = 1_000
     await take_turns(request_server, log)
     assert log.settled == [f"request {name}" for name in [*names, "later"]]
@@ -374,12 +389,10 @@ async def test_a_large_audit_takes_no_audit_of_another_request_along(
     large = replace(request_server.registry.requests["b"], text="x" * 5_000)
     request_server.registry.requests["b"] = large
 
-    def decide(
-        registry: Registry, host: Host, request: Request, now: int, ends: LogEnds | None, *, lacks_output: bool
-    ) -> Decision:
+    def decide(request: Request) -> Decision:
         return Decision(respond(request, {"name": request.id}) if at == "decide" else None)
 
-    monkeypatch.setattr(serve, "decide", decide)
+    decide_by(monkeypatch, decide)
     monkeypatch.setattr(serve, "SERVED_S", 0.01)
     log.largest_event = 4_000
     await take_turns(request_server, log)
@@ -398,9 +411,8 @@ async def test_an_answer_that_cannot_be_described_takes_no_other_along(
         return {"name": id[1]}
 
     ask_for(request_server.registry, ["a", "b", "c"])
-    request_server._unwritten = []
     await request_server._turn()
-    take(request_server.registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    take(request_server.registry, *log.own)
     monkeypatch.setattr(serve, "describe", tell)
     monkeypatch.setattr(serve, "SERVED_S", 0.01)
     await take_turns(request_server, log)
@@ -409,15 +421,14 @@ async def test_an_answer_that_cannot_be_described_takes_no_other_along(
 
 
 async def test_a_consumer_that_is_not_served_holds_up_no_other_answer(
-    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+    request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader of its stream's partition may be away, for example."""
     names = ["a", "b", "c"]
-    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry = request_server.registry
     ask_for(registry, names)
-    request_server._unwritten = []
     await request_server._turn()
-    take(registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    take(registry, *log.own)
     monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
     host.reports |= {("S", name): {"state": "running"} for name in ("b", "c")}
     async with asyncio.timeout(5):
@@ -447,12 +458,13 @@ async def test_many_files_are_written_at_once_and_compared_once_each(
         return compare(config, other)
 
     names = [f"c{number}" for number in range(300)]
-    request_server.registry = Registry(make_files(*map(make_config, names)))
+    request_server.registry, request_server._unwritten = Registry(make_files(*map(make_config, names))), None
     monkeypatch.setattr(ConsumerConfig, "__eq__", count)
     await request_server._write_files()
-    written = [(entry.record.key or b"").decode() for entry in log.entries if entry.topic == f"{PREFIX}.control"]
+    written = [(record.key or b"").decode() for record in log.own]
     assert [key.split()[-1] for key in written] == names
-    assert request_server._unwritten == [] and compared <= 2 * len(names)
+    assert compared <= 2 * len(names)
+    assert not request_server._unwritten
 
 
 def read_back(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
@@ -478,11 +490,11 @@ def read_back(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
 
 @pytest.mark.parametrize("origin", list(Origin))
 async def test_consumers_that_lapse_together_cost_one_change(
-    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch, origin: Origin
+    request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch, origin: Origin
 ) -> None:
     """After a pause of the service, for example. The state of each is dropped once."""
     read_back(monkeypatch, log)
-    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry = request_server.registry
     registry.requests.clear()
     configs = [make_config(f"c{number}") for number in range(20)]
     take(registry, *(write_definition(Definition(config, 1, origin)) for config in configs))
@@ -498,10 +510,10 @@ async def test_consumers_that_lapse_together_cost_one_change(
 
 
 async def test_consumers_of_files_that_lapse_are_ended_also_if_that_fails_at_first(
-    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+    request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_back(monkeypatch, log)
-    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry = request_server.registry
     take(registry, write_definition(Definition(make_config(), 1, Origin.FILE)))
     host.idle, host.fault = {("S", "c")}, SourceUnavailable("the state cannot be read")
     with pytest.raises(SourceUnavailable):
@@ -513,11 +525,11 @@ async def test_consumers_of_files_that_lapse_are_ended_also_if_that_fails_at_fir
 
 
 async def test_the_state_of_a_consumer_that_was_deleted_elsewhere_is_dropped_anew(
-    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+    request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a former owner knows of a consumer does not hold for its successor of the same name."""
     read_back(monkeypatch, log)
-    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry = request_server.registry
     registry.reload(make_files())
     registry.requests.clear()
     config = make_config("made")
@@ -534,12 +546,12 @@ async def test_the_state_of_a_consumer_that_was_deleted_elsewhere_is_dropped_ane
 
 
 async def test_answers_without_a_record_are_sent(request_server: RequestServer, log: Log) -> None:
-    await request_server._write(("S", "c"), [], [Entry(ONE, Record(None, b"{}"))])
+    await request_server._journals.write(("S", "c"), [], [Entry(ONE, Record(None, b"{}"))])
     assert log.answers == {ONE: {}}
     # also if what goes with them is refused
     log.refuses = {f"{PREFIX}.events"}
     event = Entry(f"{PREFIX}.events", Record(None, b"{}"))
-    await request_server._write(("S", "c"), [], [event, Entry(TWO, Record(None, b"{}"))])
+    await request_server._journals.write(("S", "c"), [], [event, Entry(TWO, Record(None, b"{}"))])
     assert log.answers == {ONE: {}, TWO: {}}
 
 
@@ -550,19 +562,18 @@ async def test_an_events_topic_that_refuses_leaves_groups_together(
     """It costs one refusal, not one for each request."""
     names = [f"made-{number:02}" for number in range(75)]
     registry = request_server.registry
-    request_server._unwritten = []
     if largest is None:
         log.refuses = {f"{PREFIX}.events"}
     else:
         log.largest_event = largest
         event = Entry(f"{PREFIX}.events", Record(None, bytes(2 * largest)))
-        await request_server._write(("S", "c"), [Record(b"pause S c", None)], [event])
+        await request_server._journals.write(("S", "c"), [Record(b"pause S c", None)], [event])
     before = log.commits
     ask_for(registry, names)
     await request_server._turn()
     assert log.commits == before + 1
     assert log.refusals == (largest is None)
-    take(registry, *(entry.record for entry in log.entries if entry.topic == f"{PREFIX}.control"))
+    take(registry, *log.own)
     assert [id[1] for id in registry.definitions] == names
     assert not request_server._alone
 
@@ -570,7 +581,6 @@ async def test_an_events_topic_that_refuses_leaves_groups_together(
 async def test_an_events_topic_that_is_away_holds_up_requests_once(request_server: RequestServer, log: Log) -> None:
     """It may be back soon, as after an election. If it was deleted, it is not."""
     log.refuses, log.is_final = {f"{PREFIX}.events"}, False
-    request_server._unwritten = []
     with pytest.raises(SourceUnavailable):
         await take_turns(request_server, log)
     await take_turns(request_server, log)
@@ -579,11 +589,11 @@ async def test_an_events_topic_that_is_away_holds_up_requests_once(request_serve
 
 
 async def test_deletes_that_wait_together_cost_one_change(
-    request_server: RequestServer, log: Log, monkeypatch: pytest.MonkeyPatch
+    request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When an application with many ordered consumers ends, for example."""
     read_back(monkeypatch, log)
-    registry, host = request_server.registry, cast(Owner, request_server.host)
+    registry = request_server.registry
     registry.reload(make_files())
     registry.requests.clear()
     names = [f"c{number}" for number in range(20)]

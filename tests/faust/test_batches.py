@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, cast
 
+from structlog.testing import capture_logs
+
 from overlay.faust.batches import EventSource
 from overlay.faust.tracking import DeliveredEvent
 
@@ -89,3 +91,42 @@ async def test_a_batch_that_is_done_with_is_not_left() -> None:
     assert await source.take(1, None) == [1]
     source.forget()
     assert await source.close(with_shown=True) == []
+
+
+async def test_an_error_behind_a_batch_takes_no_event_along() -> None:
+    """The agent has ended by an error of its own meanwhile, and its events are to be delivered again."""
+    gate = asyncio.Event()
+
+    async def iterate() -> AsyncGenerator[int, None]:
+        yield 1
+        await gate.wait()
+        raise ValueError("the next one cannot be read")
+
+    source: Any = EventSource(cast("AsyncGenerator[DeliveredEvent, None]", iterate()))
+    assert await source.take(2, 0.01) == [1]
+    gate.set()
+    await asyncio.wait({source._ahead})
+    with capture_logs() as logs:
+        assert await source.close(with_shown=True) == [1]
+    assert "the next one cannot be read" in str(logs)
+
+
+async def test_a_close_that_is_cancelled_says_so() -> None:
+    """The event that is read ahead takes its time to end."""
+    gate = asyncio.Event()
+
+    async def iterate() -> AsyncGenerator[int, None]:
+        yield 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await gate.wait()
+
+    source: Any = EventSource(cast("AsyncGenerator[DeliveredEvent, None]", iterate()))
+    assert await source.take(2, 0.01) == [1]
+    closing = asyncio.ensure_future(source.close(with_shown=True))
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing}, timeout=5)
+    gate.set()
+    assert closing.cancelled()

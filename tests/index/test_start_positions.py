@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -12,8 +13,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import TopicPartition as KafkaPartition
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from overlay.config import ConsumerConfig, StreamConfig
+from overlay.config.consumer import DeliverPolicy
+from overlay.index.ledger.allocate import allocate, extend, restart
 from overlay.index.ledger.entries import LedgerEntry, LedgerRun
 from overlay.index.ledger.ledger import Ledger, Refusal
 from overlay.index.start_positions import choose_last, find_lasts, find_replay_end, find_start, patterns
@@ -21,8 +26,9 @@ from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Fetched
-from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.range_reader import read_span
+from overlay.units import INT64_MAX
 from tests.index.partitions import Record, seal
 from tests.oracle.push import last_per_subject
 from tests.support.kafka import NewTopicFixture, SureProducer
@@ -225,6 +231,18 @@ async def test_last_messages_take_little_reading(
         await client.close()
 
 
+@pytest.mark.parametrize("first", [1, 50, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+async def test_a_start_sequence_fits_an_int64(first: int) -> None:
+    """JetStream's have 64 bits without a sign. None is left out by arrays of the overlay's, which have 63."""
+    config = ConsumerConfig(
+        stream="S", durable_name="c", deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=first
+    )
+    stream, source = StreamConfig.model_validate({"name": "S", "topics": ("t",)}), ("t", 0)
+    start = await find_start(cast(Any, None), cast(Any, None), config, stream, [source], bounds={source: (40, 100)})
+    assert start.positions == {source: min(max(first - 1, 40), 100)}
+    assert start.floor == {source: min(first, INT64_MAX) - 1}
+
+
 async def test_the_end_of_a_replay_counts_what_has_no_sequence_yet() -> None:
     class Bounds:
         async def find_bounds(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
@@ -237,6 +255,59 @@ async def test_the_end_of_a_replay_counts_what_has_no_sequence_yet() -> None:
     starts = {one: 40, other: 60}
     assert await find_replay_end(admin, [one, other], starts, ledger) == 151 + 10
     assert await find_replay_end(admin, [one, other], starts, Ledger()) == 60 + 41
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["extend", "allocate", "restart"]), st.integers(0, 3), st.integers(0, 3)), max_size=6
+    )
+)
+# an empty stream gets a second partition
+@example([("extend", 0, 0)])
+# nothing comes for so long that the ends are written again
+@example([("allocate", 2, 1), ("restart", 0, 0)])
+@example([("extend", 3, 0), ("restart", 0, 0), ("allocate", 0, 0)])
+def test_the_end_of_a_replay_is_the_sequence_of_a_record(steps: list[tuple[str, int, int]]) -> None:
+    """Entries without records take up sequences. A replay that ends with one of these ends after a live record, which is
+    delivered with the gap before it."""
+    sources, ledger, ends, last = [("t", 0), ("t", 1)], Ledger(), [0, 0], 0
+    for kind, *grown in steps:
+        entry: LedgerEntry | None = None
+        if kind == "extend" and ledger.next_sequence == 1:
+            ends[0] += grown[0]
+            entry = extend(sources[0], LogPosition(ends[0]))
+        elif kind == "allocate":
+            ends = [end + more for end, more in zip(ends, grown, strict=True)]
+            entry = allocate(
+                ledger.standing, {source: (0, LogPosition(end)) for source, end in zip(sources, ends, strict=True)}
+            )
+        elif kind == "restart":
+            known = ledger.standing.ends
+            entry = (
+                restart(ledger.standing, {source: LogPosition(end) for source, end in known.items()}) if known else None
+            )
+        if entry is not None:
+            assert ledger.append(entry) is Refusal.NONE
+            if any(run.count for run in entry.runs):
+                last = entry.next_sequence - 1
+
+    class Bounds:
+        async def find_bounds(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+            return {source: (0, end) for source, end in zip(wanted, ends, strict=True)}
+
+    starts = dict.fromkeys(sources, 0)
+    assert asyncio.run(find_replay_end(cast(Admin, Bounds()), sources, starts, ledger)) == last
+
+
+async def test_a_replay_ends_where_records_were_though_retention_has_taken_them() -> None:
+    class Bounds:
+        async def find_bounds(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+            return dict.fromkeys(wanted, (9, 9))
+
+    source, ledger = ("t", 0), Ledger()
+    assert ledger.append(LedgerEntry((LedgerRun(*source, 0, 9, 1),))) is Refusal.NONE
+    ledger.drop({source: 9})
+    assert await find_replay_end(cast(Admin, Bounds()), [source], {source: 9}, ledger) == 9
 
 
 def test_last_messages_alone(scene: Scene, new_topic: NewTopicFixture) -> None:

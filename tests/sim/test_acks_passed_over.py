@@ -18,15 +18,22 @@ from .writing import ack, write_under_one_key
 
 COUNT = 5
 ACK_WAIT_S = 30
+SOURCES = {"S": "source", "T": "source-t"}
+"""The topics of the streams."""
 
 
-def configure(world: World, *names: str, **more: Any) -> Loaded:
+def configure(world: World, *names: str, others: tuple[str, ...] = (), **more: Any) -> Loaded:
+    """Return a config with consumers of the stream S, and with `others` of the stream T, all in one shard."""
+    consumers = [*(("S", name) for name in names), *(("T", name) for name in others)]
     return read_config(
         {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
-        [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
+        [
+            {"name": stream, "topics": [SOURCES[stream]], "subject": {"template": "s.{key}"}}
+            for stream in sorted({stream for stream, _ in consumers})
+        ],
         [
             {
-                "stream": "S",
+                "stream": stream,
                 "durable_name": name,
                 "deliver_subject": f"out-{name}",
                 "ack_policy": "explicit",
@@ -34,7 +41,7 @@ def configure(world: World, *names: str, **more: Any) -> Loaded:
                 "interest": "always",
                 **more,
             }
-            for name in names
+            for stream, name in consumers
         ],
     )
 
@@ -118,6 +125,33 @@ def test_acks_for_a_consumer_whose_file_was_gone_count_over_kills(seed: int) -> 
     assert set(count_deliveries(world.run(history)).values()) == {2}, "one for each consumer"
 
 
+def test_consumers_of_two_streams_in_one_shard_keep_the_acks_that_they_have_to_hear() -> None:
+    """Of each stream one consumer is away when its acks come. The next session settles one stream after the other."""
+    warm_up()
+    world = World(5, brokers=1)
+
+    async def history(world: World) -> list[Found]:
+        world.cluster.create_topic("source-t")
+        every = configure(world, "a", "b", others=("c", "d"))
+        worker = start(world, every)
+        await asyncio.sleep(5)
+        for topic in SOURCES.values():
+            await write_under_one_key(world, topic, map(str, range(COUNT)))
+        found = {name: await await_records(world, f"out-{name}", COUNT) for name in "abcd"}
+        worker.reload(configure(world, "b", others=("d",)))
+        await asyncio.sleep(5)
+        for stream, names in (("S", "ab"), ("T", "cd")):
+            for name in names:
+                await ack(world, stream, found[name])
+        await asyncio.sleep(5)
+        worker.reload(every)
+        await asyncio.sleep(3 * ACK_WAIT_S)
+        await worker.stop()
+        return [record for name in "abcd" for record in read_topic(world.cluster, f"out-{name}")]
+
+    assert set(count_deliveries(world.run(history)).values()) == {4}, "one for each consumer"
+
+
 def test_acks_in_a_partition_that_was_added_are_read_from_its_start() -> None:
     """Readers know of the partition before the worker does, whose next session finds it."""
     warm_up()
@@ -171,6 +205,43 @@ def test_an_ack_topic_that_was_created_again_is_read_from_its_start() -> None:
 
 def test_an_ack_topic_that_has_outgrown_the_old_position_is_read_from_its_start() -> None:
     assert set(count_deliveries(run_recreated(later=20)).values()) == {1}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("word", "pause_s", "most"), [(b"+ACK", 0, 1), (b"+TERM", 0, 1), (b"-NAK", 0, 2), (b"-NAK", 5, 3)]
+)
+def test_words_that_are_read_twice_settle_once(word: bytes, pause_s: float, most: int, seed: int) -> None:
+    """At most a message that is not acked yet by the second time, `pause_s` after it came again, comes once more.
+
+    The ack topic is created again under a session that does not notice: it has outgrown the session's position before the
+    next fetch. The session reads on in the middle, and the next one reads the topic from its start."""
+    warm_up()
+    world = World(seed, brokers=1, tells=True)
+
+    async def history(world: World) -> list[Found]:
+        worker = start(world, configure(world, "a"))
+        await asyncio.sleep(5)
+        await write_under_one_key(world, "source", map(str, range(COUNT)))
+        first = await await_records(world, "out-a", COUNT)
+        await ack(world, "S", first[:1])
+        await asyncio.sleep(5)
+        worker.freeze()
+        with world.at_cluster("the ack topic is made anew") as cluster:
+            cluster.recreate_topic("overlay.S.acks")
+        await ack(world, "S", first[:1] * 3)
+        await ack(world, "S", first[1:], word)
+        worker.thaw()
+        if word == b"-NAK":
+            again = (await await_records(world, "out-a", 2 * COUNT - 1))[COUNT:]
+            await asyncio.sleep(pause_s)
+            await ack(world, "S", again)
+        await asyncio.sleep(3 * ACK_WAIT_S)
+        assert sum("the ack topic was created again" in line for line in world.story) == 1
+        await worker.stop()
+        return read_topic(world.cluster, "out-a")
+
+    assert count_deliveries(world.run(history)) == {b"0": 1, **{b"%d" % value: most for value in range(1, COUNT)}}
 
 
 def test_what_is_not_acked_comes_again() -> None:

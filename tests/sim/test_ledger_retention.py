@@ -149,6 +149,34 @@ def test_records_whose_sequences_are_lost_are_delivered_without_waiting_for_more
     world.run(history)
 
 
+def test_a_record_whose_sequence_is_lost_is_not_the_last_of_all_partitions() -> None:
+    """A record behind it in its partition has its sequence still, and so has the last message, in the other partition."""
+    warm_up()
+    world = World(2, longest_s=60 * DAY_S)
+    last = {**PLAIN, "deliver_policy": "last", "filter_subjects": ["s.kearly", "s.klate"]}
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source", 2)
+        loaded = configure(world, {"old": PLAIN})
+        await write(world, "source", ["early"], partition=0)
+        await run_for(Worker(world, "w0", loaded), 30)
+        end = world.cluster.topics[INDEX].partitions[0].log.end
+        await write(world, "source", ["behind"], partition=0)
+        await write(world, "source", ["late"], partition=1)
+        await run_for(Worker(world, "w1", loaded), 30)
+        with world.at_cluster("the ledger loses the sequence of the first record") as cluster:
+            cluster.delete_before(INDEX, 0, end)
+        worker = Worker(world, "w2", configure(world, {"old": PLAIN, "new": last}))
+        worker.start()
+        await await_values(world, "out-new", ["late"])
+        await write(world, "source", ["early"], partition=0)
+        await await_values(world, "out-new", ["early"])
+        assert sorted(read_values(world, "out-new")) == ["early", "late"]
+        await worker.stop()
+
+    world.run(history)
+
+
 def find_lagging(worker: Worker) -> list[Cursor]:
     """Return the cursors that make the index alone, behind those that give out sequences or ahead of them."""
     (session,) = worker.service.sessions

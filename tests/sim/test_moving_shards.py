@@ -8,16 +8,17 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from overlay.config import Loaded
-from overlay.kafka.own_topics import shard_of
+from overlay.kafka.own_topics import control_topic, shard_of
 
 from .asking import ask, await_answer
 from .host import Worker, read_config, warm_up
 from .kafka.session import Answer
 from .process import State
 from .reading import read_topic
-from .scenes import intercept, read_values, until
+from .scenes import LIST_OFFSETS, intercept, read_values, until
 from .test_drained import find_owned, measure_gap, write
 from .world import World
+from .writing import PREFIX
 
 SHARDS = 6
 MOVES_S = 1.0
@@ -29,6 +30,7 @@ STAYS_S = 0.4
 READY_S = 3.0
 FROZEN_S = 4.0
 """Less than the session timeout: the group waits."""
+JOIN = "JoinGroupRequest"
 INIT_PRODUCER_ID = 22
 """The API key of requests that open a journal."""
 
@@ -163,6 +165,55 @@ def test_a_worker_comes_while_another_one_is_frozen() -> None:
     gaps = run(7, 3, freeze)
     assert stays
     assert max(gap for shard, gap in gaps.items() if shard in stays) < MOVES_S, gaps
+
+
+class LateEnds:
+    """Holds back the answers where the control topic ends, from when a worker joins its group until `let_go`."""
+
+    def __init__(self, world: World, worker: Worker) -> None:
+        self._is_on = False
+        self._waiting: list[Callable[[], None]] = []
+        self._worker = worker
+        world.network.watch = self._watch
+        intercept(world, LIST_OFFSETS, self._hold)
+
+    def _watch(self, name: str, kind: str) -> None:
+        self._is_on = self._is_on or (name == self._worker.name and kind == JOIN)
+
+    def _hold(self, answer: Answer, handle: Callable[[Answer], None]) -> None:
+        if self._is_on and any(topic == control_topic(PREFIX) for topic, *_ in answer.request.topics):
+            self._waiting.append(lambda: handle(answer))
+        else:
+            handle(answer)
+
+    def let_go(self) -> None:
+        self._is_on = False
+        for handle in self._waiting:
+            handle()
+
+
+def test_a_shard_that_comes_back_before_it_is_given_up_runs_on() -> None:
+    """A second worker comes and goes while the first has not heard yet where the control topic ends."""
+
+    async def come_and_go(world: World, workers: list[Worker]) -> None:
+        first, second = workers
+        await second.stop()
+        await await_balance([first], 2)
+        before = list(first.service.sessions)
+        manager = first.service.shard_manager
+        assert manager is not None
+        late = LateEnds(world, second)
+        second.start()
+        await until(lambda: len(manager.membership.owned) == 1, "a shard is the second worker's", pause_s=0.05)
+        await second.stop()
+        await until(lambda: len(manager.membership.owned) == 2, "both are the first worker's", pause_s=0.05)
+        world.network.watch = None
+        late.let_go()
+        await asyncio.sleep(READY_S)
+        assert [id(session) for session in first.service.sessions] == [id(session) for session in before]
+
+    gaps = run(13, 2, come_and_go, shards=2)
+    assert max(gaps.values()) < MOVES_S, gaps
 
 
 def test_a_request_that_waits_for_a_rebalance_has_no_journal_opened_anew() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import pickle
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -20,16 +21,20 @@ from overlay.client.subscribe.properties import PropertyReader
 from overlay.config import StreamConfig
 from overlay.config.relations import check_stream
 from overlay.config.stream import PropertyType
-from overlay.field import Field
+from overlay.config.values import ValuesConfig
+from overlay.errors import SourceUnavailable
+from overlay.field import Field, FieldKind
 from overlay.match import make_addressing
 from overlay.match.addressing import Addressed
 from overlay.match.properties import Source
 from overlay.match.reading import Reading
+from overlay.schemas.gate import settle_all
 from spark.encoded import ColumnReader
 from tests.oracle.batches import Record
 from tests.support.avro import encode
 from tests.support.batches import build
 from tests.support.protobuf import compile_file, make_class
+from tests.support.schema_registry import Registry, serve_registry
 
 PATHS = {"n": "long", "a.d": "double", "at": "timestamp", "s": "string", "a.b": "boolean", "raw": "binary"}
 INNER = {
@@ -193,3 +198,29 @@ def test_readers_read_what_was_written(form: str) -> None:
     assert (
         read_as_spark(stream, values) == read_as_service(stream, values) == read_as_messages(stream, values) == wanted
     )
+
+
+def test_a_worker_asks_the_registry_for_the_ids_of_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    registry = Registry()
+    registry.add("s-value", 7, AVRO)
+    value = {"n": 5, "a": None, "at": 0, "s": "x", "raw": b""}
+    framed = [b"\0" + id.to_bytes(4, "big") + encode(AVRO, value) for id in (7, 9, 7)]
+    with serve_registry(registry) as url:
+        values = ValuesConfig.model_validate({"format": "avro", "registry": {"url": url}})
+        reader = ColumnReader(pickle.loads(pickle.dumps(values)), [(Field(FieldKind.VALUE, "n"), PropertyType.LONG)])
+        for _ in range(2):
+            (column,) = reader.read(pa.array([*framed, None], pa.binary()))
+            assert column.to_pylist() == [5, None, 5, None]
+    assert sorted(path for path, _ in registry.asked) == ["/schemas/ids/7", "/schemas/ids/9"]
+
+
+def test_a_task_ends_if_the_registry_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr("overlay.schemas.gate.MOST_WAIT_S", 0.5)
+    registry = Registry()
+    registry.answers["/schemas/ids/7"] = 503, {}, b""
+    with serve_registry(registry) as url:
+        values = ValuesConfig.model_validate({"format": "avro", "registry": {"url": url}})
+        with pytest.raises(SourceUnavailable, match=r"is waited for: .* status 503"):
+            settle_all(values, [7])

@@ -30,7 +30,7 @@ from tests.worker.scenes import read_committed
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(3_000)]
 
-SEED = int(os.environ.get("OVERLAY_SEED", "17"))
+SEED = int(os.environ.get("OVERLAY_SEED", random.SystemRandom().randrange(1 << 32)))
 PROGRESS_S = 240.0
 LOOK_S = 0.5
 CALM_S = 4.0
@@ -210,6 +210,7 @@ def test_executors_and_drivers_are_killed(own_broker: Broker, cluster: Standalon
     conf = write_settings(tmp_path / "conf", SPECULATION)
     traffic.produce()
     kills = Kills(cluster, random.Random(SEED))
+    print(f"chaos: OVERLAY_SEED={SEED} OVERLAY_KILLS={KILLS}")  # noqa: T201 - a failure shows it
     for number in range(KILLS):
         with cluster.run_job(config, checkpoint, log, conf) as driver:
             traffic.produce()
@@ -231,6 +232,7 @@ def test_a_task_that_stands_still_is_run_by_another_worker(
 ) -> None:
     """A frozen worker's task is run beside it. When it goes on, it finds its batch committed, or is fenced."""
     chance = random.Random(SEED)
+    print(f"chaos: OVERLAY_SEED={SEED}")  # noqa: T201 - a failure shows it
     traffic, config = prepare(own_broker.bootstrap, tmp_path)
     log, conf = tmp_path / "driver.log", write_settings(tmp_path / "conf", SPECULATION)
     traffic.produce()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,10 +18,16 @@ from overlay.state.job_plan import (
     ConsumerPlan,
     Ends,
     Limit,
+    WriterCommit,
+    catch_up,
+    decode_commit,
     decode_plan,
     draft_first,
+    encode_commit,
     encode_plan,
 )
+from overlay.state.shard_state import StateUnreadable
+from tests.support.large_numbers import enlarge
 
 SOURCES = (("t", 0), ("t", 1), ("u", 0))
 NAMES = ("a", "b", "c")
@@ -207,3 +214,44 @@ def test_rates_are_those_of_batches_that_have_ended() -> None:
     assert over.find_rate("c", over.ended + IDLE_MS + 1) == 0.0
     # a clock that was set back
     assert replace(begun, ended=200_000).complete(102_000).find_rate("c", 102_000) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(-9, 60), st.integers(0, 60)), min_size=1, max_size=6),
+    st.integers(1, 100),
+)
+# one partition is behind, and the batch has many new records in the others
+@example([(60, 0), (0, 60), (0, 60)], 30)
+# one partition is hardly behind: the others have what it does not need
+@example([(60, 0), (1, 60)], 30)
+def test_a_consumer_that_catches_up_has_the_batch_and_its_limit(parts: list[tuple[int, int]], limit: int) -> None:
+    """`parts`: how far the consumer is below the batch's start in each partition, and how many records the batch has there."""
+    ends = {("t", number): (60, 60 + new) for number, (_, new) in enumerate(parts)}
+    offsets = {("t", number): 60 - behind for number, (behind, _) in enumerate(parts)}
+    reads = catch_up(offsets, ends, limit)
+    behind = {source: 60 - at for source, at in offsets.items() if at < 60}
+    if not behind:
+        assert reads == {}
+        return
+    read = {source: min(60, stop) - min(60, start) for source, (start, stop) in reads.items()}
+    assert all(start == min(offsets[source], ends[source][1]) for source, (start, _) in reads.items())
+    assert all(1 <= read[source] <= count for source, count in behind.items())
+    # the limit is kept, and is not left unused
+    assert sum(read.values()) <= max(limit, len(behind))
+    assert sum(read.values()) == sum(behind.values()) or sum(read.values()) > limit - len(behind)
+    # it falls behind in no further partition
+    assert all(stop == ends[source][1] for source, (_, stop) in reads.items() if stop >= 60)
+
+
+def test_a_number_of_more_than_64_bits_is_refused() -> None:
+    ends, floors = {SOURCES[0]: (0, 9)}, {SOURCES[0]: 4}
+    plan = BatchPlan(
+        3, 100_000, "S", "f", ends, {"c": ConsumerPlan("f", 10, 40, 0, floors, reads=ends)}, {("out", 1): 2}
+    )
+    assert decode_plan(encode_plan(plan)) == plan
+    for record in enlarge(encode_plan(plan)):
+        with pytest.raises(StateUnreadable):
+            decode_plan(record)
+    for record in enlarge(encode_commit(WriterCommit(3, "f", 7))):
+        with pytest.raises(StateUnreadable):
+            decode_commit(record)

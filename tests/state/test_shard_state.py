@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState, StateUnreadable, decode, encode
+from tests.support.large_numbers import enlarge
 
 NAMES = st.sampled_from(["A", "B"])
 SOURCES: st.SearchStrategy[TopicPartition] = st.tuples(st.sampled_from(["t", "u"]), st.integers(0, 1))
@@ -115,3 +116,19 @@ def test_a_record_that_is_not_ours(value: bytes) -> None:
 def test_a_newer_version_is_refused() -> None:
     with pytest.raises(StateUnreadable, match="version 2; this overlay reads version 1"):
         decode(b'{"v":2,"kind":"delta"}')
+
+
+@given(DELTAS)
+def test_a_number_of_more_than_64_bits_is_refused(delta: Delta) -> None:
+    """In an array, or in a request to Kafka, it would end the session by an error that tells nothing."""
+    for record in enlarge(encode(delta, after=3)):
+        with pytest.raises(StateUnreadable):
+            decode(record)
+
+
+def test_a_floor_of_a_sequence_without_a_sign_is_read() -> None:
+    """A consumer may begin at any of JetStream's sequences, and earlier versions wrote what its file says."""
+    delta, *_ = decode(
+        b'{"v":1,"kind":"delta","consumers":[["S","c",{"seq":0,"floor":[["t",0,18446744073709551614]]}]]}'
+    )
+    assert delta.consumers["S", "c"].floor == {("t", 0): (1 << 63) - 1}

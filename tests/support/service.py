@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import random
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +21,7 @@ from typing import Any, Protocol
 import pytest
 
 from overlay.local.guard import Guard
+from overlay.local.ports import is_free
 from tests.support.waiting import wait_until
 
 # the first start of a machine compiles the kernels
@@ -87,11 +90,19 @@ class RunningService(RunningProcess):
         return True
 
 
+def _list_ports() -> Iterator[int]:
+    """Every eighth port of a range that the processes of a test run do not share, in random order, again and again."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+    ports = range(10_000 + 2_500 * worker, 12_500 + 2_500 * worker, 8)
+    return itertools.cycle(random.sample(ports, len(ports)))
+
+
+_PORTS = _list_ports()
+
+
 def find_free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A port at which a server can listen, and which no connection is given by the system (overlay/local/ports.py)."""
+    return next(port for port in _PORTS if is_free("127.0.0.1", port))
 
 
 def write_service_file(folder: Path, bootstrap: str, *, prefix: str = "", replication: int = 1) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from overlay.config.loader import load_service
+from overlay.config import load_service
 from overlay.local import start
 from overlay.local.guard import Guard
 from tests.support.pages import Block, How, is_shown

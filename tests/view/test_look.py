@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,3 +136,21 @@ async def test_a_service_that_refuses_hides_nothing_of_kafka(
     monkeypatch.setattr("overlay.view.look.describe_memory", lambda *_: OverlayFacts({"A": StreamFacts("A")}, {}))
     found = await look(loaded)
     assert (list(found.streams), found.notes[0].startswith(str(error))) == (["A"], True)
+
+
+async def test_the_service_and_kafka_are_asked_at_once(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answers once both have been asked."""
+    asked = asyncio.Barrier(2)
+
+    async def ask_service(_: object) -> OverlayFacts:
+        await asked.wait()
+        return OverlayFacts({"A": StreamFacts("A")}, {}, replace(WORKER, prefix=identify(loaded).prefix))
+
+    async def read_memory(_: object) -> object:
+        await asked.wait()
+        raise SourceUnavailable("Kafka is away")
+
+    monkeypatch.setattr("overlay.view.look.ask_service", ask_service)
+    monkeypatch.setattr("overlay.view.look.read_memory", read_memory)
+    async with asyncio.timeout(10):
+        assert list((await look(loaded)).streams) == ["A"]

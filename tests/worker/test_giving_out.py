@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from overlay.index.ledger.entries import parse_values
 from overlay.index.ledger.ledger import Ledger
+from overlay.index.skip.encode import RUNS, wrap
 from overlay.kafka.log_position import LogPosition
 from overlay.scan.decode import NO_STOP
 from overlay.worker.round.sequencing import LINGER_S, RENEW_MS, Linger, Sequencing, cut, find_log_position
 from overlay.worker.round.task import Task
 from tests.oracle.batches import Record
+from tests.oracle.ledger import write_value
 from tests.support.batches import build
 from tests.worker.round.test_pipeline import make_fetched
 
@@ -72,3 +75,16 @@ def test_rounds_of_a_busy_stream_linger() -> None:
     assert linger.find_pause("T", 50_000, 10.001) == 0
     assert linger.find_pause("S", 103, 10.003) == 0
     assert linger.find_pause("S", 9_000, 10.011) == 0
+
+
+def test_a_renewal_leaves_out_what_a_stranger_has_named() -> None:
+    """Bytes that are no text become longer when they are written again: the name would fit no record."""
+    run = write_value(1, [("x" * 65_000, 0, 0, 1, -1, -1)])
+    payload = run[6:].replace(b"x", b"\xff")
+    ledger = Ledger()
+    assert ledger.extend(parse_values([wrap(RUNS, payload)])).tolist() == [0]
+    sequencing = Sequencing({"S": ledger}, {"S": "i"})
+    first = make_fetched(build([Record(0, 5, b"k", b"v")], base_offset=0), 0)
+    sequencing.give_out([Task("S", ("t", 0), first, 0, NO_STOP, (), sequenced=True)], 0)
+    rounds, given_out = sequencing.give_out([], RENEW_MS)
+    assert (len(rounds), given_out) == (1, {"S": 4})

@@ -71,6 +71,7 @@ async def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None
     series.open_streams(["S"])
     series.open_consumers([("S", "c")])
     third = {"reason": ["unparsable"], "action": ["skip"], "answer": ["no"], "kind": ["ack"], "result": ["true"]}
+    third["outcome"] = ["fetched"]
     for metric in vars(metrics).values():
         names = getattr(metric, "_labelnames", ())
         if label in names and (label == "consumer" or "consumer" not in names):
@@ -147,6 +148,7 @@ def test_gauges_of_a_stream_go_when_its_shard_moves() -> None:
         metrics.ledger_runs,
         metrics.stream_stopped,
         metrics.redelivery_suspended,
+        metrics.partitions_awaiting_schemas,
     ):
         gauge.labels("S").set(1)
     series.close_indexes(["S"])
@@ -156,7 +158,8 @@ def test_gauges_of_a_stream_go_when_its_shard_moves() -> None:
     assert not [
         line for line in left if line.startswith(("overlay_index_", "overlay_ledger", "overlay_stream_stopped"))
     ]
-    assert not [line for line in left if line.startswith("overlay_redelivery_suspended")]
+    gone = ("overlay_redelivery_suspended", "overlay_partitions_awaiting_schemas")
+    assert not [line for line in left if line.startswith(gone)]
 
 
 async def test_a_scrape_sets_nothing_of_what_is_elsewhere() -> None:
@@ -189,10 +192,20 @@ def test_an_index_that_is_not_kept_has_no_lag_of_zero() -> None:
     kept = {"reason": "", "partitions": {"t-0": part}, "ledger": None}
     refused: dict[str, object] = {"reason": "its topic refuses", "partitions": {}, "ledger": None}
     for index, is_stopped in ((kept, "0.0"), (refused, "1.0"), (kept, "0.0")):
-        gauges.set_stream({"name": "S", "state": "running", "index": index})
+        gauges.set_stream({"name": "S", "state": "running", "waiting": {}, "index": index})
         lines = scrape(metrics)
         assert 'overlay_index_lag_records{stream="S"} 150.0' in lines
         assert f'overlay_index_stopped{{stream="S"}} {is_stopped}' in lines
+
+
+def test_a_stream_whose_consumers_have_left_is_not_stopped_here() -> None:
+    """The worker that keeps its index alone would otherwise report its last stop for ever."""
+    metrics = Metrics()
+    gauges = Gauges(metrics, Lags(), [])
+    index: dict[str, object] = {"reason": "", "partitions": {}, "ledger": None}
+    for state, told in (("stopped", "1.0"), ("elsewhere", "0.0")):
+        gauges.set_stream({"name": "S", "state": state, "waiting": {}, "index": index})
+        assert f'overlay_stream_stopped{{stream="S"}} {told}' in scrape(metrics)
 
 
 async def test_a_consumer_that_goes_during_a_scrape_gets_no_series_back() -> None:
@@ -211,3 +224,12 @@ def test_what_a_worker_has_is_told_from_the_first_scrape() -> None:
     assert {f"{name} 0.0" for name in told} <= set(scrape(metrics))
     Gauges(metrics, Lags(), []).set_worker(is_ready=True, owned=2, shards=5)
     assert {f"{name} {number}" for name, number in zip(told, (1.0, 2.0, 5.0), strict=True)} <= set(scrape(metrics))
+
+
+def test_partitions_that_wait_for_a_schema_are_counted() -> None:
+    metrics = Metrics()
+    gauges = Gauges(metrics, Lags(), [])
+    cases: list[tuple[dict[str, object], str]] = [({"t-0": {}, "t-3": {}}, "2.0"), ({}, "0.0")]
+    for waiting, count in cases:
+        gauges.set_stream({"name": "S", "state": "running", "waiting": waiting, "index": None})
+        assert f'overlay_partitions_awaiting_schemas{{stream="S"}} {count}' in scrape(metrics)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 from overlay.clock import now_ns
 from overlay.errors import CorruptBatch
 from overlay.kafka.log_position import LogPosition
-from overlay.state.shard_state import ConsumerState
+from overlay.schemas.gate import Wait
+from overlay.state.shard_state import ConsumerState, StreamPartition
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.table import State
 from overlay.worker.lag import Lags
@@ -50,12 +52,20 @@ def test_counts_of_a_deleted_consumer_are_dropped() -> None:
     assert rates.list_active(20) == {other} == {*rates.delivered}
 
 
-def report(cursors: Cursors, pause_until: int | None = None) -> dict[str, Any]:
+def report(
+    cursors: Cursors, pause_until: int | None = None, waits: Sequence[tuple[StreamPartition, Wait]] = ()
+) -> dict[str, Any]:
     """What /consumers says of CONSUMER, of a session with these cursors."""
     config = make_config("c").model_copy(update={"pause_until": pause_until})
     assignment = SimpleNamespace(stalled={}, stopped={}, readers={CONSUMER: None})
     estimate = SimpleNamespace(find=lambda consumer, source: None)
-    session = SimpleNamespace(assignment=assignment, cursors=cursors, dispatch_loop=None, pending_estimate=estimate)
+    session = SimpleNamespace(
+        assignment=assignment,
+        cursors=cursors,
+        dispatch_loop=None,
+        pending_estimate=estimate,
+        list_waits=lambda: iter(waits),
+    )
     loaded = SimpleNamespace(consumers={CONSUMER: config})
     return report_consumer(cast("Any", loaded), [cast("Any", session)], Rates(began=0), Lags(), CONSUMER, False)
 
@@ -86,3 +96,11 @@ def test_a_consumer_of_a_halted_partition_is_reported_as_stopped() -> None:
     cursors.halts["S", ("t", 0)] = CorruptBatch("t", 0, 5, "torn")
     found = report(cursors)
     assert found["state"] == "stopped" and found["reason"].startswith("t-0@5: torn")
+
+
+def test_a_consumer_whose_records_wait_for_a_schema_says_since_when() -> None:
+    mine, others = ("S", ("t", 0)), ("OTHER", ("t", 0))
+    waits = [(mine, Wait(8, 1_700_000_000_000, 5, "it is down")), (others, Wait(9, 1_700_000_000_000, 0))]
+    found = report(place_at(5), waits=waits)
+    assert found["state"] == "running"
+    assert found["reason"] == "t-0 waits for schema 8 of the registry since 2023-11-14T22:13:20Z: it is down"

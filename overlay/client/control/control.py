@@ -21,11 +21,20 @@ from typing import Any, TypedDict, Unpack
 
 from confluent_kafka import Message
 
-from overlay.client.arguments import CONSUMER_FIELDS, FILTER_WORDS, check_names, spell_filters
+from overlay.client.arguments import (
+    CONSUMER_FIELDS,
+    FILTER_WORDS,
+    BadQuestion,
+    Delay,
+    check_names,
+    check_wait,
+    spell_filters,
+    write_delay,
+)
 from overlay.client.html import write_sheet
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig
-from overlay.consumer.acks import Token, Verb, parse_token
+from overlay.consumer.acks import Token, Verb, cut_reason, parse_token
 from overlay.control.records import Subject as About
 from overlay.control.records import make_key, read_config, write_config, write_json
 from overlay.control.requests import Op
@@ -148,7 +157,8 @@ class Control:
     be about to start. Otherwise NoService is raised within about a second, and the request is
     withdrawn; an ack stays in its topic.
 
-    Every request may raise NoAnswer, SourceUnavailable and CredentialsRefused.
+    Every request may raise NoAnswer, SourceUnavailable and CredentialsRefused, and BadQuestion if
+    `timeout` is not a number.
     """
 
     def __init__(
@@ -235,7 +245,8 @@ class Control:
         now: False if that time is over, which ends a pause.
 
         `until`: a time (local if it has no zone), a span from now, or a text in RFC 3339. Raises
-        Refused if the consumer does not exist, a Spark job delivers it, or the text is not a time.
+        BadQuestion for a time before year 1 or after 9999, and Refused if the consumer does not exist,
+        a Spark job delivers it, or the text is not a time.
         """
         answer = self._ask(Op.PAUSE, stream=stream, consumer=name, pause_until=write_time(until))
         return bool(answer["paused"])
@@ -271,7 +282,8 @@ class Control:
 
         `more`: further fields of JetStream's pull request, such as max_bytes. If an error ends the
         pull after some messages have come, they are returned, and the error is not raised: the next
-        call meets it if it lasts. Otherwise raises UnknownArgument for other names, Refused or
+        call meets it if it lasts. Otherwise raises UnknownArgument for other names, BadQuestion if
+        `expires` is not a number of seconds, Refused or
         PullRefused if the consumer does not take the request, and NoAnswer if the service does not
         answer.
         """
@@ -305,11 +317,13 @@ class Control:
         impatient, it looks that much later whether a service runs. `stop`: when it is set, return soon
         with what has come.
         """
+        expires = check_wait("expires", expires)
+        timeout = check_wait("timeout", self.timeout) + expires
         body: dict[str, Any] = {"stream": stream, "consumer": name, "batch": batch, **more}
         if not more.get("no_wait"):
             body["expires"] = int(expires * _NANOSECONDS)
         with self._lock:
-            _collect(self._send(Op.NEXT, body, self.timeout + expires, quiet_s, stop), batch, take)
+            _collect(self._send(Op.NEXT, body, timeout, quiet_s, stop), batch, take)
 
     def ack(self, token: str) -> None:
         """Ack the delivery that an ack token names; return once the service has committed the ack. Raises
@@ -317,18 +331,18 @@ class Control:
         """
         self.tell(token, Verb.ACK)
 
-    def nak(self, token: str, delay: float | None = None) -> None:
-        """Request redelivery of the message of a delivery, at once or after `delay` seconds; return
-        once the service has committed that. `token`: the delivery's ack token. Raises BadAckToken,
-        NoAnswer.
+    def nak(self, token: str, delay: Delay | None = None) -> None:
+        """Request redelivery of the message of a delivery, at once or after `delay` (seconds, or a
+        timedelta); return once the service has committed that. `token`: the delivery's ack token. Raises
+        BadAckToken, NoAnswer, and BadQuestion for a negative delay or one of more than 292 years.
         """
-        self.tell(token, Verb.NAK, "" if delay is None else json.dumps({"delay": int(delay * _NANOSECONDS)}))
+        self.tell(token, Verb.NAK, write_delay(delay))
 
     def term(self, token: str, reason: str = "") -> None:
         """Request that the message of a delivery is never delivered again; return once the service has committed that.
         `token`: the delivery's ack token. Raises BadAckToken, NoAnswer.
         """
-        self.tell(token, Verb.TERM, reason)
+        self.tell(token, Verb.TERM, cut_reason(reason))
 
     def in_progress(self, token: str) -> None:
         """Have the ack_wait of a delivery begin again; return once the service has committed that. `token`: the
@@ -344,13 +358,13 @@ class Control:
         Raises BadAckToken, and NoAnswer after `self.timeout` seconds. What had no answer stays in
         the ack topic, and a service that reads it later counts it.
         """
-        found = find_token(token)
+        found, timeout = find_token(token), check_wait("timeout", self.timeout)
         topic = acks_topic(self.prefix, found.stream)
         key = f"$JS.ACK.{found.stream}.{found.consumer}".encode()
         body = verb.value + (f" {text}".encode() if text else b"")
         with self._lock:
             try:
-                for _ in self._inbox.ask(topic, key, body, self.timeout, [(TOKEN, token.encode())]):
+                for _ in self._inbox.ask(topic, key, body, timeout, [(TOKEN, token.encode())]):
                     return
             except NoService as error:
                 raise NoService(
@@ -381,7 +395,7 @@ class Control:
 
     def _ask(self, op: Op, **body: Any) -> dict[str, Any]:
         with self._lock:
-            return _read_answer(next(self._send(op, body, self.timeout)))
+            return _read_answer(next(self._send(op, body, check_wait("timeout", self.timeout))))
 
     def _send(
         self,
@@ -535,10 +549,14 @@ def _is_end(headers: Mapping[str, bytes | None]) -> bool:
 
 def write_time(until: datetime | timedelta | str) -> str:
     """Return a time, or a span from now, as RFC 3339 in UTC. A time without a zone counts as local
-    time. A text is returned as it is, without a check.
+    time. A text is returned as it is, without a check. Raises BadQuestion for a time that has no
+    year from 1 to 9999 in UTC.
     """
     if isinstance(until, str):
         return until
-    if isinstance(until, timedelta):
-        return format_time(now_ns() + until // timedelta(microseconds=1) * 1_000)
-    return until.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    try:
+        if isinstance(until, timedelta):
+            return format_time(now_ns() + until // timedelta(microseconds=1) * 1_000)
+        return until.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    except (OverflowError, ValueError) as error:
+        raise BadQuestion(f"until is {until!r}, and its year in UTC has to be from 1 to 9999: {error}") from error

@@ -11,6 +11,7 @@ from types import TracebackType
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka import KafkaError as RdKafkaError
 
+from overlay.client.arguments import BadQuestion
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.confluent import check_reachable, refuse_settings
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
@@ -184,9 +185,9 @@ class Inbox:
         return self._consumer
 
     def _send(self, topic: str, key: bytes, value: bytes | None, headers: Headers) -> None:
-        """Send a request and wait until Kafka has it. `_open` must have been called. Raises
-        SourceUnavailable, and RequestRefused without the right to write; the connections are then
-        closed.
+        """Send a request and wait until Kafka has it. `_open` must have been called. Raises BadQuestion
+        for a request that is too large, SourceUnavailable, and RequestRefused without the right to
+        write; the connections are then closed.
         """
         assert self._producer is not None
         first, self._first = self._first, None
@@ -195,6 +196,8 @@ class Inbox:
             failure = _produce(self._producer, topic, key, value, headers)
         if failure is None:
             return
+        if failure.code() == RdKafkaError.MSG_SIZE_TOO_LARGE:
+            raise BadQuestion(f"{topic}: the request is too large for Kafka: {len(value or b''):,} bytes")
         self.close()  # as after a missing answer
         if failure.code() == RdKafkaError._MSG_TIMED_OUT:
             raise SourceUnavailable(f"{topic}: Kafka did not take the request within {SEND_S:g} s")
@@ -208,13 +211,17 @@ def _produce(producer: Producer, topic: str, key: bytes, value: bytes | None, he
     as after any error that is not one of _NOT_WRITTEN.
     """
     failures: list[RdKafkaError] = []
-    producer.produce(
-        topic,
-        value,
-        key,
-        headers=list(headers),
-        on_delivery=lambda error, _: failures.append(error) if error else None,
-    )
+    try:
+        producer.produce(
+            topic,
+            value,
+            key,
+            headers=list(headers),
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    except KafkaException as error:  # the record is too large, for example
+        failed: RdKafkaError = error.args[0]
+        return failed
     left = producer.flush(SEND_S)
     if failures:
         return failures[0]

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
-from overlay.client.arguments import FILTER_WORDS, check_names, join_aliases
+from overlay.client.arguments import FILTER_WORDS, BadQuestion, check_names, join_aliases
 from overlay.config.consumer import ConsumerConfig, FilterConfig
 from overlay.config.filters import check_values
-from overlay.config.relations import suggest
 from overlay.config.stream import StreamConfig
-from overlay.errors import OverlayError
+from overlay.config.suggestion import suggest
 from overlay.match import Values, choose_values
 from overlay.subject import Pattern
+from overlay.units import INT64_MAX
 
 from .columns import SCHEMA, Form
 from .moment import Moment, parse_moment
@@ -23,12 +23,6 @@ from .typed_columns import OWN, find_unknown, list_fields, list_names, make_form
 
 if TYPE_CHECKING:
     from overlay.filter import Filter
-
-
-class BadQuestion(OverlayError, ValueError):
-    """Arguments of a reading, a subscription or another call of the client that are wrong, alone or together. The caller
-    acts.
-    """
 
 
 class Question(TypedDict, total=False):
@@ -229,7 +223,7 @@ def _read_moment(name: str, moment: Moment | None, now: int) -> int | None:
         raise BadQuestion(f"{name} is {moment!r}, and has to be a text, a datetime or a timedelta")
     try:
         return parse_moment(moment, now)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise BadQuestion(f"{name}: {error}") from None
 
 
@@ -240,7 +234,8 @@ def _check_count(name: str, count: int | None, least: int) -> int | None:
         raise BadQuestion(f"{name} is {count!r}, and has to be a whole number")
     if count < least:
         raise BadQuestion(f"{name} is {count}, and has to be {least} or more")
-    return operator.index(count)
+    # what no stream comes to means as much as the largest number that arrays and Arrow take
+    return min(operator.index(count), INT64_MAX)
 
 
 def _check_flag(name: str, flag: bool | None, default: bool) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from overlay.kafka.fetcher import READY_BYTES, Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetcher import READY_BYTES, Changed, Denied, Fetched, Fetcher, Gate, Lost, PartitionFetch
 from overlay.scan.header import split
 
 from .offset_ranges import FetchRange, OffsetRange
@@ -40,8 +40,9 @@ class RangeReading:
     others ahead; `take`, which returns fetched data; `leave`, which closes a partition fetch at its end.
     """
 
-    def __init__(self, fetcher: Fetcher, offset_range: OffsetRange) -> None:
-        self.offset_range = offset_range
+    def __init__(self, fetcher: Fetcher, offset_range: OffsetRange, gate: Gate | None = None) -> None:
+        """`gate`: decides when fetched records may be taken; None to take them at once."""
+        self.offset_range, self._gate = offset_range, gate
         self._fetcher = fetcher
         self._fetch_ranges: deque[FetchRange] = deque(offset_range.fetch_ranges())
         self._partition_fetches: deque[tuple[PartitionFetch, FetchRange]] = deque()
@@ -94,12 +95,14 @@ class RangeReading:
         """Open a partition fetch for the next fetch range, if there is one. Does not wait for its data."""
         if self._fetch_ranges:
             part = self._fetch_ranges.popleft()
-            opened = await self._fetcher.open(*self.offset_range.source, part.start, part.stop, part.size)
+            opened = await self._fetcher.open(
+                *self.offset_range.source, part.start, part.stop, part.size, gate=self._gate
+            )
             self._partition_fetches.append((opened, part))
 
     def leave(self) -> None:
         """Close the first partition fetch if it has reached its end and none of its data is left to take."""
-        if self.partition_fetch.ready is None and self.partition_fetch.position >= self.partition_fetch.stop:
+        if self.partition_fetch.is_empty and self.partition_fetch.position >= self.partition_fetch.stop:
             self._fetcher.shut(self.partition_fetch)
             self._partition_fetches.popleft()
 

@@ -45,6 +45,7 @@ from overlay.kafka.lost_position import find_start, refuse
 from overlay.kafka.range_reader import PATIENCE_S
 from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
+from overlay.schemas.gate import SchemaGate, open_gate
 from overlay.subject import Pattern
 from overlay.waits import finish_in_thread, is_set_within
 
@@ -360,14 +361,15 @@ class Scan:
             growth = self._watch_growth(fetcher.changed) if endless else None
             if growth is not None:
                 stack.push_async_callback(growth.close)
-            range_readings = [RangeReading(fetcher, each) for each in offset_ranges]
+            gate = open_gate(self.request.stream)
+            range_readings = [RangeReading(fetcher, each, gate) for each in offset_ranges]
             self._pass_over(range_readings)
             if merge is not None and endless:
                 await merge.follow(fetcher)
             while range_readings := [each for each in range_readings if not each.is_over]:
                 fetcher.changed.clear()
                 for added in growth.take() if growth else ():
-                    range_readings.append(RangeReading(fetcher, added))
+                    range_readings.append(RangeReading(fetcher, added, gate))
                     self.row_filter.sequenced = False  # several partitions have no common order
                 await go_on(range_readings)
                 if merge is not None:
@@ -380,7 +382,7 @@ class Scan:
                             yield range_reading.offset_range.source, part
                     range_reading.leave()
                 if not ready:
-                    await _wait(fetcher, None if endless else PATIENCE_S, merge.patience_s if merge else None)
+                    await _wait(fetcher, None if endless else PATIENCE_S, merge.patience_s if merge else None, gate)
 
     def _pass_over(self, range_readings: Iterable[RangeReading]) -> None:
         """Add to `progress`, as unread and as done, the offsets of these readings' ranges that their routes skip."""
@@ -473,8 +475,15 @@ async def _next(parts: Iterator[FilteredRows], is_small: bool) -> FilteredRows |
     return next(parts, None) if is_small else await finish_in_thread(next, parts, None)
 
 
-async def _wait(fetcher: Fetcher, patience_s: float | None, most_s: float | None = None) -> None:
+async def _wait(
+    fetcher: Fetcher, patience_s: float | None, most_s: float | None = None, gate: SchemaGate | None = None
+) -> None:
     if not await is_set_within(fetcher.changed, patience_s if most_s is None else most_s) and most_s is None:
+        if gate is not None and gate.waits:
+            wait = next(iter(gate.waits.values()))
+            raise SourceUnavailable(
+                f"the schema registry has not told schema {wait.id} for {patience_s:.0f} s: {gate.trouble or 'no answer'}"
+            )
         raise SourceUnavailable(f"Kafka has answered nothing for {patience_s:.0f} s. Try again")
 
 

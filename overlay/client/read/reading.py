@@ -228,12 +228,16 @@ class AsyncReading:
     over. Iterating raises what `read_batches` raises, and ConcurrentIteration if two tasks iterate at
     once.
 
-    It closes its connection at its end. To leave early, close it by `async with` or `aclose`.
+    A call that is cancelled, as by `asyncio.wait_for`, loses nothing: the reading goes on, and the next
+    call returns the batch. It closes its connection at its end. To leave early, close it by `async
+    with` or `aclose`; one that is garbage-collected closes by itself.
     """
 
     def __init__(self, batches: Batches, schema: pa.Schema, progress: Progress) -> None:
         self.schema, self.progress = schema, progress
         self._batches = batches
+        self._next: asyncio.Future[pa.RecordBatch] | None = None
+        """The batch that a call has asked for, and has not returned yet."""
         self._turn = IterationGuard("reading", _INSTEAD)
 
     def __aiter__(self) -> AsyncReading:
@@ -241,12 +245,27 @@ class AsyncReading:
 
     async def __anext__(self) -> pa.RecordBatch:
         with self._turn:
-            return await anext(self._batches)
+            if self._next is None:
+                # a task of its own: a cancelled generator would be at its end, as if all had been read
+                self._next = asyncio.ensure_future(anext(self._batches))
+            await asyncio.wait({self._next})
+            taken, self._next = self._next, None
+            return taken.result()
 
     async def aclose(self) -> None:
         """Stop reading and close the connection. Raises ConcurrentIteration while a task iterates."""
         with self._turn:
+            asked, self._next = self._next, None
+            if asked is not None:
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
             await self._batches.aclose()
+
+    def __del__(self) -> None:
+        # otherwise a call that was cancelled would read on for nobody
+        if self._next is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed already
+                self._next.get_loop().call_soon_threadsafe(self._next.cancel)
 
     async def __aenter__(self) -> AsyncReading:
         return self

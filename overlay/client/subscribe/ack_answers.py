@@ -84,6 +84,10 @@ class AnswerWait:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Remove the registration, so that a later answer is ignored."""
         self._answers.forget(self._correlation)
 
 

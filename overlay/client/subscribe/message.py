@@ -18,23 +18,20 @@ from typing import Protocol
 
 from confluent_kafka import Message as KafkaRecord
 
+from overlay.client.arguments import Delay, check_wait, write_delay
 from overlay.client.html import write_sheet
 from overlay.client.texts import show_content
-from overlay.consumer.acks import Verb
+from overlay.consumer.acks import Verb, cut_reason
 from overlay.errors import OverlayError
 from overlay.kafka.header_names import FULL, SUBJECT, TOKEN
-from overlay.units import INT64_MAX
 
 from .ack_answers import AnswerWait
 from .kind import FlowRequest
 
 OURS = frozenset({SUBJECT, TOKEN, *FULL})
 """Headers that the overlay adds to a delivery."""
-Delay = float | timedelta
-"""Seconds, or a timedelta."""
 ACK_TIMEOUT_S = 5.0
 
-_NANOSECONDS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -240,7 +237,7 @@ class Message(Delivered):
 
     def nak(self, delay: Delay | None = None) -> None:
         """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled, Closed,
-        NoAckWanted, and ValueError for a negative delay or one of more than 292 years.
+        NoAckWanted, and BadQuestion for a negative delay or one of more than 292 years.
         """
         self._settle(Verb.NAK, write_delay(delay))
 
@@ -248,7 +245,7 @@ class Message(Delivered):
         """Queue a request that the message is never delivered again. `reason`: for the service's
         advisory. Raises AlreadySettled, NoAckWanted, Closed.
         """
-        self._settle(Verb.TERM, reason)
+        self._settle(Verb.TERM, cut_reason(reason))
 
     def in_progress(self) -> None:
         """Queue a report that the work on the message continues, so that its ack_wait begins again. May
@@ -260,9 +257,10 @@ class Message(Delivered):
         """Ack the message and wait until the service has committed the ack; after that it is never
         redelivered.
 
-        Raises AckTimeout after `timeout` seconds (the message may then be acked again),
-        AlreadySettled, NoAckWanted, Closed, SourceUnavailable, CredentialsRefused.
+        Raises AckTimeout after `timeout` seconds (the message may then be acked again), BadQuestion if
+        that is not a number, AlreadySettled, NoAckWanted, Closed, SourceUnavailable, CredentialsRefused.
         """
+        timeout = check_wait("timeout", timeout)
         self._check()
         with self._acks.ask(self._token) as answer:
             answer.wait(timeout)
@@ -283,7 +281,7 @@ class AsyncMessage(Delivered):
 
     async def nak(self, delay: Delay | None = None) -> None:
         """Queue a request for redelivery, at once or after a delay. Raises AlreadySettled, Closed,
-        NoAckWanted, and ValueError for a negative delay or one of more than 292 years.
+        NoAckWanted, and BadQuestion for a negative delay or one of more than 292 years.
         """
         self._settle(Verb.NAK, write_delay(delay))
 
@@ -291,7 +289,7 @@ class AsyncMessage(Delivered):
         """Queue a request that the message is never delivered again. `reason`: for the service's
         advisory. Raises AlreadySettled, NoAckWanted, Closed.
         """
-        self._settle(Verb.TERM, reason)
+        self._settle(Verb.TERM, cut_reason(reason))
 
     async def in_progress(self) -> None:
         """Queue a report that the work on the message continues, so that its ack_wait begins again. Raises AlreadySettled,
@@ -304,24 +302,21 @@ class AsyncMessage(Delivered):
         ack. Raises AckTimeout after `timeout` seconds (the message may then be acked again), and what
         Message.ack_sync raises.
         """
+        timeout = check_wait("timeout", timeout)
         self._check()
         # the first call opens a connection, which may take a while
-        with await asyncio.to_thread(self._acks.ask, self._token) as answer:
+        asking = asyncio.ensure_future(asyncio.to_thread(self._acks.ask, self._token))
+        try:
+            waiting = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(_forget)
+            raise
+        with waiting as answer:
             await answer.wait_async(timeout)
         self._is_settled = True
 
 
-def write_delay(delay: Delay | None) -> str:
-    """Return what follows the verb in a nak with this delay: the JSON object {"delay": ns} as text, ""
-    for None. Raises ValueError for a negative delay, for NaN, and for a delay of more than INT64_MAX ns
-    (292 years), such as infinity: the service ignores a nak with such a number.
-    """
-    if delay is None:
-        return ""
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if seconds < 0:
-        raise ValueError(f"a delay of {seconds} s: naks cannot be sent back in time")
-    # negated, so that NaN is refused as well
-    if not seconds * _NANOSECONDS < INT64_MAX:
-        raise ValueError(f"a delay of {seconds} s: give a number of at most {INT64_MAX // _NANOSECONDS:,} s")
-    return f'{{"delay": {round(seconds * _NANOSECONDS)}}}'
+def _forget(asking: asyncio.Future[AnswerWait]) -> None:
+    """End the wait for an answer that no caller has any more, or take note of the error that came in its place."""
+    if not asking.cancelled() and asking.exception() is None:
+        asking.result().forget()

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overlay.client.read.question import BadQuestion
+from overlay.client.arguments import BadQuestion
 from overlay.config.consumer import AckPolicy
 from overlay.units import format_duration
 

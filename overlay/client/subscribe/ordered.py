@@ -40,6 +40,7 @@ from overlay.kafka.properties import Properties, for_confluent
 from overlay.logs import get_logger
 
 from .ack_answers import AckAnswers
+from .ack_sender import Closed
 from .acking import Head
 from .intake import OnSilence, RecordIntake
 from .kind import RecordClassifier
@@ -221,7 +222,8 @@ class OrderedConsumer:
                 if verdict is Verdict.TAKE:
                     yield message
             elif flow := kind.find_flow(headers):
-                intake.acks.answer_flow(flow)
+                with suppress(Closed):  # the buffer then ends, with the error that is the reason
+                    intake.acks.answer_flow(flow)
                 continue
             elif (beat := kind.read_beat(headers)) is not None:
                 verdict = self._order.beat(*beat)

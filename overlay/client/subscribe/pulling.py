@@ -23,9 +23,9 @@ from typing import TypeVar
 
 from confluent_kafka import Message as KafkaRecord
 
+from overlay.client.arguments import BadQuestion, check_count, check_wait
 from overlay.client.control.control import Control, PullFields
 from overlay.client.control.inbox import NoAnswer
-from overlay.client.read.question import BadQuestion
 from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.config.consumer import ConsumerConfig
 from overlay.consumer.acks import Verb
@@ -159,8 +159,10 @@ class PullConsumer:
 
         Raises NoAnswer if the service does not answer and no message has come (NoService if none
         runs), Refused or PullRefused if the consumer does not take the request, SourceUnavailable,
-        CredentialsRefused, ConcurrentIteration, and Closed after `close`.
+        CredentialsRefused, ConcurrentIteration, Closed after `close`, and BadQuestion if `count` is
+        negative or `timeout` is not a number.
         """
+        count, timeout = check_count("count", count, 0), check_wait("timeout", timeout)
         with self._turn:
             self._end_former()
             self._fetch(count, timeout, threading.Event())
@@ -173,6 +175,7 @@ class PullConsumer:
         in the next call. Messages that the service still sends for its request are delivered again
         after ack_wait.
         """
+        count, timeout = check_count("count", count, 0), check_wait("timeout", timeout)
         with self._turn:
             await self._run_apart(lambda stop: self._fetch(count, timeout, stop))
             return self._hand_out(count, AsyncPulledMessage)

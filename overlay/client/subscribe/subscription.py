@@ -13,16 +13,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
 from confluent_kafka import Message as KafkaRecord
 
+from overlay.client.arguments import LONGEST_WAIT_S
 from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.kafka.message_headers import read_headers
 from overlay.kafka.properties import Properties
 
 from .ack_answers import AckAnswers
+from .ack_sender import Closed
 from .intake import OnSilence, RecordIntake
 from .kind import RecordClassifier
 from .message import Acks, AsyncMessage, Delivered, Message
@@ -70,7 +73,8 @@ class Subscription:
         idle: float | None = None,
     ) -> None:
         self._where, self._kind = where, RecordClassifier(target.head)
-        self._idle = idle
+        # locks take no infinite time
+        self._idle = None if idle is None else min(idle, LONGEST_WAIT_S)
         # when the loop that waits has to end; None while none waits, and before the group is joined
         self._idle_until: float | None = None
         # of a loop that a cancellation has interrupted: seconds that it may still wait
@@ -200,21 +204,24 @@ class Subscription:
         """Return the next message of a batch to hand out, None after the last one.
 
         Flow control requests are answered, messages that fail `where` are acked unless `where` has
-        settled them, and other records are dropped.
+        settled them, and other records are dropped. If acks cannot be sent any more, they are left
+        out: the buffer then ends, with the error that is the reason.
         """
         where, acks, kind = self._where, self._intake.acks, self._kind
         while (record := batch.pop()) is not None:
             headers = read_headers(record)
             if (token := kind.find_token(headers)) is None:
                 if flow := kind.find_flow(headers):
-                    acks.answer_flow(flow)
+                    with suppress(Closed):
+                        acks.answer_flow(flow)
                 continue
             self._idle_until = None
             message = make(record, token, acks)
             if where is None or where(message):
                 return message
             if not message.is_settled:
-                acks.ack(token)
+                with suppress(Closed):
+                    acks.ack(token)
         return None
 
     def close(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from overlay.client.read.question import BadQuestion
+from overlay.client.arguments import BadQuestion
 from overlay.config.consumer import AckPolicy, ConsumerConfig
-from overlay.config.relations import suggest
+from overlay.config.suggestion import suggest
 from overlay.errors import OverlayError
 
 from .acking import Head

@@ -82,6 +82,11 @@ RUN = np.dtype(
 _PAYLOAD = 6
 _HEAD, _RUN = HEAD.itemsize, RUN.itemsize
 _BEYOND = 1 << 62
+MOST_SEQUENCE = 1 << 61
+"""A ledger that ends above this was written by a stranger: no stream gets there. Entries are read up to twice as much,
+so the ledger could not be continued for long."""
+MOST_NAME = 249
+"""Bytes that the name of a Kafka topic may have. A longer one in an entry is a stranger's."""
 _KEY = re.compile(r"run (\S+) (\d{1,19})", re.ASCII)
 
 
@@ -185,7 +190,17 @@ def decode_key(key: bytes) -> tuple[str, int] | None:
 
 
 def encode(stream: str, round: LedgerEntry) -> tuple[bytes, bytes]:
-    """Return key and value of the record of a ledger entry."""
+    """Return key and value of the record of a ledger entry. Raises ValueError for numbers and names that no record can
+    hold.
+    """
+    try:
+        value = _encode_value(round)
+    except OverflowError as error:
+        raise ValueError(f"no record can hold {round}: {error}") from error
+    return encode_key(stream, round.first_sequence), value
+
+
+def _encode_value(round: LedgerEntry) -> bytes:
     names = sorted({run.topic for run in round.runs})
     place = {name: i for i, name in enumerate(names)}
     head = np.zeros(1, HEAD)
@@ -199,7 +214,7 @@ def encode(stream: str, round: LedgerEntry) -> tuple[bytes, bytes]:
             np.array(rows, RUN).tobytes(),
         ]
     )
-    return encode_key(stream, round.first_sequence), wrap(RUNS, payload)
+    return wrap(RUNS, payload)
 
 
 def decode(value: bytes | None) -> LedgerEntry | Foreign:

@@ -130,8 +130,8 @@ class Ledger:
 
     def append(self, round: LedgerEntry) -> Refusal:
         """Add one ledger entry to the ledger in memory. Return Refusal.NONE if it was added,
-        otherwise why it contradicts the entries before it; then nothing changes. Raises ValueError
-        or OverflowError for numbers that no ledger record can hold.
+        otherwise why it contradicts the entries before it; then nothing changes. Raises ValueError for
+        numbers that no ledger record can hold.
         """
         rounds = parse_values([encode("", round)[1]])
         if rounds.flaws[0]:

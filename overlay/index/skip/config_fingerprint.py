@@ -5,8 +5,8 @@ The config may change while the index stays. A header that was sealed before `ca
 under `index.terms` has no term of any carrier; this must not be taken for "no such record". So a
 header says what it was made from: one fingerprint of the subject rule, the stream's subjects and
 the filter value, and one of each property with terms or a zone, of its name, type and source. Where
-one of these is read from values that are not JSON, the schemas of the values count as well. A
-reader of the header compares these with the current ones. If the first differs, other records
+one of these is read from values that are not JSON, the schemas of the values count as well, unless
+a schema registry has them. A reader of the header compares these with the current ones. If the first differs, other records
 belonged to the stream, and only what is said of the whole log holds: offsets, times, sizes, the
 number of records.
 """
@@ -67,7 +67,9 @@ def _describe_values(stream: StreamConfig, templates: Iterable[str | None]) -> I
     fields = (part for text in templates for part in parse_template(text or ""))
     is_read = any(not isinstance(part, str) and part.kind is FieldKind.VALUE for part in fields)
     if is_read and stream.values.format is not ValueFormat.JSON:
-        yield json.dumps(stream.values.model_dump(mode="json"), sort_keys=True)
+        # the schemas of a registry are never changed, and are known before their values are read
+        given = stream.values if stream.values.registry is None else {"format": stream.values.format, "registry": True}
+        yield json.dumps(given if isinstance(given, dict) else given.model_dump(mode="json"), sort_keys=True)
 
 
 def _write(source: SubjectSource | FilterValue) -> str:

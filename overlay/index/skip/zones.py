@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from overlay.arrays import AnyArray, Bool, Flags, Int, Words
 from overlay.kernels import kernel
@@ -74,6 +73,9 @@ def find_bounds(column: pa.Array, type: str) -> Bounds:
     """Return the zone of some values of a property, one of TYPES as `type`. `column`: as
     match/reading.py reads it, not a dictionary.
     """
+    # it takes long to import, and most readers call none of its functions
+    import pyarrow.compute as pc
+
     found = pc.min_max(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
     low, high = found["min"].as_py(), found["max"].as_py()
     if type == "string" and low is not None:

@@ -31,6 +31,7 @@ from aiokafka.errors import KafkaError
 from overlay.clock import now_ms
 from overlay.errors import OverlayError, SourceChanged, SourceUnavailable
 from overlay.index.ledger.allocate import allocate, restart
+from overlay.index.ledger.entries import MOST_SEQUENCE
 from overlay.index.log_check import check_log_position, glimpse
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
@@ -100,6 +101,12 @@ def find_trouble(opening: Opening, state: ShardState, assignment: Assignment) ->
             f"topic {topic} has lost rounds of the ledger of stream {stream}, below sequence {lost}: it is not known any more"
             f" which records have these sequences. Delete the topic and run `overlay stream reset {stream}`, after which"
             " sequences begin at 1 again"
+        )
+    if opening.is_kept and ledger.next_sequence > MOST_SEQUENCE:
+        return (
+            f"topic {topic} has a round of the ledger of stream {stream} that ends at sequence {ledger.next_sequence - 1}, to"
+            f" which no stream comes: the overlay has not written it. See who may write to the topic, delete it, and run"
+            f" `overlay stream reset {stream}`, after which sequences begin at 1 again"
         )
     if opening.is_kept and opening.index.doubt >= 0:
         return (

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from overlay.arrays import Bytes
 from overlay.index.ledger.allocate import allocate, restart
-from overlay.index.ledger.entries import LedgerEntry, encode
+from overlay.index.ledger.entries import MOST_NAME, LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
@@ -119,7 +119,11 @@ class Sequencing:
             return None
         self._renewed[stream] = now
         standing = self.ledgers[stream].standing
-        idle = {source: self.ledgers[stream].log_position_of(source) for source in standing.ends if source not in parts}
+        idle = {
+            source: self.ledgers[stream].log_position_of(source)
+            for source in standing.ends
+            if source not in parts and len(source[0].encode()) <= MOST_NAME
+        }
         return restart(standing, idle) if idle else None
 
     def find_sequences(self, stream: str, source: TopicPartition, offsets: Ints) -> Ints:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from overlay.client import BadQuestion
 from overlay.client.control.control import Control
 from overlay.client.control.inbox import Inbox, NoAnswer, NoService
 from overlay.client.control.presence import count_workers
@@ -202,3 +203,10 @@ def test_a_refused_reading_of_answers_is_no_missing_answer(monkeypatch: pytest.M
     with pytest.raises(CredentialsRefused, match=r"p\.replies: Kafka does not allow Read"):
         control.info("S", "c")
     assert sent == ["p.control"]
+
+
+def test_a_request_that_is_too_large_is_refused(bootstrap: str, prefix: str) -> None:
+    with closing(open_impatient(bootstrap, prefix, 60)) as control:
+        for _ in range(2):  # by the producer of the first request, and by the one of all others
+            with pytest.raises(BadQuestion, match=r"too large for Kafka: 2,000,\d\d\d bytes"):
+                control.add("S", durable_name="c", description="x" * 2_000_000)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
@@ -113,3 +115,17 @@ def test_the_package_has_no_other_surprises() -> None:
     assert overlay.open is overlay.open
     with pytest.raises(AttributeError, match="no attribute 'close'"):
         overlay.close  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["limit", "last", "from_seq"])
+@pytest.mark.parametrize("count", [1 << 63, 1 << 64, 10**400])
+def test_a_count_beyond_all_streams_is_the_largest_there_is(name: str, count: int) -> None:
+    request = make_request(STREAM, is_named=False, now=0, **cast(Question, {name: count}))
+    assert getattr(request, name) == (1 << 63) - 1
+
+
+@pytest.mark.parametrize("name", ["since", "until"])
+@pytest.mark.parametrize("span", [timedelta.max, timedelta.min])
+def test_a_span_that_no_time_has_is_refused(name: str, span: timedelta) -> None:
+    with suppress(BadQuestion):
+        make_request(STREAM, is_named=False, now=0, **cast(Question, {name: span}))

@@ -11,7 +11,7 @@ import pytest
 from overlay.client.read.offset_ranges import OffsetRange, SizedRoute
 from overlay.client.read.range_reading import AHEAD_BYTES, AHEAD_FETCHES, RangeReading, go_on
 from overlay.index.skip.plan import Route, Saving
-from overlay.kafka.fetcher import READY_BYTES, Fetched, Lost, PartitionFetch
+from overlay.kafka.fetcher import READY_BYTES, Fetched, Gate, Lost, PartitionFetch
 from overlay.kafka.log_position import LogPosition
 from overlay.scan import Decoder, Records, make_plan
 from overlay.scan.commit import NO_ABORTS
@@ -29,9 +29,9 @@ class Lanes:
         self.open_partition_fetches: list[PartitionFetch] = []
 
     async def open(
-        self, topic: str, partition: int, position: int, stop: int, size: int | None = None
+        self, topic: str, partition: int, position: int, stop: int, size: int | None = None, gate: Gate | None = None
     ) -> PartitionFetch:
-        self.open_partition_fetches.append(PartitionFetch(self, topic, partition, position, stop, size))  # type: ignore[arg-type]
+        self.open_partition_fetches.append(PartitionFetch(self, topic, partition, position, stop, size, gate=gate))  # type: ignore[arg-type]
         return self.open_partition_fetches[-1]
 
     def shut(self, partition_fetch: PartitionFetch) -> None:
@@ -138,3 +138,19 @@ async def test_large_and_unknown_fetch_ranges_are_not(partition_fetches: Lanes, 
 def test_a_fetcher_goes_on_fetching_beside_what_is_ahead() -> None:
     """Else the first partition fetch could wait for bytes that are never taken."""
     assert AHEAD_BYTES * 2 < READY_BYTES
+
+
+async def test_a_partition_fetch_is_not_closed_while_it_holds_data(partition_fetches: Lanes) -> None:
+    """Data that waits for a gate is behind the position, as is data that is ready."""
+    range_reading = make_range_reading(partition_fetches, (0, 3, 100))
+    await go_on([range_reading])
+    partition_fetch = range_reading.partition_fetch
+    fill(partition_fetch, 0, 3)
+    held = range_reading.take()[0]
+    assert isinstance(held, Fetched)
+    partition_fetch.held = held
+    range_reading.leave()
+    assert not range_reading.is_over
+    partition_fetch.held = None
+    range_reading.leave()
+    assert range_reading.is_over

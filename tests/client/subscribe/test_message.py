@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -11,19 +12,19 @@ from confluent_kafka import Message as KafkaRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlay.client.arguments import Delay, write_delay
 from overlay.client.subscribe.ack_answers import AckAnswers, AnswerWait
 from overlay.client.subscribe.kind import FlowRequest
 from overlay.client.subscribe.message import (
     AlreadySettled,
     AsyncMessage,
     BadToken,
-    Delay,
     Message,
     Metadata,
     read_metadata,
-    write_delay,
 )
-from overlay.consumer.acks import Ack, Token, Verb, parse_ack
+from overlay.consumer.acks import MAX_REASON, Ack, Token, Verb, parse_ack
+from overlay.waits import until
 from tests.client.test_html import Page
 
 TOKEN = b"$JS.ACK.ORDERS.late.2.41.7.1700000000123000000.5"
@@ -195,3 +196,38 @@ def test_an_ack_without_an_answer_may_be_said_again() -> None:
     with pytest.raises(TimeoutError, match="no answer"):
         asyncio.run(again.ack_sync(0.01))
     assert not again.is_settled
+
+
+def test_a_reason_is_cut_as_the_service_cuts_it() -> None:
+    """Kafka takes no record of megabytes, and what refuses one ends the subscription with all later acks."""
+    spoken = Spoken()
+    make(spoken).term("x" * 2_000_000)
+    asyncio.run(AsyncMessage(KafkaRecord(topic="out", headers=HEADERS), TOKEN, spoken).term("x" * 2_000_000))
+    assert [text for _, _, text in spoken.words] == ["x" * MAX_REASON] * 2
+    found = parse_ack(TOKEN, b"+TERM " + spoken.words[0][2].encode())
+    assert isinstance(found, Ack) and found.text == "x" * MAX_REASON
+
+
+async def test_a_double_ack_that_is_cancelled_while_it_connects_leaves_nothing() -> None:
+    """A client that gives up again and again while Kafka is away would keep a registration for each time."""
+    answers, gate, came = AckAnswers({}, "replies"), threading.Event(), threading.Event()
+
+    class Slow(Spoken):
+        def ask(self, token: bytes) -> AnswerWait:
+            gate.wait(10)
+            try:
+                return answers.make_waiting()
+            finally:
+                came.set()
+
+    message = AsyncMessage(KafkaRecord(topic="out", headers=HEADERS), TOKEN, Slow())
+    acking = asyncio.ensure_future(message.ack_sync())
+    await asyncio.sleep(0.01)
+    acking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await acking
+    gate.set()
+    async with asyncio.timeout(10):
+        await until(lambda: came.is_set(), pause_s=0.01)
+        await until(lambda: not answers._listener.waiting, pause_s=0.01)
+    assert not message.is_settled

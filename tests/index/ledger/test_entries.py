@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlay.index.ledger.entries import (
@@ -223,3 +224,13 @@ def test_a_gap_between_rounds_is_found(
 
 def test_a_round_that_cannot_be_read_may_fill_a_gap() -> None:
     assert parse_values(name_rounds((1, 5), (6, 2), (8, 2), damaged=1)).find_gap(1) is None
+
+
+@given(
+    name=st.text(max_size=3) | st.just("x" * (1 << 16)),
+    numbers=st.lists(st.integers(), min_size=6, max_size=6),
+)
+@example("t", [1 << 31, 0, 1, 1, -1, -1])
+def test_numbers_that_no_record_can_hold_are_refused(name: str, numbers: list[int]) -> None:
+    with contextlib.suppress(ValueError):
+        encode("S", LedgerEntry((LedgerRun(name, *numbers),)))

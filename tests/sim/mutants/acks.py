@@ -248,6 +248,27 @@ ACKS = (
         history="test_acks_passed_over.py::test_acks_in_a_partition_that_was_added_are_read_from_its_start",
     ),
     Mutant(
+        "acks-for-another-stream-passed-over",
+        """Forget from where the consumers of other streams of the shard have still to read their ack topics, when a session
+        settles those of one stream. Acks that came while such a consumer was away are passed over.""",
+        (
+            Change(
+                "overlay.dispatch.ack_starts",
+                "        if consumer[0] != stream:\n"
+                "            continue\n"
+                "        heard = {} if is_void else _clip(known, offsets)\n",
+                "        heard = {} if is_void or consumer[0] != stream else _clip(known, offsets)\n",
+            ),
+            Change(
+                "overlay.dispatch.ack_starts",
+                "        elif consumer in state.machines:\n",
+                "        elif consumer[0] == stream and consumer in state.machines:\n",
+            ),
+        ),
+        mend="e9cbdb8",
+        history="test_acks_passed_over.py::test_consumers_of_two_streams_in_one_shard_keep_the_acks_that_they_have_to_hear",
+    ),
+    Mutant(
         "given-up-messages-kept",
         """Do not tell machines where their log begins. Messages that have used up their deliveries stay in the state, and
         in every checkpoint, for as long as the consumer lives.""",

@@ -62,6 +62,20 @@ LOGS = (
         history="test_ledger_retention.py::test_records_whose_sequences_are_lost_are_delivered_without_waiting_for_more",
     ),
     Mutant(
+        "lost-sequence-taken-for-the-newest",
+        """Take a record whose sequence the index has lost for one that has none yet. With `deliver_policy: last` it counts as
+        the last of all partitions, and the last message of the others is not delivered.""",
+        (
+            Change(
+                "overlay.index.start_positions",
+                "    return known or ledger.sequence_from(source, offset) - 1\n",
+                "    return known or _NONE_YET\n",
+            ),
+        ),
+        mend="ee7ff0f",
+        history="test_ledger_retention.py::test_a_record_whose_sequence_is_lost_is_not_the_last_of_all_partitions",
+    ),
+    Mutant(
         "last-of-a-subject-in-each-partition",
         """Search each partition by itself for the last record of a subject. A last_per_subject consumer is then given one of
         each partition instead of one of the stream.""",

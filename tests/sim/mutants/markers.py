@@ -160,8 +160,8 @@ MARKERS = (
         (
             Change(
                 "overlay.state.takeover",
-                "            if void := find_void(replay.links, bounds[0]):\n",
-                "            if void := frozenset[int]():\n",
+                "    if void := find_void(replay.links, bounds[0]):\n",
+                "    if void := frozenset[int]():\n",
             ),
         ),
         history="test_state_cut.py::test_messages_that_wait_for_an_ack_come_again_after_a_loss[1]",

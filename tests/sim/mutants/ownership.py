@@ -138,7 +138,7 @@ OWNERSHIP = (
         hang fences the owner's journal, and answers for a shard that it does not serve.""",
         (
             Change(
-                "overlay.control.serve",
+                "overlay.control.shard_journals",
                 "        if not await self.host.is_owner(shard):\n",
                 "        if False:\n",
             ),
@@ -160,8 +160,8 @@ OWNERSHIP = (
     ),
     Mutant(
         "shards-taken-that-were-given-up",
-        """Start the shards of a rebalance once the control topic is read, also if they were given up meanwhile. Nothing stops
-        them again.""",
+        """Serve exactly the shards of an assignment once the control topic is read, also if the group has dealt them out anew
+        meanwhile. A shard that is ours again is given up, and taken over once more.""",
         (
             Change(
                 "overlay.worker.shard_manager",
@@ -170,6 +170,7 @@ OWNERSHIP = (
             ),
         ),
         mend="57b86e9",
+        history="test_moving_shards.py::test_a_shard_that_comes_back_before_it_is_given_up_runs_on",
     ),
     Mutant(
         "duplicate-counts-without-its-offset",

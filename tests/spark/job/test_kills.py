@@ -61,7 +61,9 @@ def list_workers(driver: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(3_000)
 def test_kills(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
-    chance = random.Random(17)
+    seed = int(os.environ.get("OVERLAY_SEED", random.SystemRandom().randrange(1 << 32)))
+    chance = random.Random(seed)
+    print(f"chaos: OVERLAY_SEED={seed} OVERLAY_KILLS={KILLS}")  # noqa: T201 - a failure shows it
     source = new_topic(PARTITIONS, retention_ms=-1)
     output = make_topic(bootstrap, f"{source}-out", 2, {"max.message.bytes": str(LIMIT)})
     letters, log = make_topic(bootstrap, f"{source}-letters"), tmp_path / "log"

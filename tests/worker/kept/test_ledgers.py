@@ -6,16 +6,20 @@ import asyncio
 import contextlib
 
 import numpy as np
+import pytest
 
+from overlay.config import StreamConfig
 from overlay.index.ledger.allocate import allocate
-from overlay.index.ledger.ledger import Ledger
+from overlay.index.ledger.entries import MOST_SEQUENCE, LedgerEntry, LedgerRun
+from overlay.index.ledger.ledger import Ledger, Refusal
+from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.partitions import Sources
-from overlay.state.shard_state import ConsumerState
+from overlay.state.shard_state import ConsumerState, ShardState
 from overlay.worker.assignment import Assignment
 from overlay.worker.cursors.cursors import Cursors
-from overlay.worker.kept.ledgers import follow_starts
+from overlay.worker.kept.ledgers import Opening, find_trouble, follow_starts
 from tests.index.test_start_positions import delete_below
 from tests.support.kafka import DEADLINE_S, NewTopicFixture
 from tests.support.waiting import wait_until
@@ -49,3 +53,14 @@ async def test_what_retention_takes_is_forgotten_but_not_what_is_in_hand(
     first, second = (ledger.sequence_of(source, offsets).tolist() for source in sources)
     assert first == [0] * 25 + list(range(46, 51))
     assert second == [0] * 12 + list(range(33, 41)) + list(range(51, 61))
+
+
+@pytest.mark.parametrize(
+    ("last", "words"), [(MOST_SEQUENCE - 1, ""), (MOST_SEQUENCE, "the overlay has not written it")]
+)
+def test_a_ledger_that_a_stranger_has_filled_stops_its_stream(last: int, words: str) -> None:
+    """The next entries would be refused, by an error that ends the session of all streams of the shard."""
+    index = Index(StreamConfig.model_validate({"name": "S", "topics": ("t",)}))
+    assert index.ledger.append(LedgerEntry((LedgerRun("t", 0, 0, 1, last),))) is Refusal.NONE
+    opening = Opening("S", "i", "id", index, is_kept=True)
+    assert words in (trouble := find_trouble(opening, ShardState(), Assignment())) and bool(trouble) == bool(words)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
 from click.testing import CliRunner
+from google.protobuf import any_pb2, descriptor_pb2, duration_pb2, timestamp_pb2, wrappers_pb2
 
 from overlay.avro import find_types, parse_schema
 from overlay.cli import overlay
-from overlay.config.values import ValuesConfig, read_schemas
-from overlay.inspect.schema_registry import RegistryError, SchemaRegistry
+from overlay.config.values import ValueFormat, ValuesConfig, list_messages, read_schemas
+from overlay.errors import SchemaError
+from overlay.protobuf import find_field, find_readings
+from overlay.schemas.protobuf_files import join_files
+from overlay.schemas.registry_client import RegistryError, SchemaRegistry
+from tests.support.schema_registry import Registry, serve_registry
 
 MONEY = {"type": "fixed", "name": "Money", "size": 4}
 PLACE = {"type": "record", "name": "shop.geo.Place", "fields": [{"name": "name", "type": "string"}]}
@@ -44,62 +45,6 @@ def refer(*names: str) -> list[dict[str, Any]]:
     return [{"name": name, "subject": name, "version": 1} for name in names]
 
 
-class Registry:
-    """The subjects of a registry, by version; and what it was asked."""
-
-    def __init__(self) -> None:
-        self.subjects: dict[str, dict[int, dict[str, Any]]] = {}
-        self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
-        """What is answered to some paths instead: status, headers, body."""
-        self.asked: list[tuple[str, str | None]] = []
-        """Paths, with the credentials that came along."""
-        self.wanted: str | None = None
-
-    def add(self, subject: str, id: int, schema: object, **more: Any) -> None:
-        versions = self.subjects.setdefault(subject, {})
-        number = len(versions) + 1
-        versions[number] = {"subject": subject, "version": number, "id": id, "schema": json.dumps(schema), **more}
-
-    def answer(self, path: str, credentials: str | None) -> tuple[int, dict[str, str], bytes]:
-        self.asked.append((path, credentials))
-        if path in self.answers:
-            return self.answers[path]
-        if credentials != self.wanted:
-            return 401, {}, b'{"error_code": 401, "message": "Unauthorized"}'
-        _, _, subject, _, *rest = path.partition("?")[0].split("/")
-        versions = self.subjects.get(subject)
-        if versions is None:
-            return 404, {}, b'{"error_code": 40401}'
-        return 200, {}, json.dumps(versions[int(rest[0])] if rest else sorted(versions)).encode()
-
-
-@contextmanager
-def serve(registry: Registry) -> Iterator[str]:
-    """Serve a registry, and return its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, headers, body = registry.answer(self.path, self.headers["Authorization"])
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Be silent."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -119,7 +64,7 @@ def pull(url: str, subject: str, folder: Path, **settings: str) -> list[tuple[st
 
 def test_files_are_what_a_stream_reads_and_other_readers_too(registry: Registry, tmp_path: Path) -> None:
     folder = tmp_path / "schemas" / "orders"
-    with serve(registry) as url:
+    with serve_registry(registry) as url:
         assert pull(url, "orders-value", folder) == [("7.avsc", True), ("70000.avsc", True)]
     values = read_schemas(ValuesConfig.model_validate({"format": "avro", "schemas": "schemas/orders"}), tmp_path)
     assert set(values.types) == {7, 70_000}
@@ -134,7 +79,7 @@ def test_files_are_what_a_stream_reads_and_other_readers_too(registry: Registry,
 
 def test_what_is_there_is_kept_and_its_references_are_not_asked_for(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "70000.avsc").write_text("mine", encoding="utf-8")
-    with serve(registry) as url:
+    with serve_registry(registry) as url:
         assert pull(url, "orders-value", tmp_path) == [("7.avsc", True), ("70000.avsc", False)]
         assert pull(url, "orders-value", tmp_path) == [("7.avsc", False), ("70000.avsc", False)]
     assert (tmp_path / "70000.avsc").read_text(encoding="utf-8") == "mine"
@@ -142,7 +87,7 @@ def test_what_is_there_is_kept_and_its_references_are_not_asked_for(registry: Re
 
 
 def test_a_registry_that_is_down_costs_nothing_that_is_there(registry: Registry, tmp_path: Path) -> None:
-    with serve(registry) as url:
+    with serve_registry(registry) as url:
         pull(url, "orders-value", tmp_path)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     with pytest.raises(RegistryError, match=r"gives no answer: .*Schemas that are files already stay in use"):
@@ -161,7 +106,7 @@ def test_credentials_are_sent_and_never_shown(
     registry: Registry, tmp_path: Path, settings: dict[str, str], sent: str
 ) -> None:
     registry.wanted = sent
-    with serve(registry) as url:
+    with serve_registry(registry) as url:
         assert pull(url, "Money", tmp_path, **settings) == [("1.avsc", True)]
         registry.wanted = "other"
         for given in (settings, {}):
@@ -174,7 +119,7 @@ def test_credentials_are_sent_and_never_shown(
 def test_a_redirect_is_not_followed(registry: Registry, tmp_path: Path) -> None:
     """Another host would be given the credentials."""
     other = Registry()
-    with serve(registry) as url, serve(other) as elsewhere:
+    with serve_registry(registry) as url, serve_registry(other) as elsewhere:
         registry.answers["/subjects/Money/versions?deleted=true"] = 302, {"Location": elsewhere}, b""
         with pytest.raises(RegistryError, match=f"at another address .302.: '{elsewhere}'"):
             pull(url, "Money", tmp_path, **{"bearer.auth.token": "secret"})
@@ -193,13 +138,12 @@ def test_a_redirect_is_not_followed(registry: Registry, tmp_path: Path) -> None:
         (b'{"id": "../../x", "schema": "\\"int\\""}', "'../../x' is no id of a schema"),
         (b'{"id": 5, "schema": "{\\"type\\": \\"recrod\\"}"}', "unknown type 'recrod'"),
         (b'{"id": 5, "schema": "\\"int\\"", "references": [7]}', "cannot be used: TypeError"),
-        (b'{"id": 5, "schemaType": "PROTOBUF", "schema": "syntax"}', "only those of AVRO can be fetched: compile its"),
-        (b'{"id": 5, "schemaType": "JSON", "schema": "{}"}', "only those of AVRO can be fetched"),
+        (b'{"id": 5, "schemaType": "JSON", "schema": "{}"}', "only those of AVRO and PROTOBUF can be read"),
     ],
 )
 def test_what_cannot_be_used_is_named(registry: Registry, tmp_path: Path, body: bytes, words: str) -> None:
     registry.answers["/subjects/Money/versions/1?deleted=true"] = 200, {}, body
-    with serve(registry) as url, pytest.raises(RegistryError) as caught:
+    with serve_registry(registry) as url, pytest.raises(RegistryError) as caught:
         pull(url, "Money", tmp_path)
     assert words in str(caught.value)
     assert [*tmp_path.iterdir()] == []
@@ -208,13 +152,13 @@ def test_what_cannot_be_used_is_named(registry: Registry, tmp_path: Path, body: 
 @pytest.mark.parametrize("location", ["http://[", "http://x\x1b[2J/", "ftp://x/"])
 def test_a_redirect_to_what_is_no_address(location: str, registry: Registry, tmp_path: Path) -> None:
     registry.answers["/subjects/Money/versions?deleted=true"] = 302, {"Location": location}, b""
-    with serve(registry) as url, pytest.raises(RegistryError) as caught:
+    with serve_registry(registry) as url, pytest.raises(RegistryError) as caught:
         pull(url, "Money", tmp_path)
     assert str(caught.value).isprintable()
 
 
 def test_a_subject_that_is_not_there(registry: Registry, tmp_path: Path) -> None:
-    with serve(registry) as url:
+    with serve_registry(registry) as url:
         with pytest.raises(RegistryError, match=r"no such subject or version \(404\). Most are named TOPIC-value"):
             pull(url, "none", tmp_path)
         registry.answers["/subjects/Money/versions?deleted=true"] = 200, {}, b'["../x"]'
@@ -235,8 +179,8 @@ def test_a_subject_that_is_not_there(registry: Registry, tmp_path: Path) -> None
         ("http://localhost", {"sasl.password": "x"}, "there is no such setting. There are basic.auth.user.info,"),
         ("http://localhost", {"basic.auth.user.info": "a:b", "bearer.auth.token": "c"}, "one way to authenticate"),
         ("http://localhost", {"bearer.auth.token": "secret\n"}, "bearer.auth.token: a token has printable ASCII"),
-        ("https://localhost", {"ssl.ca.location": "/none"}, "the certificates of -X ssl.* cannot be read"),
-        ("https://localhost", {"ssl.key.location": "/none"}, "the certificates of -X ssl.* cannot be read"),
+        ("https://localhost", {"ssl.ca.location": "/none"}, "the certificates of ssl.* cannot be read"),
+        ("https://localhost", {"ssl.key.location": "/none"}, "the certificates of ssl.* cannot be read"),
     ],
 )
 def test_what_is_refused_before_anything_is_sent(url: str, settings: dict[str, str], words: str) -> None:
@@ -255,7 +199,7 @@ def test_a_namespace_is_not_given_to_a_name_that_has_none(registry: Registry, tm
     }
     registry.add("Note", 20, inner)
     registry.add("t-value", 21, outer, references=refer("Note"))
-    with serve(registry) as url:
+    with serve_registry(registry) as url:
         pull(url, "t-value", tmp_path)
     root = parse_schema(json.loads((tmp_path / "21.avsc").read_text(encoding="utf-8")))
     assert [type.name for type in dict(root.fields).values()] == ["Note", "Note"]
@@ -264,7 +208,7 @@ def test_a_namespace_is_not_given_to_a_name_that_has_none(registry: Registry, tm
 def test_the_command(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry.wanted = "Bearer secret"
     monkeypatch.setenv("REGISTRY_TOKEN", "secret")
-    with serve(registry) as url:
+    with serve_registry(registry) as url:
         words = [
             "registry",
             "Money",
@@ -286,7 +230,10 @@ def test_the_command(registry: Registry, tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_id_that_no_value_has_in_front_is_refused(id: Any, registry: Registry, tmp_path: Path) -> None:
     """A file of that name would make a running service refuse the whole folder."""
     registry.add("odd", id, MONEY)
-    with serve(registry) as url, pytest.raises(RegistryError, match=r"version 1 of subject odd .* no id of a schema"):
+    with (
+        serve_registry(registry) as url,
+        pytest.raises(RegistryError, match=r"version 1 of subject odd .* no id of a schema"),
+    ):
         pull(url, "odd", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -294,5 +241,93 @@ def test_an_id_that_no_value_has_in_front_is_refused(id: Any, registry: Registry
 def test_the_largest_id(registry: Registry, tmp_path: Path) -> None:
     registry.add("far", (1 << 32) - 1, MONEY)
     registry.add("far", 0, MONEY)
-    with serve(registry) as url:
+    with serve_registry(registry) as url:
         assert pull(url, "far", tmp_path) == [("4294967295.avsc", True), ("0.avsc", True)]
+
+
+def make_files() -> tuple[bytes, bytes]:
+    """Compiled files of an order and of a place that it imports, as a registry gives them."""
+    place = descriptor_pb2.FileDescriptorProto(name="place.proto", package="shop", syntax="proto3")
+    place.message_type.add(name="Place").field.add(name="country", number=1, label=1, type=9)
+    order = descriptor_pb2.FileDescriptorProto(name="default", package="shop", syntax="proto3")
+    order.dependency.extend(["place.proto", "google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"])
+    message = order.message_type.add(name="Order")
+    message.field.add(name="place", number=1, label=1, type=11, type_name=".shop.Place")
+    message.field.add(name="at", number=2, label=1, type=11, type_name=".google.protobuf.Timestamp")
+    message.field.add(name="note", number=3, label=1, type=11, type_name=".google.protobuf.StringValue")
+    message.field.add(name="price", number=4, label=1, type=11, type_name=".confluent.type.Decimal")
+    return place.SerializeToString(), order.SerializeToString()
+
+
+def add_files(registry: Registry) -> None:
+    place, order = make_files()
+    registry.add_file("place.proto", 40, 'syntax = "proto3";', place)
+    reference = {"name": "place.proto", "subject": "place.proto", "version": 1}
+    registry.add_file("places-value", 41, 'syntax = "proto3";', order, references=[reference])
+
+
+def test_schemas_of_protobuf_are_compiled_by_the_registry(registry: Registry, tmp_path: Path) -> None:
+    add_files(registry)
+    with serve_registry(registry) as url:
+        assert pull(url, "places-value", tmp_path / "schemas") == [("41.desc", True)]
+        fetched = SchemaRegistry(url, {}).fetch(41, ValueFormat.PROTOBUF)
+    values = read_schemas(ValuesConfig.model_validate({"format": "protobuf", "schemas": "schemas"}), tmp_path)
+    assert fetched is not None and list_messages(fetched.schema)[0][1].name == "shop.Order"
+    ((place, message),) = values.messages[41]
+    assert place == (0,)
+    kinds = {
+        path: find_readings(find_field(message, path.split(".")))[0]
+        for path in ("place.country", "at", "note.value", "price.scale")
+    }
+    assert kinds == {"place.country": "string", "at": "timestamp", "note.value": "string", "price.scale": "long"}
+    # what protoc's own library makes of the file
+    files = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "schemas" / "41.desc").read_bytes()).file
+    assert {"shop", "google.protobuf", "confluent.type"} == {file.package for file in files}
+    assert files[-1].message_type[0].name == "Order"
+
+
+def test_a_registry_that_has_only_the_text_of_proto_files(registry: Registry) -> None:
+    add_files(registry)
+    registry.compiled.clear()
+    with serve_registry(registry) as url, pytest.raises(SchemaError, match="Compile it with protoc"):
+        SchemaRegistry(url, {}).fetch(41, ValueFormat.PROTOBUF)
+
+
+def test_well_known_types_are_those_of_protobuf() -> None:
+    """Field names, numbers and types, against the library's own descriptors."""
+    files = descriptor_pb2.FileDescriptorSet.FromString(join_files({}, b"")).file
+    found = {
+        message.name: message for file in files if file.package == "google.protobuf" for message in file.message_type
+    }
+    known = {
+        message.name: message
+        for module in (any_pb2, duration_pb2, timestamp_pb2, wrappers_pb2)
+        for message in descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb).message_type
+    }
+    assert known.keys() <= found.keys()
+    for name, message in known.items():
+        own = [(field.name, field.number, field.type) for field in found[name].field]
+        assert own == [(field.name, field.number, field.type) for field in message.field], name
+
+
+def test_an_id_is_asked_for(registry: Registry) -> None:
+    with serve_registry(registry) as url:
+        source = SchemaRegistry(url, {})
+        fetched = source.fetch(70_000, ValueFormat.AVRO)
+        assert fetched is not None
+        assert [type.title for type in find_types(parse_schema(fetched.schema), ["customer", "limit"])] == [
+            "a fixed Money"
+        ]
+        assert source.fetch(999, ValueFormat.AVRO) is None
+        with pytest.raises(SchemaError, match="of avro, and the stream's values are of protobuf"):
+            source.fetch(7, ValueFormat.PROTOBUF)
+        source.check()
+        registry.answers["/schemas/types"] = 200, {}, b"{}"
+        with pytest.raises(RegistryError, match="none of a schema registry"):
+            source.check()
+
+
+def test_an_answer_that_comes_byte_by_byte_ends(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.schemas.registry_client.ANSWER_S", -1.0)
+    with serve_registry(registry) as url, pytest.raises(RegistryError, match="takes longer than"):
+        SchemaRegistry(url, {}).fetch(7, ValueFormat.AVRO)
