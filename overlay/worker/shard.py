@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from aiokafka.errors import KafkaError
+
 from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
 from overlay.dispatch.reply_sender import ReplySender
@@ -120,7 +122,8 @@ class Shard:
 
     async def take_up(self, loaded: Loaded, mine: dict[ConsumerId, ConsumerConfig], step: Step) -> bool:
         """Serve the consumers `mine` from now on, and have the running session take up the step to that. Return whether it
-        has: if not, the shard has to be stopped and started anew."""
+        has: if not, the shard has to be stopped and started anew. No error is raised: a new session takes up any change.
+        """
         former = [self.mine[id] for id in (*step.changed, *step.removed)]
         # before the session forgets a consumer: the one after it must not begin it anew
         self.loaded, self.mine = loaded, mine
@@ -131,11 +134,18 @@ class Shard:
             async with asyncio.timeout(CHANGE_S):
                 change = await prepare(session, self.admin, loaded, mine, former, step)
                 return change is not None and await session.take_up(change)
-        except (OverlayError, TimeoutError) as error:
-            log.warning(
-                "a new session takes up the change", shard=self.number, reason=str(error) or "it takes too long"
-            )
-            return False
+        except asyncio.CancelledError:
+            # a session that ends cancels what its client was asked
+            if is_cancelled():
+                raise
+            reason = "its session has ended"
+        except (OverlayError, KafkaError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+        except Exception as error:
+            reason = type(error).__name__
+            log.exception("an error that was not foreseen", shard=self.number)
+        log.warning("a new session takes up the change", shard=self.number, reason=reason)
+        return False
 
     async def _run_sessions(self, stop: asyncio.Event) -> None:
         """Run one session after the other until `stop`, with a pause after each error. Raises

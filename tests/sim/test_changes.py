@@ -7,8 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from overlay.config import Loaded
+from overlay.errors import OverlayError
+from overlay.worker import shard
 from overlay.worker.session import Session
 
 from .asking import ask, await_answer
@@ -53,10 +56,9 @@ def run(act: Act, seed: int = 1, workers: int = 1, partitions: int = 1) -> float
     async def history(world: World) -> float:
         world.cluster.create_topic("source", partitions)
         crew = [Worker(world, f"w{n}", configure(world, f"w{n}", partitions)) for n in range(workers)]
-        crew[0].start()
-        await until(lambda: bool(crew[0].service.sessions), "the shard is served")
+        await begin(crew[0])
         enough = asyncio.Event()
-        writing = asyncio.create_task(write(world, enough))
+        writing = asyncio.create_task(write(world, enough, partitions))
         await asyncio.sleep(READY_S)
         await act(world, crew)
         await asyncio.sleep(READY_S)
@@ -64,13 +66,24 @@ def run(act: Act, seed: int = 1, workers: int = 1, partitions: int = 1) -> float
         expected = [str(number) for number in range(await writing)]
         for name, output in NEIGHBOURS.items():
             await until(lambda n=name, o=output: len(read_own(world, n, o)) >= len(expected), name)  # type: ignore[misc]
-            assert read_own(world, name, output) == expected, f"{name}: each once, in order"
+            own = read_own(world, name, output)
+            assert (own if partitions == 1 else sorted(own, key=int)) == expected, f"{name}: each once, in order"
+            for parity in range(partitions):
+                some = [int(value) for value in own if int(value) % partitions == parity]
+                assert some == sorted(some), f"{name}: in the order of each partition"
         for worker in crew:
             if worker.process.state is not State.DEAD:
                 await worker.stop()
         return max(measure_gap(world, output) for output in NEIGHBOURS.values())
 
     return world.run(history)
+
+
+async def begin(worker: Worker) -> None:
+    """Start a worker, and wait until it serves the shard."""
+    worker.start()
+    await asyncio.sleep(1)
+    await until(lambda: bool(worker.service.sessions), "the shard is served")
 
 
 def find_own(world: World, name: str, output: str) -> list[tuple[int, str]]:
@@ -176,8 +189,7 @@ def test_a_worker_that_is_killed_between_changes_loses_none(seed: int) -> None:
 
         async def begin_again() -> None:
             worker.kill()
-            worker.start()
-            await until(lambda: bool(worker.service.sessions), "the shard is served again")
+            await begin(worker)
 
         await change(world, "r1", config=describe("c", "out-c", deliver_policy="new"))
         since = await last_value(world)
@@ -202,6 +214,7 @@ def test_a_change_while_the_shard_moves(seed: int) -> None:
     async def act(world: World, crew: list[Worker]) -> None:
         first, second = crew
         second.start()
+        await asyncio.sleep(1)
         await until(lambda: second.service.shard_manager is not None, "it is a member")
         stopping = asyncio.create_task(first.stop())
         for turn in range(3):
@@ -214,3 +227,65 @@ def test_a_change_while_the_shard_moves(seed: int) -> None:
         assert find_owned(second)
 
     run(act, seed, workers=2)
+
+
+def test_a_consumer_that_delivers_elsewhere_goes_on_with_its_sequence() -> None:
+    outputs = ["out-0", "out-1", "shared", "out-2"]
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        for output in outputs:
+            known = len(read_own(world, "c", output))
+            await change(world, f"to-{output}", config=describe("c", output))
+            await until(lambda o=output, k=known: len(read_own(world, "c", o)) > k + 10, "it delivers there")  # type: ignore[misc]
+        found = sorted(each for output in outputs for each in find_own(world, "c", output))
+        assert [sequence for sequence, _ in found] == list(range(1, len(found) + 1))
+        assert [int(value) for _, value in found] == list(range(len(found)))
+        assert find_session(crew[0]) is session
+
+    assert run(act) < STAYS_S
+
+
+@pytest.mark.parametrize("policy", ["all", "new"])
+def test_consumers_of_a_stream_with_a_ledger_come_and_go(policy: str) -> None:
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        for turn in range(2):
+            output = f"out-{turn}"
+            await change(world, f"c{turn}", config=describe("c", output, deliver_policy=policy))
+            since = 0 if policy == "all" else max(map(int, read_values(world, "out-n")))
+            await until(lambda o=output: len(read_own(world, "c", o)) > 10, "it is served")  # type: ignore[misc]
+            await change(world, f"d{turn}", "consumer.delete", consumer="c")
+            found = find_own(world, "c", output)
+            assert [sequence for sequence, _ in found] == list(range(1, len(found) + 1))
+            values = [int(value) for _, value in found]
+            for parity in range(2):
+                own = [value for value in values if value % 2 == parity]
+                assert own == list(range(own[0], own[-1] + 1, 2)), "each once, in the order of its partition"
+                assert own[0] <= since + 2
+        assert find_session(crew[0]) is session
+
+    assert run(act, partitions=2) < STAYS_S
+
+
+@pytest.mark.parametrize(
+    "error", [KafkaConnectionError(), KeyError("a bug"), asyncio.CancelledError(), OverlayError("no")]
+)
+def test_a_change_that_the_session_cannot_prepare_is_taken_up_by_a_new_one(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise error
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        monkeypatch.setattr(shard, "prepare", fail)
+        await change(world, "c", config=describe("c", "out-c"))
+        assert find_session(crew[0]) is not session
+        await until(lambda: len(read_own(world, "c", "out-c")) > 10, "it is served")
+        await change(world, "d", "consumer.delete", consumer="c")
+        check_whole(world, "c", "out-c")
+        await until(lambda: bool(crew[0].service.sessions), "the shard is served again")
+        assert "c" not in {name for _, name in find_session(crew[0]).commits.state.consumers}
+
+    run(act)

@@ -20,7 +20,7 @@ of a cursor.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -284,16 +284,16 @@ class Cursors:
         self._touched |= {partition for partition in self._cursors if partition[0] == consumer[0]}
         self._returned.add(consumer)
 
-    def renew(self, consumers: Collection[ConsumerId], now: int) -> Moved:
+    def renew(self, consumers: Set[ConsumerId], now: int) -> Moved:
         """Have the next round look up what these consumers want, since they are new or it has changed. What their cursors
-        skip is planned anew; a cursor that skips nothing needs no new plan. Call between two rounds. `now`: ms since
-        1970. Return what the state must record."""
+        skip is planned anew; a cursor that skips nothing needs no new plan while it has other consumers. Call between two
+        rounds. `now`: ms since 1970. Return what the state must record."""
         self._intake.forget_readerships()
         # also what an earlier call left to the next `advance`: the foremost cursor of a partition may be another one
         moved, self._touched = self._touched, set()
         for partition, cursor in self.all():
-            # with a single member, it may be a new cursor
-            if (cursor.route is not None or len(cursor.members) == 1) and not cursor.members.isdisjoint(consumers):
+            is_theirs = cursor.members <= consumers  # it may be a new cursor
+            if (cursor.route is not None or is_theirs) and not cursor.members.isdisjoint(consumers):
                 self._plan(partition, cursor, now)
                 moved.add(partition)
         changed = self._settle(moved, now) | self._returned

@@ -1,0 +1,60 @@
+"""Faults in how a running session takes up changes of its consumers."""
+
+from __future__ import annotations
+
+from .mutant import Change, Mutant
+
+CHANGES = (
+    Mutant(
+        "moved-consumer-numbers-anew",
+        """Have a session's deliveries go on after the consumer sequences that it began with, for a consumer that
+        delivers to another topic while the session runs. Its sequences go back.""",
+        (
+            Change(
+                "overlay.worker.round.pipeline",
+                "        self._deliveries = Deliveries(dict(sequences), self._sequencing)\n\n    @property\n",
+                "\n    @property\n",
+            ),
+        ),
+        history="test_changes.py::test_a_consumer_that_delivers_elsewhere_goes_on_with_its_sequence",
+    ),
+    Mutant(
+        "old-filter-goes-on",
+        """Keep what was found out for a set of consumers as long as these are the same, though one of them wants something
+        else now. It is given what its former filter wants.""",
+        (
+            Change(
+                "overlay.worker.round.pipeline",
+                "        self._screens.clear()\n        self._by_readers.clear()\n        self._d",
+                "        self._d",
+            ),
+        ),
+        history="test_changes.py::test_a_consumer_that_comes_changes_and_goes_pauses_no_neighbour[out-c]",
+    ),
+    Mutant(
+        "answered-once-read-back",
+        """Answer an update once the control topic was read up to it. The session has not taken it up yet: the consumer is
+        served with its old filter, and records that follow the answer pass it by.""",
+        (
+            Change(
+                "overlay.control.serve",
+                "        if self._taken_up < written:\n            return False\n        is_served",
+                "        if self._tail.seen < written:\n            return False\n        is_served",
+            ),
+        ),
+        history="test_changes.py::test_a_consumer_that_comes_changes_and_goes_pauses_no_neighbour[out-c]",
+    ),
+    Mutant(
+        "deleted-in-memory-alone",
+        """Serve a deleted consumer no more, and leave what the state knows of it. One that is made again under its name goes on
+        where it stood.""",
+        (
+            Change(
+                "overlay.worker.session",
+                "        return Delta(forgotten=tuple(sorted(step.forget))).merge(delta)\n",
+                "        return delta\n",
+            ),
+        ),
+        history="test_changes.py::test_a_consumer_that_is_made_again_begins_at_the_beginning",
+    ),
+)
