@@ -304,7 +304,7 @@ class RequestServer:
 
     async def _take_up(self) -> None:
         """Have the host serve what the registry says, and drop the state of deleted consumers, once each: a shard
-        whose consumers' state is dropped begins a new session."""
+        whose consumers' state is dropped may begin a new session."""
         deleted = self.registry.find_deleted()
         # a former owner's knowledge is of no use, nor is that of a consumer that was created again
         self._forgotten = {id for id in self._forgotten.intersection(deleted) if self.host.find_shard(id) is not None}

@@ -2,8 +2,8 @@
 
 Two kinds of change arrive. If the group deals out shards anew, those that stay run on. If a consumer
 is created, changed or removed while the service runs, only the shards concerned commit what is under
-way and begin a new session, unless running machines can take the change over. The state of a
-deleted consumer is dropped between two sessions, while no session uses it.
+way and begin a new session, unless the running one and its machines can take the change over (changes.py). Then the
+running session also drops the state of deleted consumers; else it is dropped between two sessions, while none uses it.
 """
 
 from __future__ import annotations

@@ -152,6 +152,26 @@ def test_a_consumer_that_comes_changes_and_goes_pauses_no_neighbour(output: str)
     assert max(took) < 0.5, took
 
 
+def test_an_update_is_answered_when_it_is_in_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = shard.prepare
+
+    async def prepare_late(*args: Any) -> Any:
+        await asyncio.sleep(2)
+        return await prepare(*args)
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        await change(world, "r1", config=describe("c", "out-c", filter_subject=NONE))
+        monkeypatch.setattr(shard, "prepare", prepare_late)
+        await change(world, "r2", config=describe("c", "out-c", filter_subject=ALL))
+        since = await last_value(world)
+        await until(lambda: len(read_own(world, "c", "out-c")) > 10, "the new filter is in effect")
+        assert check_whole(world, "c", "out-c")[0] <= since + 1, "nothing that follows the answer is left out"
+        assert find_session(crew[0]) is session
+
+    assert run(act) < STAYS_S
+
+
 def test_a_neighbour_that_shares_its_output_gets_another_filter_and_its_own_again() -> None:
     async def act(world: World, crew: list[Worker]) -> None:
         session = find_session(crew[0])

@@ -301,8 +301,9 @@ class Cursors:
         return Moved(moved, changed)
 
     def dismiss(self, consumers: Collection[ConsumerId]) -> Moved:
-        """Forget consumers that are not served any more, between two rounds. Return what the state must record of the
-        others. A cursor that no consumer, index or ledger needs any more ends."""
+        """Forget consumers that are not served any more, between two rounds. Call `renew` next, also if it is for no
+        consumer. Return what the state must record of the others. A cursor that no consumer, index or ledger needs any
+        more ends."""
         gone = set(consumers)
         for _, cursor in self.all():
             cursor.members -= gone
@@ -310,7 +311,6 @@ class Cursors:
             del self._standings[consumer]
         self.parked -= gone
         self._returned -= gone
-        self._intake.forget_readerships()
         return self._end_empty()
 
     def part(self, machines: Collection[ConsumerId], now: int) -> None:

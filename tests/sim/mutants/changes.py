@@ -20,13 +20,13 @@ CHANGES = (
     ),
     Mutant(
         "old-filter-goes-on",
-        """Keep what was found out for a set of consumers as long as these are the same, though one of them wants something
-        else now. It is given what its former filter wants.""",
+        """Keep the readers of a cursor as the pipeline sees them as long as its consumers are the same, though one of them
+        wants something else now. It is given what its former filter wants.""",
         (
             Change(
-                "overlay.worker.round.pipeline",
-                "        self._screens.clear()\n        self._by_readers.clear()\n        self._d",
-                "        self._d",
+                "overlay.worker.cursors.cursors",
+                "        self._intake.forget_readerships()\n        # also what an earlier",
+                "        # also what an earlier",
             ),
         ),
         history="test_changes.py::test_a_consumer_that_comes_changes_and_goes_pauses_no_neighbour[out-c]",
@@ -42,7 +42,7 @@ CHANGES = (
                 "        if self._tail.seen < written:\n            return False\n        is_served",
             ),
         ),
-        history="test_changes.py::test_a_consumer_that_comes_changes_and_goes_pauses_no_neighbour[out-c]",
+        history="test_changes.py::test_an_update_is_answered_when_it_is_in_effect",
     ),
     Mutant(
         "deleted-in-memory-alone",
