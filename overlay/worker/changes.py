@@ -1,11 +1,11 @@
 """Changes of a shard's consumers that its running session takes up, so that their neighbours are served without a
 pause: consumers without machines that come, want something else, or are deleted.
 
-A change has three steps. `find_step` compares the configs, without IO. `prepare` asks Kafka what a new session would ask
-for these consumers alone: their topics, and where new ones begin. It runs beside the session. Then the session's reading
-loop takes the change up between two rounds (session.py), when no consumer is in the middle of anything: what was read
-before is in units that are queued already, and the unit of the change follows them. So a deleted consumer is in no unit
-behind the one that drops its state, and a new one is in none before the one that records where it begins.
+A change has three steps. `find_step` compares the configs, without IO. `prepare` (change_setup.py) asks Kafka what a new
+session would ask for these consumers alone: their topics, and where new ones begin. It runs beside the session. Then the
+session's reading loop takes the change up between two rounds (session.py), when no consumer is in the middle of anything:
+what was read before is in units that are queued already, and the unit of the change follows them. So a deleted consumer
+is in no unit behind the one that drops its state, and a new one is in none before the one that records where it begins.
 
 Whatever is not sure is left to a new session: machines, positions that have to be searched for, streams that have just
 come, topics that Spark jobs or former sessions may have written to, and corrupt batches.
@@ -13,23 +13,17 @@ come, topics that Spark jobs or former sessions may have written to, and corrupt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from overlay.config import ConsumerConfig, DeliverPolicy, Loaded
+from overlay.config import ConsumerConfig, DeliverPolicy
 from overlay.config.consumer import Delivery
-from overlay.errors import OverlayError
-from overlay.kafka.admin import Admin, TopicFacts
-from overlay.output.side_topics import list_side_topics
-from overlay.state.shard_state import ConsumerId, ConsumerState, Delta
+from overlay.kafka.admin import TopicFacts
+from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState
 
-from .assignment import Assignment, prepare_readers
-from .round.deliveries import keep_output
+from .assignment import Assignment
+from .cursors.cursors import Cursors
 from .round.task import Reader
-
-if TYPE_CHECKING:
-    from .session import Session
 
 LIGHT = {
     "description", "metadata", "ack_wait", "max_deliver", "backoff", "max_ack_pending", "nak_delay_frees_pending",
@@ -132,10 +126,9 @@ def _is_plain(config: ConsumerConfig) -> bool:
     return not config.needs_machine and config.delivery is Delivery.EXACTLY_ONCE
 
 
-def can_take_up(session: Session, step: Step) -> bool:
-    """Return whether a session is as it was when the step was found, and none of the consumers is in the middle of
-    something that only a new session can end."""
-    assignment, cursors = session.assignment, session.cursors
+def can_take_up(assignment: Assignment, cursors: Cursors, state: ShardState, step: Step) -> bool:
+    """Return whether a session with this assignment, these cursors and this state, which is committed, is as it was when
+    the step was found, and none of the consumers is in the middle of something that only a new session can end."""
     here = {*step.changed, *step.removed}
     streams = {stream for stream, _ in (*here, *step.added)}
     halted = {stream for stream, _ in cursors.halts}
@@ -145,95 +138,11 @@ def can_take_up(session: Session, step: Step) -> bool:
         and here <= assignment.readers.keys()
         and not any(cursors.standing(consumer).snapshot for consumer in here)
         and len(assignment.apart | step.renewed.keys()) <= MOST_APART
-        and not any(id in session.commits.state.consumers or id in assignment.stalled for id in step.added)
+        and not any(id in state.consumers or id in assignment.stalled for id in step.added)
         # the pipeline's thread may append to a ledger while a sequence is looked up in it
         and not any(
             config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE and config.stream in assignment.ledgers
             for config in step.added.values()
         )
         and not any(id in assignment.readers and id not in step.removed for id in step.forget)
-    )
-
-
-async def prepare(
-    session: Session,
-    admin: Admin,
-    loaded: Loaded,
-    mine: Mapping[ConsumerId, ConsumerConfig],
-    former: Iterable[ConsumerConfig],
-    step: Step,
-) -> Change | None:
-    """Ask Kafka what the session needs to take up the step. Return None if a new session has to take it up.
-
-    `mine`: the shard's consumers after it. `former`: the former configs of those that change or go. Creates the topics
-    that the consumers lack. Raises OverlayError.
-    """
-    if not can_take_up(session, step):
-        return None
-    unused = _find_unused(loaded, mine, former, step)
-    if not step.renewed:
-        return Change(step, unused=unused)
-    assignment, state, delta = session.assignment, session.commits.state, Delta()
-    lacking = {t for c in step.renewed.values() for t in _list_topics(loaded, c)} - assignment.outputs.keys()
-    denied: dict[str, str] = {}
-    # a former owner's transaction may be open in a topic that exists
-    if lacking and (await admin.find_topics(lacking, with_config=False, denied=denied) or denied):
-        return None
-    scratch = await _begin(admin, assignment, step)
-    await prepare_readers(session.client, admin, loaded, step.renewed, state, scratch, delta, _refuse)
-    if scratch.readers.keys() != step.renewed.keys() or not _is_as_before(assignment.outputs, scratch.outputs):
-        return None
-    outputs = {name: facts for name, facts in scratch.outputs.items() if name not in assignment.outputs}
-    if outputs:
-        await session.commits.transactions.look_up(outputs)
-    readers = {
-        id: keep_output(old, new) if (old := assignment.readers.get(id)) else new for id, new in scratch.readers.items()
-    }
-    return Change(step, readers, {id: delta.consumers[id] for id in step.added}, outputs, unused)
-
-
-def _find_unused(
-    loaded: Loaded, mine: Mapping[ConsumerId, ConsumerConfig], former: Iterable[ConsumerConfig], step: Step
-) -> set[str]:
-    """Return the topics that only configs in `former` need, and none in `mine`."""
-    left = {topic for config in former for topic in _list_topics(loaded, config)}
-    for config in (*step.renewed.values(), *mine.values()):
-        if not left:
-            break
-        left -= _list_topics(loaded, config)
-    return left
-
-
-async def _begin(admin: Admin, assignment: Assignment, step: Step) -> Assignment:
-    """Return an assignment for the step's consumers alone, with the streams of a session's `assignment` and what Kafka
-    says now of the logs in which consumers begin."""
-    own = Assignment(
-        streams=assignment.streams,
-        sources=assignment.sources,
-        topics=assignment.topics,
-        indexes=assignment.indexes,
-        ledgers=assignment.ledgers,
-    )
-    for stream in {stream for stream, _ in step.added}:
-        bounds = await admin.find_bounds(assignment.sources[stream].partitions, committed=False)
-        own.starts.update({source: first for source, (first, _) in bounds.items()})
-        own.ends.update({source: end for source, (_, end) in bounds.items()})
-    return own
-
-
-async def _refuse(delta: Delta) -> None:
-    raise OverlayError("a Spark job has had the consumer: a new session takes it back")
-
-
-def _list_topics(loaded: Loaded, config: ConsumerConfig) -> set[str]:
-    """Return the topics that a consumer needs besides those of its stream."""
-    return {config.deliver_subject} - {""} | list_side_topics(loaded.service.topics.prefix, config)
-
-
-def _is_as_before(before: Mapping[str, TopicFacts], now: Mapping[str, TopicFacts]) -> bool:
-    """Return whether the topics that a session knew are still the same."""
-    return all(
-        (was.identity, was.partitions) == (facts.identity, facts.partitions)
-        for name, facts in now.items()
-        if (was := before.get(name)) is not None
     )

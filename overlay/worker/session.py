@@ -229,7 +229,7 @@ class Session:
             change, taken = self._changes.popleft()
             if taken.done():
                 continue
-            if not can_take_up(self, change.step):
+            if not can_take_up(self.assignment, self.cursors, self.commits.state, change.step):
                 taken.set_result(False)
                 continue
             delta = self._change(change, pipeline)

@@ -35,7 +35,8 @@ from overlay.state.takeover import take_over
 from overlay.waits import Backoff, is_cancelled, unless
 
 from .assignment import Assignment, enlist, make_assignment
-from .changes import Step, prepare
+from .change_setup import prepare
+from .changes import Step
 from .commit.commits import Commits
 from .cursors.initial_positions import open_cursors
 from .dispatch_setup import open_dispatch_loop
