@@ -10,8 +10,9 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from overlay.config import Loaded
-from overlay.errors import OverlayError
+from overlay.errors import OverlayError, SourceUnavailable
 from overlay.worker import shard
+from overlay.worker.change_setup import prepare
 from overlay.worker.session import Session
 
 from .asking import ask, await_answer
@@ -153,8 +154,6 @@ def test_a_consumer_that_comes_changes_and_goes_pauses_no_neighbour(output: str)
 
 
 def test_an_update_is_answered_when_it_is_in_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = shard.prepare
-
     async def prepare_late(*args: Any) -> Any:
         await asyncio.sleep(2)
         return await prepare(*args)
@@ -307,5 +306,56 @@ def test_a_change_that_the_session_cannot_prepare_is_taken_up_by_a_new_one(
         check_whole(world, "c", "out-c")
         await until(lambda: bool(crew[0].service.sessions), "the shard is served again")
         assert "c" not in {name for _, name in find_session(crew[0]).commits.state.consumers}
+
+    run(act)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("moment", ["_change", "_finish_change"])
+def test_a_session_that_ends_while_it_takes_a_change_up(
+    moment: str, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the change is committed, or after it and before anybody knows."""
+    own, ends = getattr(Session, moment), list[Callable[[], None]]()
+
+    def end_then(*args: Any) -> Any:
+        result = own(*args)
+        if ends:
+            ends.pop()()
+        return result
+
+    monkeypatch.setattr(Session, moment, end_then)
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        worker = crew[0]
+
+        def fail() -> None:
+            raise SourceUnavailable("Kafka is away for a moment")
+
+        def has_ended(session: Session) -> bool:
+            return worker.process.state is State.DEAD if is_killed else session not in worker.service.sessions
+
+        async def change_with_an_end(id: str, op: str = "consumer.create", **body: Any) -> None:
+            session = find_session(worker)
+            ends.append(worker.kill if is_killed else fail)
+            await ask(world, id, op, "S", **body)
+            await until(lambda: has_ended(session), "the session ends", pause_s=0.01)
+            if is_killed:
+                await begin(worker)
+            assert "error" not in await await_answer(world, id)
+            await until(lambda: bool(worker.service.sessions), "the shard is served again")
+
+        await change_with_an_end("c", config=describe("c", "out-c"))
+        await until(lambda: len(read_own(world, "c", "out-c")) > 10, "it is served")
+        await change_with_an_end("m", config=describe("c", "out-d"))
+        await until(lambda: len(read_own(world, "c", "out-d")) > 10, "it delivers there")
+        await change_with_an_end("d", "consumer.delete", consumer="c")
+        await asyncio.sleep(2)
+        found = sorted(each for output in ("out-c", "out-d") for each in find_own(world, "c", output))
+        assert [sequence for sequence, _ in found] == list(range(1, len(found) + 1))
+        assert [int(value) for _, value in found] == list(range(len(found)))
+        await asyncio.sleep(2)
+        assert len(found) == sum(len(read_own(world, "c", output)) for output in ("out-c", "out-d"))
+        assert "c" not in {name for _, name in find_session(worker).commits.state.consumers}
 
     run(act)
