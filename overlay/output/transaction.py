@@ -300,7 +300,7 @@ class Transactions(_Sender):
         return offsets
 
     async def look_up(self, topics: Iterable[str]) -> None:
-        """See `_Sender`. Topics that were dropped are kept again."""
+        """Add topics as `_Sender` does. Those that were dropped are kept again."""
         topics = set(topics)
         self._left -= topics
         await super().look_up(topics)

@@ -287,6 +287,24 @@ def test_consumers_of_a_stream_with_a_ledger_come_and_go(policy: str) -> None:
     assert run(act, partitions=2) < STAYS_S
 
 
+@pytest.mark.parametrize("ahead", [-10, 20])
+def test_a_consumer_that_begins_at_a_sequence_comes(ahead: int) -> None:
+    """It may be behind its neighbours, or ahead of them; also the next owner gives it nothing below."""
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        first = await last_value(world) + ahead
+        config = describe("c", "out-c", deliver_policy="by_start_sequence", opt_start_seq=first + 1)
+        await change(world, "c", config=config)
+        assert find_session(crew[0]) is session
+        crew[0].kill()
+        await begin(crew[0])
+        await until(lambda: len(read_own(world, "c", "out-c")) > 20, "it is served")
+        assert check_whole(world, "c", "out-c")[0] == first
+
+    run(act)
+
+
 @pytest.mark.parametrize(
     "error", [KafkaConnectionError(), KeyError("a bug"), asyncio.CancelledError(), OverlayError("no")]
 )
