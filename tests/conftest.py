@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from overlay.kafka.admin import Admin
 from overlay.local import Broker, start
@@ -45,7 +47,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("new", deadline=None)
 # a run tells of the code and not of its luck; `make test-long` looks for what these examples do not show
-settings.load_profile("new" if os.environ.get("OVERLAY_EXAMPLES") == "new" else "same")
+if os.environ.get("OVERLAY_EXAMPLES") == "new":
+    settings.load_profile("new")
+else:
+    settings.load_profile("same")
+    # Hypothesis also draws constants out of the source of our modules, as far as they are loaded. These depend on the
+    # test files that the process ran before, and the examples of a test would as well
+    providers._get_local_constants = Constants
 
 
 DAY_MS = 86_400_000

@@ -196,7 +196,7 @@ class ShardJournals:
                 await journal.close()
 
     async def end_open(self, shards: Collection[int]) -> None:
-        """End what journals of these shards have left open in the topic, whoever opened them, by opening each
+        """End what journals of these shards have left open in the topic, in this process or another, by opening each
         anew, and close all. A shard whose journal cannot be opened is logged. Raises Fenced if a shard is not
         ours.
         """

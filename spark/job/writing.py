@@ -10,6 +10,9 @@ A writer is the one task that writes an output partition in a batch. Its steps:
 3. Number, assemble, compress and send the blocks in their order, while the next ones are read.
 4. Write the commit of this batch into the state, and commit the transaction.
 
+A task that was fenced ends with an error. If its process or its machine stood still for long, the task's deadlines may
+have passed before it hears that it was fenced. Then it reads the state once more, as for any unknown outcome.
+
 So the deliveries of a batch in an output partition are committed once, whichever process is killed, and
 when. No transaction spans several output partitions, as none has to (docs/exactly-once.md#spark-jobs).
 """
@@ -17,6 +20,7 @@ when. No transaction spans several output partitions, as none has to (docs/exact
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -26,7 +30,7 @@ import pyarrow as pa
 from overlay.arrays import Ints
 from overlay.client.connection import Connection
 from overlay.consumer.endings import give_up
-from overlay.errors import OverlayError
+from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_topic, writer_id
 from overlay.output.assemble import Numbers
@@ -50,7 +54,8 @@ TRANSACTION_MS = 600_000
 
 OUTCOME = pa.schema([pa.field("writer", pa.int32(), nullable=False), pa.field("records", pa.int64(), nullable=False)])
 OUTCOME_DDL = "writer int, records bigint"
-"""What a write task tells the driver: `records` are those that it wrote, -1 if they were there already."""
+"""What a write task tells the driver: `records` are those that it wrote, THERE if they were there already."""
+THERE = -1
 
 
 class BatchChanged(OverlayError):
@@ -130,16 +135,33 @@ class _OfWriter:
 
 
 async def _write(job: JobWrite, blocks: _OfWriter, line: Connection) -> int:
-    """Write the batch of one writer. Return the number of records, -1 if they were there already."""
+    """Write the batch of one writer. Return the number of records, THERE if they were there already."""
+    output = job.writers[blocks.writer]
+    try:
+        return await _attempt(job, blocks, line)
+    except Fenced as error:
+        raise Fenced(
+            f"{output[0]}-{output[1]}: another attempt of this task has taken over, and writes batch {job.batch} of job"
+            f" {job.job!r} or has written it; else this attempt took longer than {TRANSACTION_MS // 1000} s ({error})"
+        ) from error
+    except (SourceUnavailable, DeliveryFailed):
+        # after a standstill the deadlines have passed, although the twin or this task may have committed the batch
+        with contextlib.suppress(OverlayError):
+            if await _is_there(job, output, line):
+                return THERE
+        raise
+
+
+async def _attempt(job: JobWrite, blocks: _OfWriter, line: Connection) -> int:
+    """Take the writer over and write its batch, as `_write`."""
     scan, output = job.scan, job.writers[blocks.writer]
     topic, state = job_topic(scan.prefix, job.job), job.states[output]
     transactions = Transactions(scan.kafka, writer_id(scan.prefix, job.job, output), topic, state, TRANSACTION_MS)
     await transactions.start([output[0], topic, *_list_dead_letter_topics(scan, output[0])])
     try:
         await transactions.end_lost([output, (topic, state)])
-        last = await read_last(await line.open(), line.admin, topic, state)
-        if last is not None and not _is_ahead(job, decode_commit(last), output):
-            return -1
+        if await _is_there(job, output, line):
+            return THERE
         builder = _Builder(job, blocks)
         await transactions.begin()
         ready: list[OutputBatch] | None = await asyncio.to_thread(builder.fill)
@@ -166,17 +188,20 @@ def _list_dead_letter_topics(scan: JobScan, output: str) -> list[str]:
     return sorted({topic.topic for topic in mine if topic is not None})
 
 
-def _is_ahead(job: JobWrite, last: WriterCommit, output: TopicPartition) -> bool:
-    """Return whether the batch has to be written; False if it is committed. Raises OverlayError if the commit is of another
-    plan."""
-    if last.batch < job.batch:
-        return True
+async def _is_there(job: JobWrite, output: TopicPartition, line: Connection) -> bool:
+    """Return whether the state says that the batch is committed in an output partition. Raises OverlayError if the commit
+    is of another plan, SourceChanged and SourceUnavailable."""
+    topic, state = job_topic(job.scan.prefix, job.job), job.states[output]
+    found = await read_last(await line.open(), line.admin, topic, state)
+    last = None if found is None else decode_commit(found)
+    if last is None or last.batch < job.batch:
+        return False
     if last.batch == job.batch and last.plan != job.plan:
         raise OverlayError(
             f"{output[0]}-{output[1]}: batch {job.batch} of job {job.job!r} is committed by another plan: another driver"
             " has run it. Stop one of the two"
         )
-    return False
+    return True
 
 
 class _Builder:

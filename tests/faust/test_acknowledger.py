@@ -32,7 +32,7 @@ class Sender:
         pass
 
 
-class Producer:
+class HeldProducer:
     """Faust's producer. `gate`: what a flush waits for."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Producer:
         await self.gate.wait()
 
 
-async def open_acknowledger(producer: Producer) -> tuple[Acknowledger, Sender]:
+async def open_acknowledger(producer: HeldProducer) -> tuple[Acknowledger, Sender]:
     target, sender = Target(Head("S", "c"), "out", "c", AckPolicy.EXPLICIT), Sender()
     found = Acknowledger(cast(App, SimpleNamespace(producer=producer)), KAFKA, "overlay", target)
     found._sender, found._home = cast(Any, sender), asyncio.get_running_loop()
@@ -64,7 +64,7 @@ class Crowded(deque[bytes]):
 
 
 async def test_tokens_of_two_threads_are_sent() -> None:
-    producer = Producer()
+    producer = HeldProducer()
     producer.gate.set()
     acknowledger, sender = await open_acknowledger(producer)
     acknowledger._waiting = waiting = Crowded()
@@ -76,7 +76,7 @@ async def test_tokens_of_two_threads_are_sent() -> None:
 
 
 async def test_tokens_of_a_flush_that_was_cancelled_are_sent_after_the_next() -> None:
-    producer = Producer()
+    producer = HeldProducer()
     acknowledger, sender = await open_acknowledger(producer)
     acknowledger.ack_later(b"first")
     passing = asyncio.ensure_future(acknowledger._pass_on())

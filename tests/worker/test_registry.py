@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType
@@ -14,8 +13,9 @@ import pytest
 
 import overlay
 from tests.support.avro import Schema, encode
-from tests.support.kafka import NewTopicFixture, produce_values
+from tests.support.kafka import NewTopicFixture, SureProducer, produce_values
 from tests.support.schema_registry import Registry, serve_registry
+from tests.support.service import find_free_port
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     DEADLINE_S,
@@ -43,11 +43,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     made = Registry()
     made.add("orders-value", 7, FIRST)
     return made
-
-
-def find_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def frame(id: int, value: bytes) -> bytes:
@@ -99,10 +94,18 @@ def test_a_schema_that_comes_while_the_service_runs(
         assert pa.table(client.read("S", sql=SQL)).num_rows == 4
 
 
+def produce_to(bootstrap: str, topic: str, partition: int, values: list[bytes]) -> None:
+    """Write values to one partition and wait until all are acknowledged."""
+    producer = SureProducer(bootstrap)
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+    producer.flush()
+
+
 def test_records_wait_while_the_registry_is_down_and_other_partitions_go_on(
     scene: Scene, bootstrap: str, new_topic: NewTopicFixture, registry: Registry
 ) -> None:
-    topic, other, port = new_topic(partitions=2), new_topic(), find_port()
+    topic, other, port = new_topic(partitions=2), new_topic(), find_free_port()
     with ExitStack() as stack:
         url = f"http://127.0.0.1:{port}"
         add_stream(scene, "S", url, topic)
@@ -113,13 +116,13 @@ def test_records_wait_while_the_registry_is_down_and_other_partitions_go_on(
         stop_registry.enter_context(serve_registry(registry, port))
         served = stack.enter_context(serve(scene))
         reader = stack.enter_context(CommittedReader(bootstrap, output))
-        produce_values(bootstrap, topic, [make(7)], partition=0)
+        produce_to(bootstrap, topic, 0, [make(7)])
         await_records(reader, 1)
         stop_registry.close()
         registry.add("orders-value", 8, SECOND)
-        produce_values(bootstrap, topic, [make(7), make(8), make(7)], partition=0)
+        produce_to(bootstrap, topic, 0, [make(7), make(8), make(7)])
         wait_until(lambda: f"{topic}-0" in list_waiting(served), DEADLINE_S, "the partition waits")
-        produce_values(bootstrap, topic, [make(7)] * 3, partition=1)
+        produce_to(bootstrap, topic, 1, [make(7)] * 3)
         produce(bootstrap, other, ["x"])
         with CommittedReader(bootstrap, free) as others:
             await_records(others, 1)

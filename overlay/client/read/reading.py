@@ -262,7 +262,7 @@ class AsyncReading:
             await self._batches.aclose()
 
     def __del__(self) -> None:
-        # otherwise a call that was cancelled would read on for nobody
+        # otherwise a call that was cancelled would read on though its result is lost
         if self._next is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed already
                 self._next.get_loop().call_soon_threadsafe(self._next.cancel)

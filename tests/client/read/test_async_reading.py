@@ -86,7 +86,7 @@ async def test_a_reading_is_closed_after_a_call_was_cancelled() -> None:
         await anext(reading)
 
 
-async def test_a_reading_that_nobody_has_any_more_ends() -> None:
+async def test_a_reading_that_is_garbage_ends() -> None:
     source = Source()
     reading = source.open()
     await cancel_one(reading)
