@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,8 +11,13 @@ from aiokafka.errors import KafkaConnectionError
 
 from overlay.config import Loaded
 from overlay.errors import OverlayError, SourceUnavailable
+from overlay.state.shard_state import ConsumerId
 from overlay.worker import shard
 from overlay.worker.change_setup import prepare
+from overlay.worker.cursors import cursors
+from overlay.worker.cursors.cursor import Cursor
+from overlay.worker.cursors.cursors import Cursors
+from overlay.worker.cursors.intake import Look, Round
 from overlay.worker.session import Session
 
 from .asking import ask, await_answer
@@ -125,6 +130,11 @@ async def change(world: World, id: str, op: str = "consumer.create", **body: Any
     return asyncio.get_running_loop().time() - began
 
 
+def count_records(world: World) -> int:
+    """Return how many records there are, of which the last has this number less one."""
+    return len(read_topic(world.cluster, "source"))
+
+
 async def last_value(world: World) -> int:
     return int(read_values(world, "out-n")[-1])
 
@@ -199,6 +209,43 @@ def test_a_consumer_that_is_made_again_begins_at_the_beginning() -> None:
         assert find_session(crew[0]) is session
 
     assert run(act) < STAYS_S
+
+
+@pytest.mark.parametrize(("most_behind", "waits"), [(5, False), (1_000, True)])
+def test_a_new_consumer_beside_neighbours_that_are_behind(
+    most_behind: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their cursor stands still, as if it had a long way to go. A new consumer joins it if that is a few offsets behind;
+    else it is served at once, also by the next session. It is given nothing that is older than itself."""
+    monkeypatch.setattr(cursors, "MOST_BEHIND", most_behind)
+    slow, take_round = set[ConsumerId](), Cursors.take_round
+
+    def take_others(self: Cursors, looks: Mapping[Cursor, Look], now: float) -> Round:
+        return take_round(self, {each: look for each, look in looks.items() if not each.members & slow}, now)
+
+    monkeypatch.setattr(Cursors, "take_round", take_others)
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        slow.update(("S", name) for name in NEIGHBOURS)
+        await asyncio.sleep(2)
+        before = count_records(world)
+        assert await change(world, "c", config=describe("c", "out-c", deliver_policy="new")) < 0.5
+        after = count_records(world)
+        assert len(session.cursors.of(("S", ("source", 0)))) == (1 if waits else 2)
+        await asyncio.sleep(1)
+        assert bool(read_own(world, "c", "out-c")) is not waits
+        assert find_session(crew[0]) is session
+        crew[0].kill()
+        await begin(crew[0])
+        known = len(read_own(world, "c", "out-c"))
+        await asyncio.sleep(1)
+        assert (len(read_own(world, "c", "out-c")) > known) is not waits
+        slow.clear()
+        await until(lambda: len(read_own(world, "c", "out-c")) > known + 20, "it is served")
+        assert before <= check_whole(world, "c", "out-c")[0] <= after
+
+    run(act)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -42,6 +42,10 @@ from .skip_route import Routes, SkipRoute, plan_visits
 from .standing import Standing
 from .table import TRANSITIONS, Move, State
 
+MOST_BEHIND = 1_000
+"""Offsets by which the foremost cursor of a partition may be behind a new consumer that joins it: they are read within
+milliseconds. A consumer that joined a cursor far behind would wait until that has caught up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -271,13 +275,14 @@ class Cursors:
     def admit(self, consumer: ConsumerId, state: ConsumerState) -> None:
         """Add a new consumer between two rounds, at the positions of its own in `state`. Call `renew` for it next.
 
-        In a stream without a ledger, a consumer that begins beyond the foremost cursor joins that, and is given nothing
-        below its beginning. Otherwise it would be the foremost, and each of the others would need a position of its own.
+        In a stream without a ledger, a consumer that begins a little beyond the foremost cursor joins that, and is given
+        nothing below its beginning. Otherwise it would be the foremost, and each of the others would need a position of its
+        own. A consumer that begins more than MOST_BEHIND offsets beyond it gets a cursor of its own all the same.
         """
         own, floor = dict(state.own), dict(state.floor)
         for source, log_position in state.own.items() if consumer[0] not in self._ledgers else ():
             tail = find_tail(self.of((consumer[0], source)))
-            if tail is not None and tail.position < log_position.position:
+            if tail is not None and 0 < log_position.position - tail.position <= MOST_BEHIND:
                 own[source], floor[source] = tail.log_position, max(log_position.position, floor.get(source, 0))
         self.enlist(consumer, replace(state, own=own, floor=floor), own)
         # its state may say that it is where the stream is, so the state must have the stream's present position

@@ -6,6 +6,31 @@ from .mutant import Change, Mutant
 
 CHANGES = (
     Mutant(
+        "new-consumer-waits-for-its-neighbours",
+        """Have a new consumer join the foremost cursor of a partition however far that is behind the consumer's beginning. It
+        is given nothing until that has caught up.""",
+        (
+            Change(
+                "overlay.worker.cursors.cursors",
+                "if tail is not None and 0 < log_position.position - tail.position <= MOST_BEHIND:\n",
+                "if tail is not None and tail.position < log_position.position:\n",
+            ),
+        ),
+        history="test_changes.py::test_a_new_consumer_beside_neighbours_that_are_behind[5-False]",
+    ),
+    Mutant(
+        "new-consumer-is-given-older-records",
+        """Have a new consumer join a cursor that is a little behind its beginning, and forget where it begins.""",
+        (
+            Change(
+                "overlay.worker.cursors.cursors",
+                "own[source], floor[source] = tail.log_position, max(log_position.position, floor.get(source, 0))\n",
+                "own[source] = tail.log_position\n",
+            ),
+        ),
+        history="test_changes.py::test_a_new_consumer_beside_neighbours_that_are_behind[1000-True]",
+    ),
+    Mutant(
         "moved-consumer-numbers-anew",
         """Have a session's deliveries go on after the consumer sequences that it began with, for a consumer that
         delivers to another topic while the session runs. Its sequences go back.""",

@@ -14,6 +14,7 @@ from overlay.kafka.log_position import LogPosition
 from overlay.scan.decode import NO_STOP
 from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState
 from overlay.subject import Pattern
+from overlay.worker.cursors import cursors as cursors_module
 from overlay.worker.cursors.cursor import Cursor, find_tail, plan_round
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.table import TRANSITIONS, Move, State
@@ -22,6 +23,7 @@ from tests.worker.cursors.play import Player
 
 SOURCE = ("source", 0)
 PLACE = ("S", SOURCE)
+NEW = ("S", "new")
 END = 60
 ALL = (Pattern.parse(">"),)
 
@@ -114,6 +116,30 @@ def test_what_the_state_records_does_not_grow_with_the_consumers_at_the_tail() -
         assert len(moved.consumers) in (0, 1, 21)
     assert len(log.cursors.of(PLACE)) == 1
     assert all(not log.cursors.state_of(consumer).own for consumer in log.readers)
+
+
+@pytest.mark.parametrize(("begins_at", "cursors"), [(10, 1), (11, 2), (END, 2)])
+def test_a_new_consumer_joins_the_tail_only_a_little_behind_its_beginning(
+    begins_at: int, cursors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a cursor of its own it need not wait for the others."""
+    monkeypatch.setattr(cursors_module, "MOST_BEHIND", 10)
+    log, floors = Log(), dict[int, int]()
+    log.enlist("old", ConsumerState(), 0)
+    log.cursors.begin(0)
+    log.readers[NEW] = Reader(NEW, ALL, None)
+    log.cursors.admit(NEW, ConsumerState(own={SOURCE: LogPosition(begins_at)}))
+    moved = log.cursors.renew({NEW}, 0)
+    assert len(log.cursors.of(PLACE)) == cursors
+    state = ShardState()
+    state.apply(log.cursors.delta(moved.partitions, moved.consumers))
+    assert state.log_position_of(("S", "old"), SOURCE) == LogPosition(0)
+    assert state.log_position_of(NEW, SOURCE) == LogPosition(0 if cursors == 1 else begins_at)
+    assert state.consumers[NEW].floor == ({SOURCE: begins_at} if cursors == 1 else {})
+    log.player.read = lambda task, offsets: floors.update(dict.fromkeys(offsets, task.floors.get(NEW, 0)))
+    log.player.fetch_all(END)
+    log.player.run_round()
+    assert set(floors.values()) == {begins_at if cursors == 1 else 0}
 
 
 # a fetch for some cursor of some offsets, or a round; no offsets: a batch that is not whole, or cannot be read

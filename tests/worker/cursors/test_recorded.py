@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import example, given, settings
@@ -12,6 +13,7 @@ from overlay.index.ledger.allocate import allocate
 from overlay.index.ledger.ledger import Ledger, Refusal
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
+from overlay.worker.cursors import cursors as cursors_module
 from overlay.worker.cursors.cursors import Cursors, Moved
 from overlay.worker.cursors.table import State
 from overlay.worker.round.task import Reader
@@ -156,6 +158,7 @@ PARKED_FOR_A_MOMENT: list[Step] = [("park", 0, 0), ("resume", 0, 0), ("fetch", 0
 FOREMOST_COMES_BACK: list[Step] = [("park", 0, 0), ("round", 0, 0), ("resume", 0, 0), ("round", 0, 0)]
 
 COMES_WHILE_THE_FOREMOST_COMES_BACK: list[Step] = [("park", 0, 0), ("round", 0, 0), ("resume", 0, 0), ("come", 3, 3)]
+COMES_FAR_AHEAD: list[Step] = [("come", 8, 1), ("fetch", 0, 6), ("round", 0, 0), ("fetch", 0, 6), ("round", 0, 0)]
 TAIL_IS_OVERTAKEN: list[Step] = [("trim", 1, 6)]
 
 
@@ -163,20 +166,26 @@ TAIL_IS_OVERTAKEN: list[Step] = [("trim", 1, 6)]
     starts=st.lists(st.tuples(offsets, offsets, st.booleans()), min_size=2, max_size=4),
     ordered=st.booleans(),
     steps=step_lists,
+    most_behind=st.sampled_from([2, END]),
 )
-@example(starts=[(3, 3, False), (3, 3, False)], ordered=False, steps=PARKED_FOR_A_MOMENT)
-@example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=FOREMOST_COMES_BACK)
-@example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=COMES_WHILE_THE_FOREMOST_COMES_BACK)
-@example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=[("go", 0, 0)])
-@example(starts=[(3, 3, False), (0, 3, False)], ordered=False, steps=TAIL_IS_OVERTAKEN)
+@example(starts=[(3, 3, False), (3, 3, False)], ordered=False, steps=PARKED_FOR_A_MOMENT, most_behind=END)
+@example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=FOREMOST_COMES_BACK, most_behind=END)
+@example(
+    starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=COMES_WHILE_THE_FOREMOST_COMES_BACK, most_behind=END
+)
+@example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=[("go", 0, 0)], most_behind=END)
+@example(starts=[(3, 3, False), (0, 3, False)], ordered=False, steps=TAIL_IS_OVERTAKEN, most_behind=END)
+@example(starts=[(0, 0, False), (0, 0, False)], ordered=False, steps=COMES_FAR_AHEAD, most_behind=2)
 @settings(deadline=None)
 def test_the_state_follows_consumers_that_are_given_nothing(
-    starts: list[tuple[int, int, bool]], ordered: bool, steps: list[Step]
+    starts: list[tuple[int, int, bool]], ordered: bool, steps: list[Step], most_behind: int
 ) -> None:
-    """A consumer is recorded for its deliveries as well, which must not be needed."""
+    """A consumer is recorded for its deliveries as well, which must not be needed. `most_behind`: how far the foremost
+    cursor may be behind a new consumer that joins it."""
     world = World(ordered)
     for number, (first, second, has_snapshot) in enumerate(starts):
         world.enlist(f"c{number}", first, second, has_snapshot=has_snapshot)
     world.begin()
-    for step in steps:
-        world.take_step(step)
+    with patch.object(cursors_module, "MOST_BEHIND", most_behind):
+        for step in steps:
+            world.take_step(step)
