@@ -370,15 +370,16 @@ class Commits:
         """Apply a delta to the state and commit the open transaction with it, `batches` and the
         machine records. Return the offsets of `batches`.
 
-        The whole state is written instead of the delta with `is_checkpoint`, in the session's first
-        transaction, and in every CHECKPOINT_EVERY-th after that. Records below such a checkpoint are
+        The whole state, and what the delta forgets, is written instead of the delta with `is_checkpoint`, in the session's
+        first transaction, and in every CHECKPOINT_EVERY-th after that. Records below such a checkpoint are
         deleted if the same transaction holds the state of all machines, or if none runs. The records
         of machines that are not served now are then written again, since they contain unacked
         messages.
         """
         self.state.apply(delta)
         checkpoint = is_checkpoint or self._written % CHECKPOINT_EVERY == 0
-        written = self.state.checkpoint() if checkpoint else delta
+        # the records of machines may stay in force, but not those of consumers that the delta forgets
+        written = replace(self.state.checkpoint(), forgotten=delta.forgotten) if checkpoint else delta
         tells_all = is_checkpoint or (checkpoint and not self.has_machines)
         if tells_all:
             machines = [*machines, *self.state.list_machines()]

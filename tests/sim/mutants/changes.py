@@ -70,6 +70,19 @@ CHANGES = (
         history="test_changes.py::test_an_update_is_answered_when_it_is_in_effect",
     ),
     Mutant(
+        "checkpoint-forgets-to-forget",
+        """Write a checkpoint in place of a record that forgets a consumer. The records of its machine stay in force, and one
+        that is made again under its name goes on with them.""",
+        (
+            Change(
+                "overlay.worker.commit.commits",
+                "replace(self.state.checkpoint(), forgotten=delta.forgotten) if checkpoint else delta\n",
+                "self.state.checkpoint() if checkpoint else delta\n",
+            ),
+        ),
+        history="test_deleted.py::test_a_machine_that_a_checkpoint_forgets_does_not_come_back",
+    ),
+    Mutant(
         "deleted-in-memory-alone",
         """Serve a deleted consumer no more, and leave what the state knows of it. One that is made again under its name goes on
         where it stood.""",
