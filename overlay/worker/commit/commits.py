@@ -371,10 +371,9 @@ class Commits:
         machine records. Return the offsets of `batches`.
 
         The whole state, and what the delta forgets, is written instead of the delta with `is_checkpoint`, in the session's
-        first transaction, and in every CHECKPOINT_EVERY-th after that. Records below such a checkpoint are
-        deleted if the same transaction holds the state of all machines, or if none runs. The records
-        of machines that are not served now are then written again, since they contain unacked
-        messages.
+        first transaction, and in every CHECKPOINT_EVERY-th after that. Records below such a checkpoint are deleted if the
+        same transaction holds the state of all machines, or if none runs. The records of machines that are not served now
+        are then written again, since they contain unacked messages.
         """
         self.state.apply(delta)
         checkpoint = is_checkpoint or self._written % CHECKPOINT_EVERY == 0
