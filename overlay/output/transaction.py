@@ -308,11 +308,13 @@ class Transactions(_Sender):
     def drop_topics(self, topics: Iterable[str]) -> None:
         """Ask Kafka no more for the metadata of these topics, to which nothing more is written: a request for them may
         create them again. It goes on until their partitions have been asked for the markers of their last transactions
-        (`end_own_lost`).
+        (`end_own_lost`), which is QUIET_S to QUIET_S + LOOK_S after the commits of these while Kafka answers.
         """
         self._left.update(topics)
         unseen = {tp.topic for tp in self._unseen}
-        self._producer.client._topics.difference_update(self._left - unseen)
+        if gone := self._left - unseen:
+            self._producer.client._topics.difference_update(gone)
+            self._produce.drop_topics(gone)
         self._left &= unseen
 
     async def end_own_lost(self) -> None:
