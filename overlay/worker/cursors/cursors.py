@@ -111,6 +111,8 @@ class Cursors:
         """Consumers that have come back to a cursor since the last round."""
         self._committed: dict[str, int] = {}
         self._touched: set[StreamPartition] = set()
+        self._left: set[Cursor] = set()
+        """Cursors that consumers have left by `dismiss` since the last `renew`."""
         self._stirred: dict[Cursor, StreamPartition] = {}
         self._gone: list[Cursor] = []
         self._cursor_groups = 0
@@ -291,14 +293,18 @@ class Cursors:
 
     def renew(self, consumers: Set[ConsumerId], now: int) -> Moved:
         """Have the next round look up what these consumers want, since they are new or it has changed. What their cursors
-        skip is planned anew; a cursor that skips nothing needs no new plan while it has other consumers. Call between two
-        rounds. `now`: ms since 1970. Return what the state must record."""
+        skip is planned anew, and what those cursors skip that consumers have left by `dismiss`. The foremost cursor needs no
+        new plan if it skips nothing and has other consumers. Call between two rounds. `now`: ms since 1970. Return what the
+        state must record."""
         self._intake.forget_readerships()
         # also what an earlier call left to the next `advance`: the foremost cursor of a partition may be another one
         moved, self._touched = self._touched, set()
+        left, self._left = self._left, set()
+        tails = self._find_tails()
         for partition, cursor in self.all():
             is_theirs = cursor.members <= consumers  # it may be a new cursor
-            if (cursor.route is not None or is_theirs) and not cursor.members.isdisjoint(consumers):
+            has_changed = cursor in left or not cursor.members.isdisjoint(consumers)
+            if has_changed and (is_theirs or cursor.route is not None or cursor is not tails[partition]):
                 self._plan(partition, cursor, now)
                 moved.add(partition)
         changed = self._settle(moved, now) | self._returned
@@ -311,7 +317,9 @@ class Cursors:
         more ends."""
         gone = set(consumers)
         for _, cursor in self.all():
-            cursor.members -= gone
+            if not cursor.members.isdisjoint(gone):
+                cursor.members -= gone
+                self._left.add(cursor)
         for consumer in gone:
             del self._standings[consumer]
         self.parked -= gone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.arrays import Ints
+from overlay.index.skip.plan import OPEN_END, Route, Saving
 from overlay.kafka.log_position import LogPosition
 from overlay.scan.decode import NO_STOP
 from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState
@@ -17,6 +19,7 @@ from overlay.subject import Pattern
 from overlay.worker.cursors import cursors as cursors_module
 from overlay.worker.cursors.cursor import Cursor, find_tail, plan_round
 from overlay.worker.cursors.cursors import Cursors
+from overlay.worker.cursors.skip_route import Routes, SkipRoute
 from overlay.worker.cursors.table import TRANSITIONS, Move, State
 from overlay.worker.round.task import Reader, Task
 from tests.worker.cursors.play import Player
@@ -31,9 +34,9 @@ ALL = (Pattern.parse(">"),)
 class Log:
     """A log of END records, its cursors, and what their consumers were given."""
 
-    def __init__(self) -> None:
+    def __init__(self, routes: Routes | None = None) -> None:
         self.readers: dict[ConsumerId, Reader] = {}
-        self.cursors = Cursors(self.readers)
+        self.cursors = Cursors(self.readers, routes=routes)
         self.player = Player(self.cursors, {SOURCE: END}, self._read)
         self.given: dict[ConsumerId, list[int]] = defaultdict(list)
         self.lost: dict[ConsumerId, list[int]] = defaultdict(list)
@@ -140,6 +143,32 @@ def test_a_new_consumer_joins_the_tail_only_a_little_behind_its_beginning(
     log.player.fetch_all(END)
     log.player.run_round()
     assert set(floors.values()) == {begins_at if cursors == 1 else 0}
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_cursor_skips_what_a_consumer_wants_no_more(leaves: bool) -> None:
+    """It has left the cursor, or has another filter; the rest of the cursor's consumers want nothing below offset 40."""
+    greedy = ("S", "greedy")
+    wants_all = {greedy}
+
+    class Planned(Routes):
+        def plan(self, partition: object, members: Collection[ConsumerId], position: int, now: int) -> SkipRoute | None:
+            route = Route(np.array([40]), np.array([OPEN_END]), np.zeros(1, np.uint8), Saving(0, 0, 0, 0, 0), True)
+            return None if wants_all.intersection(members) else SkipRoute(route)
+
+    log = Log(Planned())
+    for name, start in (("greedy", 0), ("modest", 0), ("tail", 50)):
+        log.enlist(name, ConsumerState(), start)
+    log.cursors.begin(0)
+    assert sorted(cursor.position for cursor in log.cursors.of(PLACE)) == [0, 50]
+    state = ShardState()
+    state.apply(log.cursors.everything())
+    wants_all.clear()
+    left = log.cursors.dismiss([greedy] if leaves else [])
+    moved = log.cursors.renew(set() if leaves else {greedy}, 0)
+    assert sorted(cursor.position for cursor in log.cursors.of(PLACE)) == [40, 50]
+    state.apply(log.cursors.delta(left.partitions | moved.partitions, left.consumers | moved.consumers))
+    assert state.log_position_of(("S", "modest"), SOURCE) == LogPosition(40)
 
 
 # a fetch for some cursor of some offsets, or a round; no offsets: a batch that is not whole, or cannot be read
