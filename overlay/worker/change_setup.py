@@ -4,7 +4,7 @@ consumers that change, while the session runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from overlay.config import ConsumerConfig, Loaded
 from overlay.errors import OverlayError
@@ -23,17 +23,15 @@ async def prepare(
     admin: Admin,
     loaded: Loaded,
     mine: Mapping[ConsumerId, ConsumerConfig],
-    former: Iterable[ConsumerConfig],
     step: Step,
 ) -> Change | None:
     """Ask Kafka what the session needs to take up the step. Return None if a new session has to take it up.
 
-    `mine`: the shard's consumers after it. `former`: the former configs of those that change or go. Creates the topics
-    that the consumers lack. Raises OverlayError.
+    `mine`: the shard's consumers after it. Creates the topics that the consumers lack. Raises OverlayError.
     """
     if not can_take_up(session.assignment, session.cursors, session.commits.state, step):
         return None
-    unused = _find_unused(loaded, mine, former, step)
+    unused = _find_unused(loaded, mine, step)
     if not step.renewed:
         return Change(step, unused=unused)
     assignment, state, delta = session.assignment, session.commits.state, Delta()
@@ -42,6 +40,9 @@ async def prepare(
     # a former owner's transaction may be open in a topic that exists
     if lacking and (await admin.find_topics(lacking, with_config=False, denied=denied) or denied):
         return None
+    # the session's client knows the topics in which it has read
+    for topic in {topic for stream, _ in step.added for topic in assignment.streams[stream].topic_names}:
+        await session.client.add_topic(topic)
     scratch = await _begin(admin, assignment, step)
     await prepare_readers(session.client, admin, loaded, step.renewed, state, scratch, delta, _refuse)
     if scratch.readers.keys() != step.renewed.keys() or not _is_as_before(assignment.outputs, scratch.outputs):
@@ -55,10 +56,9 @@ async def prepare(
     return Change(step, readers, {id: delta.consumers[id] for id in step.added}, outputs, unused)
 
 
-def _find_unused(
-    loaded: Loaded, mine: Mapping[ConsumerId, ConsumerConfig], former: Iterable[ConsumerConfig], step: Step
-) -> set[str]:
-    """Return the topics that only configs in `former` need, and none in `mine`."""
+def _find_unused(loaded: Loaded, mine: Mapping[ConsumerId, ConsumerConfig], step: Step) -> set[str]:
+    """Return the topics that consumers have needed that change or go, and that none in `mine` needs."""
+    former = (*step.replaced.values(), *step.removed.values())
     left = {topic for config in former for topic in _list_topics(loaded, config)}
     for config in (*step.renewed.values(), *mine.values()):
         if not left:

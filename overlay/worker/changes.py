@@ -13,6 +13,7 @@ come, topics that Spark jobs or former sessions may have written to, and corrupt
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -31,26 +32,28 @@ LIGHT = {
 }  # fmt: skip
 """Config fields that a running machine can take over. All other fields say what is read or where it
 goes."""
-WANTS = LIGHT | {"filter_subject", "filter_subjects", "filter", "deliver_subject", "deliver_group", "headers_only"}
+FILTERS = {"filter_subject", "filter_subjects", "filter"}
+WANTS = LIGHT | FILTERS | {"deliver_subject", "deliver_group", "headers_only"}
 """Config fields of a consumer without a machine that a running session can take over."""
 SOON = {DeliverPolicy.ALL, DeliverPolicy.NEW, DeliverPolicy.BY_START_SEQUENCE}
 """Where a consumer may begin without a search of the log."""
 MOST_APART = 64
-"""Consumers of a session that have come or got another output while it ran. Each has batches of its own; a new session
-has them share those of the others."""
+"""Consumers of a session that have come or got another output while it ran, and are not the only ones that deliver there.
+Each has batches of its own; a new session has them share those of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What changes in a shard. `ordered`: configs for running machines. `changed`, `added`: configs of consumers without
-    machines. `removed`: the former configs of those that were deleted. `forget`: consumers whose state is dropped: those
-    of `removed`, and others that are not served.
+    """What changes in a shard. `orders`: configs for running machines. `changed`, `added`: configs of consumers without
+    machines. `removed`: the former configs of those that were deleted. `replaced`: those of `changed`. `forget`: consumers
+    whose state is dropped: those of `removed`, and others that are not served.
     """
 
-    ordered: Mapping[ConsumerId, ConsumerConfig]
+    orders: Mapping[ConsumerId, ConsumerConfig]
     changed: Mapping[ConsumerId, ConsumerConfig]
     added: Mapping[ConsumerId, ConsumerConfig]
     removed: Mapping[ConsumerId, ConsumerConfig]
+    replaced: Mapping[ConsumerId, ConsumerConfig]
     forget: Collection[ConsumerId]
 
     @property
@@ -63,15 +66,21 @@ class Step:
         return {"changed": len(self.changed), "added": len(self.added), "removed": len(self.forget)}
 
     @property
+    def touches_readers(self) -> bool:
+        """Whether the session is to read for other consumers, or in another way."""
+        return bool(self.changed or self.added or self.removed)
+
+    @property
     def touches_session(self) -> bool:
         """Whether the session itself has to take something up, besides its machines."""
-        return bool(self.changed or self.added or self.removed or self.forget)
+        return bool(self.touches_readers or self.forget)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A step with what the session needs for it. `readers`: of the changed and added consumers. `begun`: the state of each
-    added one. `outputs`: the topics that only they need. `unused`: topics that no consumer of the shard needs any more."""
+    added one. `outputs`: the topics of these consumers that the session does not have yet. `unused`: topics that no consumer
+    of the shard needs any more."""
 
     step: Step
     readers: Mapping[ConsumerId, Reader] = field(default_factory=dict)
@@ -95,7 +104,7 @@ def find_step(
     running one is like. `forget`: consumers that were deleted."""
     other = {id: each for id, each in after.items() if id in before and before[id] is not each and before[id] != each}
     light = {id for id, each in other.items() if is_light(before[id], each)}
-    ordered = {id: each for id, each in other.items() if id in light and each.needs_machine}
+    orders = {id: each for id, each in other.items() if id in light and each.needs_machine}
     changed = {id: each for id, each in other.items() if id not in light}
     added = {id: each for id, each in after.items() if id not in before}
     removed = {id: each for id, each in before.items() if id not in after}
@@ -107,7 +116,8 @@ def find_step(
         and all(_is_plain(each) and each.deliver_policy in SOON for each in added.values())
         and all(_is_plain(each) for each in removed.values())
     )
-    return Step(ordered, changed, added, removed, forget) if may_stay else None
+    replaced = {id: before[id] for id in changed}
+    return Step(orders, changed, added, removed, replaced, forget) if may_stay else None
 
 
 def _find_differing(before: ConsumerConfig, after: ConsumerConfig) -> set[str]:
@@ -127,8 +137,9 @@ def _is_plain(config: ConsumerConfig) -> bool:
 
 
 def can_take_up(assignment: Assignment, cursors: Cursors, state: ShardState, step: Step) -> bool:
-    """Return whether a session with this assignment, these cursors and this state, which is committed, is as it was when
-    the step was found, and none of the consumers is in the middle of something that only a new session can end."""
+    """Return whether a session with this assignment, these cursors and this state is as it was when the step was found, and
+    none of the consumers is in the middle of something that only a new session can end. `state`: as the last transaction
+    made it, which may not be committed yet."""
     here = {*step.changed, *step.removed}
     streams = {stream for stream, _ in (*here, *step.added)}
     halted = {stream for stream, _ in cursors.halts}
@@ -137,12 +148,24 @@ def can_take_up(assignment: Assignment, cursors: Cursors, state: ShardState, ste
         and streams.isdisjoint(halted)
         and here <= assignment.readers.keys()
         and not any(cursors.standing(consumer).snapshot for consumer in here)
-        and len(assignment.apart | step.renewed.keys()) <= MOST_APART
+        and _count_apart(assignment, step) <= MOST_APART
         and not any(id in state.consumers or id in assignment.stalled for id in step.added)
-        # the pipeline's thread may append to a ledger while a sequence is looked up in it
-        and not any(
-            config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE and config.stream in assignment.ledgers
-            for config in step.added.values()
-        )
         and not any(id in assignment.readers and id not in step.removed for id in step.forget)
     )
+
+
+def _count_apart(assignment: Assignment, step: Step) -> int:
+    """Return how many consumers would have batches of their own after the step that they could share with others."""
+    # with another filter alone, a consumer stays among those that share its output
+    moved = {id for id, each in step.changed.items() if not _find_differing(step.replaced[id], each) <= LIGHT | FILTERS}
+    apart = assignment.apart - step.removed.keys() | moved | step.added.keys()
+    if len(apart) <= MOST_APART:
+        return len(apart)  # at most, and the outputs of thousands need not be looked at
+    topics = {
+        id: reader.output_topic.topic
+        for id, reader in assignment.readers.items()
+        if reader.output_topic is not None and id not in step.removed
+    }
+    topics |= {id: config.deliver_subject for id, config in step.renewed.items()}
+    used = Counter(topics.values())
+    return sum(used[topics[id]] > 1 for id in apart & topics.keys())

@@ -244,6 +244,9 @@ class Session:
         """Change what the session serves. Return what the state must record: the states of new consumers, and the positions
         of others that have changed thereby; those that are deleted are forgotten."""
         step, gone = change.step, change.step.removed.keys()
+        forgotten = Delta(forgotten=tuple(sorted(step.forget)))
+        if not step.touches_readers:
+            return forgotten
         left = self.cursors.dismiss(gone)
         self.assignment.take_up(change.readers, gone)
         self.assignment.outputs.update(change.outputs)
@@ -257,7 +260,7 @@ class Session:
         self.counting.forget({*change.readers, *gone})
         pipeline.renew(self.cursors.sequences)
         delta = self.cursors.delta(left.partitions | came.partitions, left.consumers | came.consumers)
-        return Delta(forgotten=tuple(sorted(step.forget))).merge(delta)
+        return forgotten.merge(delta)
 
     def _finish_change(self, change: Change, taken: asyncio.Future[bool], _: Sequence[int]) -> None:
         """Tell the one who waits for a change that it is committed. What was written to its unused topics is as well."""

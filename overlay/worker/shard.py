@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from aiokafka.errors import KafkaError
@@ -98,6 +98,8 @@ class Shard:
     """Why index topics could not be given a longer retention, as it was logged."""
     _refusals: Counter[str] = field(default_factory=Counter)
     """How many batches an output topic or index topic has refused since it last accepted one."""
+    _moving: Collection[ConsumerId] = ()
+    """Consumers whose new configs the session is taking up. What is counted of them may be in their former topics."""
     _failures: int = 0
     _served_since: float = float("inf")
     """When the session began to serve, monotonic seconds; infinity while none does."""
@@ -125,15 +127,15 @@ class Shard:
         """Serve the consumers `mine` from now on, and have the running session take up the step to that. Return whether it
         has: if not, the shard has to be stopped and started anew. No error is raised: a new session takes up any change.
         """
-        former = [self.mine[id] for id in (*step.changed, *step.removed)]
         # before the session forgets a consumer: the one after it must not begin it anew
         self.loaded, self.mine = loaded, mine
         session = self.session
         if session is None:
             return False
+        self._moving = step.changed.keys()
         try:
             async with asyncio.timeout(CHANGE_S):
-                change = await prepare(session, self.admin, loaded, mine, former, step)
+                change = await prepare(session, self.admin, loaded, mine, step)
                 return change is not None and await session.take_up(change)
         except asyncio.CancelledError:
             # a session that ends cancels what its client was asked
@@ -145,6 +147,8 @@ class Shard:
         except Exception as error:
             reason = type(error).__name__
             log.exception("an error that was not foreseen", shard=self.number)
+        finally:
+            self._moving = ()
         log.warning("a new session takes up the change", shard=self.number, reason=reason)
         return False
 
@@ -336,7 +340,7 @@ class Shard:
     def _note_counts(self, counts: Counts) -> None:
         """Reset the refusals of the output and dead letter topics to which consumers have delivered
         in a committed round, and of the index topics written in it. Then call `on_commit`."""
-        for consumer in {*counts.delivered, *counts.dead_letters} if self._refusals else ():
+        for consumer in {*counts.delivered, *counts.dead_letters}.difference(self._moving) if self._refusals else ():
             if (config := self.mine.get(consumer)) is None:
                 continue  # it was deleted meanwhile
             for topic in (config.deliver_subject, config.dead_letter_topic):

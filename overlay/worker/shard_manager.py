@@ -279,17 +279,18 @@ class ShardManager:
         step = find_step(before.mine, after.mine, gone) if shard is not None and before[1:] == after[1:] else None
         if shard is None or step is None:
             return False
-        dispatch_loops = {id: self._find_dispatch_loop(id) for id in step.ordered}
+        dispatch_loops = {id: self._find_dispatch_loop(id) for id in step.orders}
         if not all(dispatch_loops.values()):
             return False
+        # before the first of their deliveries is counted
+        self.series.open_consumers(step.added)
         if step.touches_session and not await shard.take_up(self.loaded, after.mine, step):
             return False
         shard.mine, shard.loaded = after.mine, self.loaded
-        for id, config in step.ordered.items():
+        for id, config in step.orders.items():
             if (dispatch_loop := self._find_dispatch_loop(id)) is None:
                 return False
             dispatch_loop.order(id, Updated(fill_defaults(config)))
-        self.series.open_consumers(step.added)
         await self._drop(step.forget)
         return True
 

@@ -122,6 +122,25 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
         await shard_manager.release()
 
 
+async def test_the_series_of_a_new_consumer_begin_before_its_first_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its running session may count it before the change is known to be committed."""
+    opened: list[set[tuple[str, str]]] = []
+    old, new = [config for number in range(20) if shard_of((config := make_config(f"c{number}")).id, 4) == 0][:2]
+
+    class Running(Idle):
+        async def take_up(self, *_: object) -> bool:
+            opened.append(set(shard_manager.opened))
+            return True
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Running)
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, [old], Group())
+        await serve(shard_manager, 0)
+        await shard_manager.take_up(make_files(old, new))
+        assert opened == [{old.id, new.id}]
+        await shard_manager.release()
+
+
 async def test_states_are_left_to_the_owner_after_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shard is stopped meanwhile, and each question may take CONFIRM_S."""
     membership = Group()

@@ -10,8 +10,9 @@ not be.
 Most readers of a crowd of thousands have no filter (`Crowd`). Which rows they get is found in one
 pass over the records of a slice, for all of them at once. The others are looked at one by one.
 
-Sharing is decided once for a session. If it changed from slice to slice, two batches under
-construction would hold deliveries of one consumer to one partition, and their order would be lost.
+Sharing is decided when a session begins, and changes only between two rounds (worker/changes.py). If it
+changed from slice to slice, two batches under construction would hold deliveries of one consumer to
+one partition, and their order would be lost.
 """
 
 from __future__ import annotations
