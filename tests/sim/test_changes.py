@@ -11,9 +11,11 @@ from aiokafka.errors import KafkaConnectionError
 
 from overlay.config import Loaded
 from overlay.errors import OverlayError, SourceUnavailable
+from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
-from overlay.worker import shard
+from overlay.worker import changes, shard
 from overlay.worker.change_setup import prepare
+from overlay.worker.changes import Change
 from overlay.worker.cursors import cursors
 from overlay.worker.cursors.cursor import Cursor
 from overlay.worker.cursors.cursors import Cursors
@@ -24,9 +26,10 @@ from .asking import ask, await_answer
 from .host import Worker, read_config, warm_up
 from .process import State
 from .reading import read_topic
-from .scenes import read_values, until
+from .scenes import await_values, read_sequences, read_values, until
 from .test_drained import find_owned, measure_gap, write
 from .world import World
+from .writing import New, send
 
 NEIGHBOURS = {"n": "out-n", "p": "shared", "q": "shared"}
 ALL, NONE = "s.k", "s.none"
@@ -41,7 +44,8 @@ def describe(name: str, output: str, **more: Any) -> dict[str, Any]:
     return {"durable_name": name, "deliver_subject": output, "ack_policy": "none", **more}
 
 
-def configure(world: World, worker: str, partitions: int) -> Loaded:
+def configure(world: World, worker: str, others: Mapping[str, Mapping[str, Any]]) -> Loaded:
+    """`others`: further consumers by name, each with an output of its own."""
     service = {
         "kafka": {"bootstrap.servers": world.bootstrap},
         "shards": 1,
@@ -49,19 +53,27 @@ def configure(world: World, worker: str, partitions: int) -> Loaded:
         "topics": {"replication": 1},
     }
     stream: dict[str, Any] = {"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}
-    consumers = [{"stream": "S", **describe(name, output)} for name, output in NEIGHBOURS.items()]
-    return read_config(service, [stream], consumers)
+    consumers = [describe(name, output) for name, output in NEIGHBOURS.items()]
+    consumers += [describe(name, f"out-{name}", **more) for name, more in others.items()]
+    return read_config(service, [stream], [{"stream": "S", **each} for each in consumers])
 
 
-def run(act: Act, seed: int = 1, workers: int = 1, partitions: int = 1) -> float:
+def run(
+    act: Act,
+    seed: int = 1,
+    workers: int = 1,
+    partitions: int = 1,
+    others: Mapping[str, Mapping[str, Any]] | None = None,
+) -> float:
     """Have consumers change while records come. Check that each neighbour is given each record once, in order. Return the
-    longest time without a delivery for one of them, in seconds."""
+    longest time without a delivery for one of them, in seconds. `others`: further neighbours (`configure`)."""
     warm_up()
     world = World(seed, brokers=1)
+    outputs = NEIGHBOURS | {name: f"out-{name}" for name in others or ()}
 
     async def history(world: World) -> float:
         world.cluster.create_topic("source", partitions)
-        crew = [Worker(world, f"w{n}", configure(world, f"w{n}", partitions)) for n in range(workers)]
+        crew = [Worker(world, f"w{n}", configure(world, f"w{n}", others or {})) for n in range(workers)]
         await begin(crew[0])
         enough = asyncio.Event()
         writing = asyncio.create_task(write(world, enough, partitions))
@@ -70,7 +82,7 @@ def run(act: Act, seed: int = 1, workers: int = 1, partitions: int = 1) -> float
         await asyncio.sleep(READY_S)
         enough.set()
         expected = [str(number) for number in range(await writing)]
-        for name, output in NEIGHBOURS.items():
+        for name, output in outputs.items():
             await until(lambda n=name, o=output: len(read_own(world, n, o)) >= len(expected), name)  # type: ignore[misc]
             own = read_own(world, name, output)
             assert (own if partitions == 1 else sorted(own, key=int)) == expected, f"{name}: each once, in order"
@@ -80,7 +92,7 @@ def run(act: Act, seed: int = 1, workers: int = 1, partitions: int = 1) -> float
         for worker in crew:
             if worker.process.state is not State.DEAD:
                 await worker.stop()
-        return max(measure_gap(world, output) for output in NEIGHBOURS.values())
+        return max(measure_gap(world, output) for output in outputs.values())
 
     return world.run(history)
 
@@ -334,22 +346,171 @@ def test_consumers_of_a_stream_with_a_ledger_come_and_go(policy: str) -> None:
     assert run(act, partitions=2) < STAYS_S
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("ahead", [-10, 20])
-def test_a_consumer_that_begins_at_a_sequence_comes(ahead: int) -> None:
+def test_a_consumer_that_begins_at_a_sequence_comes(ahead: int, partitions: int) -> None:
     """It may be behind its neighbours, or ahead of them; also the next owner gives it nothing below."""
 
     async def act(world: World, crew: list[Worker]) -> None:
         session = find_session(crew[0])
-        first = await last_value(world) + ahead
+        first = max(map(int, read_values(world, "out-n"))) + ahead
         config = describe("c", "out-c", deliver_policy="by_start_sequence", opt_start_seq=first + 1)
         await change(world, "c", config=config)
         assert find_session(crew[0]) is session
         crew[0].kill()
         await begin(crew[0])
         await until(lambda: len(read_own(world, "c", "out-c")) > 20, "it is served")
-        assert check_whole(world, "c", "out-c")[0] == first
+        found = sorted(read_sequences(world, "out-c"))
+        assert found == list(range(first + 1, first + 1 + len(found)))
+        if partitions == 1:
+            assert check_whole(world, "c", "out-c")[0] == first
+
+    run(act, partitions=partitions)
+
+
+def test_a_neighbour_with_a_machine_goes_on() -> None:
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        await change(world, "c", config=describe("c", "out-0", filter_subject=NONE))
+        await change(world, "f", config=describe("c", "out-0", filter_subject=ALL))
+        await change(world, "m", config=describe("c", "out-1", filter_subject=ALL))
+        await until(lambda: len(read_own(world, "c", "out-1")) > 10, "it delivers there")
+        await change(world, "d", "consumer.delete", consumer="c")
+        assert find_session(crew[0]) is session
+        assert session.dispatch_loop is not None
+
+    acked = {"ack_policy": "explicit", "ack_wait": "1h", "interest": "always"}
+    assert run(act, others={"acked": acked}) < STAYS_S
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_consumer_outside_of_transactions_gets_another_filter(partitions: int) -> None:
+    async def act(world: World, crew: list[Worker]) -> None:
+        config = describe("c", "out-c", delivery="at_least_once", deliver_policy="new")
+        await change(world, "c", config={**config, "filter_subject": NONE})
+        await until(lambda: bool(crew[0].service.sessions), "the shard is served again")
+        session = find_session(crew[0])
+        await change(world, "f", config={**config, "filter_subject": ALL})
+        since = count_records(world)
+        await until(lambda: len(read_own(world, "c", "out-c")) > 10, "the new filter is in effect")
+        found = find_own(world, "c", "out-c")
+        assert [sequence for sequence, _ in found] == list(range(1, len(found) + 1))
+        values = sorted(int(value) for _, value in found)
+        assert len(set(values)) == len(values)
+        assert set(range(since, values[-1] - 2 * partitions)) <= set(values), (
+            "nothing that follows the answer is left out"
+        )
+        assert find_session(crew[0]) is session
+
+    run(act, partitions=partitions)
+
+
+def test_a_change_that_is_taken_up_after_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session takes it up and commits it all the same, and is ended; the next one finds it done."""
+    take_up, late = Session.take_up, list[asyncio.Task[bool]]()
+
+    async def take_up_late(self: Session, change: Change) -> bool:
+        late.append(asyncio.create_task(take_up(self, change)))
+        await asyncio.sleep(0.05)
+        raise TimeoutError
+
+    monkeypatch.setattr(Session, "take_up", take_up_late)
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        for turn in range(2):
+            session = find_session(crew[0])
+            await change(world, f"c{turn}", config=describe("c", f"out-{turn}"))
+            await until(lambda turn=turn: len(read_own(world, "c", f"out-{turn}")) > 10, "it is served")  # type: ignore[misc]
+            assert find_session(crew[0]) is not session
+            await change(world, f"f{turn}", config=describe("c", f"out-{turn}", filter_subject=ALL))
+            await change(world, f"d{turn}", "consumer.delete", consumer="c")
+            assert check_whole(world, "c", f"out-{turn}")[0] == 0
+            await until(lambda: bool(crew[0].service.sessions), "the shard is served again")
+            assert "c" not in {name for _, name in find_session(crew[0]).commits.state.consumers}
+        assert len(late) == 6
+        assert any(each.done() and each.result() for each in late), "some were committed"
 
     run(act)
+
+
+def test_many_consumers_with_batches_of_their_own_share_them_in_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "MOST_APART", 2)
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        for name in ("c0", "c1", "alone"):
+            await change(world, name, config=describe(name, "out-a" if name == "alone" else "shared"))
+        assert find_session(crew[0]) is session
+        assert len(session.assignment.apart) == 3
+        await change(world, "c2", config=describe("c2", "shared"))
+        await until(lambda: bool(crew[0].service.sessions), "the shard is served again")
+        assert find_session(crew[0]) is not session
+        assert not find_session(crew[0]).assignment.apart
+        for name in ("c0", "c1", "c2"):
+            await until(lambda name=name: len(read_own(world, name, "shared")) > 10, "it is served")  # type: ignore[misc]
+            assert check_whole(world, name, "shared")[0] == 0
+
+    run(act)
+
+
+def test_an_output_that_was_left_may_be_deleted() -> None:
+    """The session does not need it any more, and does not ask for it after a while, which would create it again."""
+
+    async def act(world: World, crew: list[Worker]) -> None:
+        session = find_session(crew[0])
+        await change(world, "c", config=describe("c", "out-0"))
+        await until(lambda: len(read_own(world, "c", "out-0")) > 10, "it is served")
+        await change(world, "m", config=describe("c", "out-1"))
+        await asyncio.sleep(15)
+        world.cluster.delete_topic("out-0")
+        await asyncio.sleep(5)
+        # has the producer ask for metadata
+        await change(world, "d", config=describe("d", "out-d"))
+        await asyncio.sleep(5)
+        assert "out-0" not in world.cluster.topics
+        assert "out-0" not in {tp.topic for tp in session.commits.transactions._produce._queues}
+        assert find_session(crew[0]) is session
+
+    assert run(act) < STAYS_S
+
+
+def test_a_consumer_of_a_stream_in_which_its_session_has_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another shard keeps the stream's index, and the only other consumer here has been stalled since the session began."""
+    warm_up()
+    world = World(1, brokers=1)
+    stalled, made = [name for name in "abcdefgh" if shard_of(("T", name), 2) != shard_of(("T",), 2)][:2]
+    reads = next(name for name in "abcdefgh" if shard_of(("S", name), 2) != shard_of(("T",), 2))
+    monkeypatch.setattr(shard.Shard, "_left_out", lambda _: ({("T", stalled): "its output refuses"}, {}))
+
+    async def history(world: World) -> None:
+        for topic in ("source", "other"):
+            world.cluster.create_topic(topic)
+        service = {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 2, "topics": {"replication": 1}}
+        streams = [
+            {"name": name, "topics": [topic], "subject": {"template": "s.{key}"}}
+            for name, topic in (("S", "source"), ("T", "other"))
+        ]
+        consumers = [
+            {"stream": "S", **describe(reads, "out-n")},
+            {"stream": "T", **describe(stalled, "out-s")},
+        ]
+        worker = Worker(world, "w", read_config(service, streams, consumers))
+        await begin(worker)
+        await until(lambda: len(worker.service.sessions) == 2, "both shards are served")
+
+        def find() -> Session:
+            return next(session for session in worker.service.sessions if ("S", reads) in session.assignment.readers)
+
+        session = find()
+        assert ("T", stalled) in session.assignment.stalled and "T" in session.assignment.sources
+        await ask(world, "c", "consumer.create", "T", config=describe(made, "out-c"))
+        assert "error" not in await await_answer(world, "c")
+        await send(world, "other", [New(0, b"k", b"0")])
+        await await_values(world, "out-c", ["0"], 20.0)
+        assert find() is session
+        await worker.stop()
+
+    world.run(history)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +541,7 @@ def test_a_change_that_the_session_cannot_prepare_is_taken_up_by_a_new_one(
 def test_a_session_that_ends_while_it_takes_a_change_up(
     moment: str, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the change is committed, or after it and before anybody knows."""
+    """Before the change is committed, or after it and before the shard knows."""
     own, ends = getattr(Session, moment), list[Callable[[], None]]()
 
     def end_then(*args: Any) -> Any:
@@ -405,6 +566,7 @@ def test_a_session_that_ends_while_it_takes_a_change_up(
             ends.append(worker.kill if is_killed else fail)
             await ask(world, id, op, "S", **body)
             await until(lambda: has_ended(session), "the session ends", pause_s=0.01)
+            assert not ends, "it has come to the place where it is ended"
             if is_killed:
                 await begin(worker)
             assert "error" not in await await_answer(world, id)

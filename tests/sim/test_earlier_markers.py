@@ -85,7 +85,7 @@ def test_a_worker_completes_its_own_commit_whose_marker_was_lost() -> None:
 
 
 def test_a_worker_completes_a_commit_in_an_output_that_it_has_left() -> None:
-    """Its consumer delivers elsewhere, and nobody else writes to the output."""
+    """Its consumer delivers elsewhere, and no other consumer writes to the output."""
     world = make_world(10)
     config = {"durable_name": "m", "deliver_subject": "out", "ack_policy": "none", "filter_subject": "s.moves"}
 

@@ -70,6 +70,42 @@ CHANGES = (
         history="test_changes.py::test_an_update_is_answered_when_it_is_in_effect",
     ),
     Mutant(
+        "change-lost-with-its-session",
+        """Take a change for committed whose session ends before its commit. A deleted consumer stays in the state.""",
+        (
+            Change(
+                "overlay.worker.session",
+                "            if not taken.done():\n                taken.set_result(False)\n",
+                "            if not taken.done():\n                taken.set_result(True)\n",
+            ),
+        ),
+        history="test_changes.py::test_a_session_that_ends_while_it_takes_a_change_up[_change-False]",
+    ),
+    Mutant(
+        "left-output-is-watched",
+        """Have a session need an output that no consumer delivers to any more. It ends when that is deleted.""",
+        (
+            Change(
+                "overlay.worker.session",
+                "        for topic in change.unused:\n            self.assignment.outputs.pop(topic, None)\n",
+                "",
+            ),
+        ),
+        history="test_changes.py::test_an_output_that_was_left_may_be_deleted",
+    ),
+    Mutant(
+        "unknown-to-the-client",
+        """Have a session read for a new consumer in a topic whose metadata its client never asks for.""",
+        (
+            Change(
+                "overlay.worker.change_setup",
+                "        await session.client.add_topic(topic)\n",
+                "        pass\n",
+            ),
+        ),
+        history="test_changes.py::test_a_consumer_of_a_stream_in_which_its_session_has_not_read",
+    ),
+    Mutant(
         "checkpoint-forgets-to-forget",
         """Write a checkpoint in place of a record that forgets a consumer. The records of its machine stay in force, and one
         that is made again under its name goes on with them.""",
@@ -89,7 +125,7 @@ CHANGES = (
         (
             Change(
                 "overlay.worker.session",
-                "        return Delta(forgotten=tuple(sorted(step.forget))).merge(delta)\n",
+                "        return forgotten.merge(delta)\n",
                 "        return delta\n",
             ),
         ),
