@@ -158,6 +158,7 @@ PARKED_FOR_A_MOMENT: list[Step] = [("park", 0, 0), ("resume", 0, 0), ("fetch", 0
 FOREMOST_COMES_BACK: list[Step] = [("park", 0, 0), ("round", 0, 0), ("resume", 0, 0), ("round", 0, 0)]
 
 COMES_WHILE_THE_FOREMOST_COMES_BACK: list[Step] = [("park", 0, 0), ("round", 0, 0), ("resume", 0, 0), ("come", 3, 3)]
+COMES_TO_THE_FOREMOST_THAT_CAME_BACK: list[Step] = [("park", 0, 0), ("round", 0, 0), ("resume", 0, 0), ("come", 6, 6)]
 COMES_FAR_AHEAD: list[Step] = [("come", 8, 1), ("fetch", 0, 6), ("round", 0, 0), ("fetch", 0, 6), ("round", 0, 0)]
 TAIL_IS_OVERTAKEN: list[Step] = [("trim", 1, 6)]
 
@@ -175,6 +176,9 @@ TAIL_IS_OVERTAKEN: list[Step] = [("trim", 1, 6)]
 )
 @example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=[("go", 0, 0)], most_behind=END)
 @example(starts=[(3, 3, False), (0, 3, False)], ordered=False, steps=TAIL_IS_OVERTAKEN, most_behind=END)
+@example(
+    starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=COMES_TO_THE_FOREMOST_THAT_CAME_BACK, most_behind=END
+)
 @example(starts=[(0, 0, False), (0, 0, False)], ordered=False, steps=COMES_FAR_AHEAD, most_behind=2)
 @settings(deadline=None)
 def test_the_state_follows_consumers_that_are_given_nothing(
