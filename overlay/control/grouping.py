@@ -1,7 +1,7 @@
 """Which requests are decided together. Pure.
 
 A decision is made on a registry that contains every earlier one, so each costs a transaction, the
-wait until that was read back, and a new session of the shard. For thousands of creates that takes
+wait until that was read back, and a change of the shard, perhaps with a new session. For thousands of creates that takes
 hours. But creates, updates and deletes of different consumers do not depend on each other, as long
 as none of them could close a cycle of topics. Those of one shard are decided on the same registry,
 and are written in one transaction. While there is not room for all creates, each request is decided

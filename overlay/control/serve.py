@@ -7,12 +7,13 @@ includes every earlier decision: after something is written, the next request wa
 been read back. Creates, updates and deletes that do not depend on each other are decided together
 (grouping.py).
 
-Slow answers do not hold up other requests. A create is answered once the consumer is being served,
-so that the client can produce the next record and be sure that it is delivered; or after SERVED_S,
-with the consumer's present state. A delete is answered once the consumer's state is dropped. Until
-then the request stays in the topic. If this worker dies, its successor finds the request there and
-comes to the same answer. Only the answer itself may be lost, if the worker dies between the commit
-and the sending. The client then asks again.
+Slow answers do not hold up other requests. A create or update is answered once all shards of this
+worker have taken it up and the consumer is being served, so that the client can produce the next
+record and be sure that it is delivered; or after SERVED_S, with the consumer's present state. A
+delete is answered once the consumer's state is dropped. Until then the request stays in the topic.
+If this worker dies, its successor finds the request there and comes to the same answer. Only the
+answer itself may be lost, if the worker dies between the commit and the sending. The client then
+asks again.
 
 Requests of clients with few rights come through a topic of their own. The owner of the first shard
 copies those that are allowed into the control topic (relay.py).
@@ -65,7 +66,7 @@ from .tail import Tail
 log = get_logger(__name__)
 
 SERVED_S = 8.0
-"""Seconds for which the answer to a create waits until the consumer is served: less than clients
+"""Seconds for which the answer to a create or update waits until the consumer is served as it says: less than clients
 wait."""
 LOOK_S = 0.02
 """Seconds between two looks at whether something has happened that a task waits for."""
@@ -104,7 +105,7 @@ class Host(rules.Host, Ownership, Protocol):
 
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
-        to the worker's shards."""
+        to the worker's shards. Raises OverlayError if some state could not be dropped, once `loaded` is served."""
 
     def drain(self, *, drained: bool) -> None:
         """Give the worker's shards to other workers, or have the group give it some again."""
@@ -304,13 +305,18 @@ class RequestServer:
 
     async def _take_up(self) -> None:
         """Have the host serve what the registry says, and drop the state of deleted consumers, once each: a shard
-        whose consumers' state is dropped begins a new session."""
+        whose consumers' state is dropped may begin a new session."""
         deleted = self.registry.find_deleted()
         # a former owner's knowledge is of no use, nor is that of a consumer that was created again
         self._forgotten = {id for id in self._forgotten.intersection(deleted) if self.host.find_shard(id) is not None}
         if self._journals.is_read_back:
             self._lapsed.intersection_update(deleted)
-        await self.host.take_up(self.registry.effective(), [id for id in deleted if id not in self._forgotten])
+        try:
+            await self.host.take_up(self.registry.effective(), [id for id in deleted if id not in self._forgotten])
+        except OverlayError:
+            # everything is served, and answers need not wait for a state that could not be dropped
+            self._taken_up = self._tail.seen
+            raise
         self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
 
     def _group_requests(self) -> Iterator[tuple[int, list[Request]]]:
@@ -689,8 +695,8 @@ class RequestServer:
         with their present state. Errors of Kafka are logged; then the requests stay, and are decided
         again.
 
-        `written`: the offset behind the definitions, which must have been read back. Mostly a new
-        session serves all consumers at once. So each look is at one of them, and at the others only
+        `written`: the offset behind the definitions, which the host must have taken up. Mostly all
+        consumers are served at once. So each look is at one of them, and at the others only
         once that one is served.
         """
         waiting, deadline = deque(requests), monotonic() + SERVED_S
@@ -742,10 +748,10 @@ class RequestServer:
             return self._refuse_failed(request)
 
     def _is_made(self, id: ConsumerId, written: int) -> bool:
-        """Return whether the topic was read up to offset `written`, and the consumer is not starting any more, or is
-        not to be served.
+        """Return whether the host serves what the topic says up to offset `written`, and the consumer is not starting any
+        more, or is not to be served.
         """
-        if self._tail.seen < written:
+        if self._taken_up < written:
             return False
         is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
         return is_served or id not in self.registry.effective().consumers

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,6 +163,13 @@ class Produce:
             )
         self._is_in_doubt &= any(queue.batches for queue in self._queues.values())
         return [batch.taken.result() for batch in queued]
+
+    def drop_topics(self, topics: Collection[str]) -> None:
+        """Forget the partitions of these topics that have no batch under way. Later batches for them may be sent all the
+        same: aiokafka keeps their sequence numbers.
+        """
+        for tp in [tp for tp, queue in self._queues.items() if tp.topic in topics and not queue.batches]:
+            del self._queues[tp]
 
     async def settle(self, patience_s: float) -> bool:
         """Fail all batches that were not taken, those in flight included, and send nothing more. Wait up to

@@ -177,6 +177,8 @@ class Transactions(_Sender):
         self._unseen: dict[TopicPartition, float] = {}
         """Partitions that have not been asked for the marker of their last transaction, with the time at which it was
         committed, monotonic seconds."""
+        self._left: set[str] = set()
+        """Topics to which nothing more is written, whose partitions are in `_unseen`."""
         self._look_at = 0.0
         """When `end_own_lost` looks for quiet partitions again, monotonic seconds."""
         self._watch_answers()
@@ -297,6 +299,24 @@ class Transactions(_Sender):
         self._unseen |= dict.fromkeys(written, monotonic())
         return offsets
 
+    async def look_up(self, topics: Iterable[str]) -> None:
+        """Add topics as `_Sender` does. Those that were dropped are kept again."""
+        topics = set(topics)
+        self._left -= topics
+        await super().look_up(topics)
+
+    def drop_topics(self, topics: Iterable[str]) -> None:
+        """Ask Kafka no more for the metadata of these topics, to which nothing more is written: a request for them may
+        create them again. It goes on until their partitions have been asked for the markers of their last transactions
+        (`end_own_lost`), which is QUIET_S to QUIET_S + LOOK_S after the commits of these while Kafka answers.
+        """
+        self._left.update(topics)
+        unseen = {tp.topic for tp in self._unseen}
+        if gone := self._left - unseen:
+            self._producer.client._topics.difference_update(gone)
+            self._produce.drop_topics(gone)
+        self._left &= unseen
+
     async def end_own_lost(self) -> None:
         """Commit what transactions of this producer have left open because Kafka has lost their markers, in
         partitions that have had no transaction of it for QUIET_S. A later transaction in a partition ends an earlier
@@ -320,6 +340,7 @@ class Transactions(_Sender):
         if found.open:
             log.warning("committing what Kafka has lost the marker of", partitions=_name(found.open, found.open))
             await self._end_as(Outcome.COMMITTED, set(found.open), None)
+        self.drop_topics(())
 
     async def abort(self) -> None:
         """Abort the open transaction, unless a broker may still take a batch of it. Errors of Kafka

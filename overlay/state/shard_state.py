@@ -210,8 +210,8 @@ def encode(delta: Delta, *, checkpoint: bool = False, after: int | None = None, 
     """Return the value of a state record.
 
     `checkpoint`: whether `delta` is the whole state (`ShardState.checkpoint`), which then replaces what
-    records before it say. `after`: the end of the records that this one follows (`ShardState.end`), None
-    if unknown.
+    records before it say, and the consumers that this record forgets. `after`: the end of the records
+    that this one follows (`ShardState.end`), None if unknown.
     `is_whole`: the records of all machines are written with this checkpoint.
     """
     record: dict[str, Any] = {"v": VERSION, "kind": "checkpoint" if checkpoint else "delta"}

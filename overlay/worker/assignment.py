@@ -66,6 +66,8 @@ class Assignment:
     outputs: dict[str, TopicFacts] = field(default_factory=dict)
     """The facts of every output topic, and of the consumers' other topics, when the session
     began."""
+    apart: set[ConsumerId] = field(default_factory=set)
+    """Consumers among `readers` that share no output, since they have come or got another one while the session ran."""
     index_topics: dict[str, str] = field(default_factory=dict)
     """By stream whose chunk index is kept here, its index topic."""
     indexes: dict[str, Index] = field(default_factory=dict)
@@ -90,6 +92,17 @@ class Assignment:
             each for reader in self.readers.values() for each in (reader.output_topic, reader.dead_letter_topic) if each
         ]
         return sum({output_topic.topic: output_topic.partitions for output_topic in output_topics}.values())
+
+    def take_up(self, readers: Mapping[ConsumerId, Reader], gone: Collection[ConsumerId]) -> None:
+        """Serve consumers with these readers, in place of those they had, and those in `gone` no more."""
+        for consumer, reader in readers.items():
+            before = self.readers.get(consumer)
+            if before is None or before.output_topic is not reader.output_topic:
+                self.apart.add(consumer)
+        self.readers.update(readers)
+        for consumer in gone:
+            self.readers.pop(consumer, None)
+        self.apart.difference_update(gone)
 
     def is_served(self, topic: str) -> bool:
         """Return whether a topic is a source of a stream that is being read, or holds its
@@ -186,13 +199,30 @@ async def enlist(
     delta: Delta,
     record: Callable[[Delta], Awaitable[None]],
 ) -> None:
-    """Prepare the consumers whose streams are served: create missing topics, and find where new
-    consumers and those of Spark jobs start.
+    """Prepare the consumers whose streams are served (`prepare_readers`), and have those share their outputs that can.
+    Adds to `delta` also what the state must record of consumers in it that are not served now (`_pin_absent`). The
+    arguments and errors are those of `prepare_readers`.
+    """
+    await prepare_readers(client, admin, loaded, mine, state, assignment, delta, record)
+    assignment.readers.update(share_outputs(assignment.readers))
+    delta.consumers.update(_pin_absent(state, assignment))
 
-    Adds them to the assignment, and to `delta` what the state must record, also of consumers in the
-    state that are not served now (`_pin_absent`). `record`: commits the delta that it is given at
-    once, and applies that to `state`. A consumer that cannot be served is stalled with the reason.
-    Raises SourceUnavailable, and what `record` raises.
+
+async def prepare_readers(
+    client: AIOKafkaClient,
+    admin: Admin,
+    loaded: Loaded,
+    mine: Mapping[ConsumerId, ConsumerConfig],
+    state: ShardState,
+    assignment: Assignment,
+    delta: Delta,
+    record: Callable[[Delta], Awaitable[None]],
+) -> None:
+    """Create the topics that these consumers lack, and find where new consumers and those of Spark jobs start.
+
+    Adds them to the assignment, and to `delta` what the state must record of them. `record`: commits the delta that it is
+    given at once, and applies that to `state`. A consumer that cannot be served is stalled with the reason. Raises
+    SourceUnavailable, and what `record` raises.
     """
     ready = [c for c in mine.values() if c.stream in assignment.sources and c.id not in assignment.stalled]
     refused = await _find_refused(admin, loaded, ready, state, assignment)
@@ -218,8 +248,6 @@ async def enlist(
             assignment.stalled[config.id] = str(error)
             assignment.machines.pop(config.id, None)
             log.error("consumer stalled", stream=config.stream, consumer=config.id[1], reason=str(error))
-    assignment.readers.update(share_outputs(assignment.readers))
-    delta.consumers.update(_pin_absent(state, assignment))
 
 
 async def _find_refused(

@@ -13,7 +13,9 @@ failure the whole session is thrown away and the next one begins from the state 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import functools
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -32,6 +34,7 @@ from overlay.waits import is_set_within, set_after
 
 from .assignment import Assignment
 from .backpressure import Backpressure
+from .changes import Change, can_take_up
 from .commit.commits import Commits, CommitUnit
 from .commit.counting import Counting
 from .cursors.cursors import Cursors, Moved
@@ -79,6 +82,12 @@ class Session:
     """For each partition indexed here, how far its chunk index reaches, with chunks whose headers are not committed yet."""
     is_over: bool = False
     """Whether the session only waits for its tasks to end. Other parts of the service must not use it then."""
+    _changes: deque[tuple[Change, asyncio.Future[bool]]] = field(default_factory=deque)
+    """Changes that the reading loop has still to take up."""
+    _open: set[asyncio.Future[bool]] = field(default_factory=set)
+    """What waits for changes to be taken up and committed."""
+    _changed: asyncio.Event | None = None
+    """Has the reading loop look again; None while it does not run."""
     _serving: asyncio.Task[None] | None = None
     _backpressure: Backpressure | None = None
 
@@ -101,6 +110,7 @@ class Session:
         for topic in {topic for (_, (topic, _)), _ in self.cursors.all()}:
             await self.client.add_topic(topic)
         fetcher = Fetcher(self.client)
+        self._changed = fetcher.changed
         self.fetches = SourceFetches(self.cursors, fetcher, self.admin, self.metrics, self.gates)
         stopping = asyncio.create_task(set_after(stop, fetcher.changed), name="stopping")
         try:
@@ -116,6 +126,29 @@ class Session:
         finally:
             stopping.cancel()
             await fetcher.close()
+
+    async def take_up(self, change: Change) -> bool:
+        """Have the reading loop take up a change between two rounds, and wait until what it must record is committed. Return
+        whether that was done: False if the session ends before, or has become such that a new one has to take it up. It may
+        be done later if the caller does not wait any more."""
+        if self.is_over:
+            return False
+        taken = asyncio.get_running_loop().create_future()
+        self._changes.append((change, taken))
+        self._open.add(taken)
+        if self._changed is not None:
+            self._changed.set()
+        try:
+            return bool(await taken)
+        finally:
+            self._open.discard(taken)
+
+    def give_up(self) -> None:
+        """Have no change taken up any more. Those that wait for one are told that it is not."""
+        self.is_over = True
+        for taken in self._open:
+            if not taken.done():
+                taken.set_result(False)
 
     def _open_gates(self) -> dict[str, SchemaGate]:
         asked = self.metrics.schemas_asked
@@ -162,6 +195,7 @@ class Session:
                 )
                 while not stop.is_set():
                     changed.clear()
+                    await self._take_up_changes(pipeline)
                     made = await self._prepare(changed)
                     if not made.tasks:
                         self._note_ends()
@@ -188,6 +222,51 @@ class Session:
                 self.commits.end()
         finally:
             await self.snapshots.close()
+
+    async def _take_up_changes(self, pipeline: Pipeline) -> None:
+        """Take up the changes that wait for it, and queue the units of those that have something to record."""
+        while self._changes:
+            change, taken = self._changes.popleft()
+            if taken.done():
+                continue
+            if not can_take_up(self.assignment, self.cursors, self.commits.state, change.step):
+                taken.set_result(False)
+                continue
+            delta = self._change(change, pipeline)
+            log.info("consumers change while the session runs", **change.step.describe())
+            if not delta and not change.unused:
+                taken.set_result(True)
+                continue
+            unit = CommitUnit(delta, on_commit=functools.partial(self._finish_change, change, taken), is_awaited=True)
+            await self.commits.put(unit)
+
+    def _change(self, change: Change, pipeline: Pipeline) -> Delta:
+        """Change what the session serves. Return what the state must record: the states of new consumers, and the positions
+        of others that have changed thereby; those that are deleted are forgotten."""
+        step, gone = change.step, change.step.removed.keys()
+        forgotten = Delta(forgotten=tuple(sorted(step.forget)))
+        if not step.touches_readers:
+            return forgotten
+        left = self.cursors.dismiss(gone)
+        self.assignment.take_up(change.readers, gone)
+        self.assignment.outputs.update(change.outputs)
+        for topic in change.unused:
+            self.assignment.outputs.pop(topic, None)
+        self.commits.partitions = self.assignment.output_partitions
+        for consumer, state in change.begun.items():
+            self.cursors.admit(consumer, state)
+        came = self.cursors.renew(change.readers.keys(), now_ms())
+        self.pending_estimate.forget({*change.readers, *gone})
+        self.counting.forget({*change.readers, *gone})
+        pipeline.renew(self.cursors.sequences)
+        delta = self.cursors.delta(left.partitions | came.partitions, left.consumers | came.consumers)
+        return forgotten.merge(delta)
+
+    def _finish_change(self, change: Change, taken: asyncio.Future[bool], _: Sequence[int]) -> None:
+        """Tell the one who waits for a change that it is committed. What was written to its unused topics is as well."""
+        self.commits.transactions.drop_topics(change.unused)
+        if not taken.done():
+            taken.set_result(True)
 
     async def _prepare(self, changed: asyncio.Event) -> Round:
         """Return the next round, which may be empty. Before, handle failed fetches, followed ledgers, searches for

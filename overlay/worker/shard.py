@@ -14,8 +14,10 @@ import asyncio
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+
+from aiokafka.errors import KafkaError
 
 from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
@@ -33,6 +35,8 @@ from overlay.state.takeover import take_over
 from overlay.waits import Backoff, is_cancelled, unless
 
 from .assignment import Assignment, enlist, make_assignment
+from .change_setup import prepare
+from .changes import Step
 from .commit.commits import Commits
 from .cursors.initial_positions import open_cursors
 from .dispatch_setup import open_dispatch_loop
@@ -56,6 +60,8 @@ STEADY_S = 30.0
 """A session that has served for so long counts as one that went well: the next pause is the shortest again."""
 AWAIT_S = 5.0
 """How long a stream is left out that waits for what the worker of another shard does, before it is tried again."""
+CHANGE_S = 5.0
+"""Seconds for which a change waits to be taken up by the running session."""
 STALL_S = 60.0
 """Seconds for which a consumer or stream that cannot be served is left out before it is tried
 again."""
@@ -92,6 +98,8 @@ class Shard:
     """Why index topics could not be given a longer retention, as it was logged."""
     _refusals: Counter[str] = field(default_factory=Counter)
     """How many batches an output topic or index topic has refused since it last accepted one."""
+    _moving: Collection[ConsumerId] = ()
+    """Consumers whose new configs the session is taking up. What is counted of them may be in their former topics."""
     _failures: int = 0
     _served_since: float = float("inf")
     """When the session began to serve, monotonic seconds; infinity while none does."""
@@ -114,6 +122,35 @@ class Shard:
             await self._run_sessions(stop)
         finally:
             await self.reply_sender.close()
+
+    async def take_up(self, loaded: Loaded, mine: dict[ConsumerId, ConsumerConfig], step: Step) -> bool:
+        """Serve the consumers `mine` from now on, and have the running session take up the step to that. Return whether it
+        has: if not, the shard has to be stopped and started anew. No error is raised: a new session takes up any change.
+        """
+        # before the session forgets a consumer: the one after it must not begin it anew
+        self.loaded, self.mine = loaded, mine
+        session = self.session
+        if session is None:
+            return False
+        self._moving = step.changed.keys()
+        try:
+            async with asyncio.timeout(CHANGE_S):
+                change = await prepare(session, self.admin, loaded, mine, step)
+                return change is not None and await session.take_up(change)
+        except asyncio.CancelledError:
+            # a session that ends cancels what its client was asked
+            if is_cancelled():
+                raise
+            reason = "its session has ended"
+        except (OverlayError, KafkaError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+        except Exception as error:
+            reason = type(error).__name__
+            log.exception("an error that was not foreseen", shard=self.number)
+        finally:
+            self._moving = ()
+        log.warning("a new session takes up the change", shard=self.number, reason=reason)
+        return False
 
     async def _run_sessions(self, stop: asyncio.Event) -> None:
         """Run one session after the other until `stop`, with a pause after each error. Raises
@@ -207,6 +244,7 @@ class Shard:
                 self.trouble, self._served_since = "", monotonic()
                 await self._run(session, stop)
             finally:
+                session.give_up()
                 self._session = None
                 self.reply_sender.leave()
 
@@ -302,8 +340,9 @@ class Shard:
     def _note_counts(self, counts: Counts) -> None:
         """Reset the refusals of the output and dead letter topics to which consumers have delivered
         in a committed round, and of the index topics written in it. Then call `on_commit`."""
-        for consumer in {*counts.delivered, *counts.dead_letters} if self._refusals else ():
-            config = self.mine[consumer]
+        for consumer in {*counts.delivered, *counts.dead_letters}.difference(self._moving) if self._refusals else ():
+            if (config := self.mine.get(consumer)) is None:
+                continue  # it was deleted meanwhile
             for topic in (config.deliver_subject, config.dead_letter_topic):
                 self._refusals.pop(topic, None)
         for topic in counts.index_topics:

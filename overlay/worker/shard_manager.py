@@ -2,8 +2,8 @@
 
 Two kinds of change arrive. If the group deals out shards anew, those that stay run on. If a consumer
 is created, changed or removed while the service runs, only the shards concerned commit what is under
-way and begin a new session, unless running machines can take the change over. The state of a
-deleted consumer is dropped between two sessions, while no session uses it.
+way and begin a new session, unless the running one and its machines can take the change over (changes.py). Then the
+running session also drops the state of deleted consumers; else it is dropped between two sessions, while none uses it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from overlay.metrics import Metrics
 from overlay.state.amend import amend, forget_consumer
 from overlay.state.shard_state import ConsumerId, ShardState
 
+from .changes import find_step
 from .dispatch_loop import DispatchLoop
 from .gauges import Gauges
 from .lag import Lags, find_places
@@ -42,12 +43,6 @@ from .shard import Shard
 
 log = get_logger(__name__)
 
-LIGHT = {
-    "description", "metadata", "ack_wait", "max_deliver", "backoff", "max_ack_pending", "nak_delay_frees_pending",
-    "sample_freq", "rate_limit_bps", "max_batch", "max_expires", "max_bytes", "inactive_threshold", "pause_until",
-}  # fmt: skip
-"""Config fields that a running machine can take over. All other fields say what is read or where it
-goes, which is decided when a session begins."""
 WAITING = "waiting for the group of workers to hand out shards"
 RELEASE_S = 20.0
 """Seconds that a shard has to commit what is under way when it is released."""
@@ -60,15 +55,6 @@ class _Part(NamedTuple):
     mine: dict[ConsumerId, ConsumerConfig]
     keeps: tuple[str, ...]
     streams: dict[str, StreamConfig]
-
-
-def is_light(before: ConsumerConfig, after: ConsumerConfig) -> bool:
-    """Return whether a running machine can take over the config `after` without a new session: it differs
-    from `before` only in fields in LIGHT, and both need a machine or neither does."""
-    if before.needs_machine != after.needs_machine:
-        return False
-    differing = {name for name in ConsumerConfig.model_fields if getattr(before, name) != getattr(after, name)}
-    return differing <= LIGHT
 
 
 @dataclass(slots=True)
@@ -163,7 +149,7 @@ class ShardManager:
             for number in sorted(self.owned):
                 gone = [id for id in forget if self.find_shard(id) == number]
                 old, new = self._choose(before, number), self._choose(loaded, number)
-                if gone or (old != new and not self._change_in_place(number, old, new)):
+                if (gone or old != new) and not await self._change_in_place(number, old, new, gone):
                     log.info("shard takes up a change", shard=number)
                     for id in gone:
                         if (dispatch_loop := self._find_dispatch_loop(id)) is not None:
@@ -285,20 +271,27 @@ class ShardManager:
                 return session.dispatch_loop
         return None
 
-    def _change_in_place(self, number: int, before: _Part, after: _Part) -> bool:
-        """Hand changed configs of a shard's consumers to their running machines. Return whether that was
-        enough; False if the change requires a new session. `before`, `after`: what the shard runs on."""
-        changed = {id: config for id, config in after.mine.items() if before.mine.get(id) != config}
-        same = before.mine.keys() == after.mine.keys() and before[1:] == after[1:]
-        if not same or not all(is_light(before.mine[id], config) for id, config in changed.items()):
+    async def _change_in_place(self, number: int, before: _Part, after: _Part, gone: Collection[ConsumerId]) -> bool:
+        """Have a shard's running session and machines take up changed configs, and drop the state of the consumers `gone`.
+        Return whether that was enough; False if the change requires a new session. `before`, `after`: what the shard runs
+        on."""
+        shard = self.shards.get(number)
+        step = find_step(before.mine, after.mine, gone) if shard is not None and before[1:] == after[1:] else None
+        if shard is None or step is None:
             return False
-        dispatch_loops = {id: self._find_dispatch_loop(id) for id in changed}
-        shard = self.shards[number]
-        for id, config in changed.items():
-            if (dispatch_loop := dispatch_loops[id]) is None:
+        dispatch_loops = {id: self._find_dispatch_loop(id) for id in step.orders}
+        if not all(dispatch_loops.values()):
+            return False
+        # before the first of their deliveries is counted
+        self.series.open_consumers(step.added)
+        if step.touches_session and not await shard.take_up(self.loaded, after.mine, step):
+            return False
+        shard.mine, shard.loaded = after.mine, self.loaded
+        for id, config in step.orders.items():
+            if (dispatch_loop := self._find_dispatch_loop(id)) is None:
                 return False
             dispatch_loop.order(id, Updated(fill_defaults(config)))
-        shard.mine, shard.loaded = after.mine, self.loaded
+        await self._drop(step.forget)
         return True
 
     # what there is to tell

@@ -36,9 +36,11 @@ async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> st
     not be read any more. Raises DeliveryFailed if an output topic, or another topic that consumers need, was deleted
     or accepts no more records. While Kafka does not answer, the looks go on.
     """
-    names = {*assignment.topics, *assignment.outputs}
-    pause = max(EVERY_S, len(names) / TOPICS_A_SECOND)
     while True:
+        # outputs come and go with consumers while the session runs
+        outputs = dict(assignment.outputs)
+        names = {*assignment.topics, *outputs}
+        pause = max(EVERY_S, len(names) / TOPICS_A_SECOND)
         await asyncio.sleep(min(pause, max(0.1, until - monotonic())))
         if monotonic() >= until:
             return "stalled consumers and stopped streams are tried again"
@@ -54,8 +56,12 @@ async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> st
                 raise SourceChanged(denied[name])
             if reason := _difference(name, was, now.get(name), assignment.is_served(name)):
                 return reason
-        for name, output in assignment.outputs.items():
-            if name not in denied and (reason := _judge_output(name, output, now.get(name))):
+        for name, output in outputs.items():
+            if (
+                name in assignment.outputs
+                and name not in denied
+                and (reason := _judge_output(name, output, now.get(name)))
+            ):
                 return reason
 
 

@@ -317,6 +317,24 @@ async def test_creates_are_decided_and_answered_together(
     assert not request_server._answering
 
 
+async def test_a_state_that_cannot_be_dropped_delays_no_answer(
+    request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything else of the change is in effect then (`Host.take_up`)."""
+    monkeypatch.setattr(serve, "SERVED_S", 3_600.0)
+    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    read_back(monkeypatch, log)
+    ask_for(request_server.registry, ["made"])
+    await request_server._turn()
+    host.reports["S", "made"] = {"state": "running"}
+    host.fault = SourceUnavailable("the state cannot be read")
+    with pytest.raises(SourceUnavailable):
+        await request_server._turn()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*request_server._answering.values())
+    assert list_answers(log)["made"]["name"] == "made"
+
+
 async def test_the_last_free_places_are_given_out_one_by_one(request_server: RequestServer) -> None:
     """Decided together, all would see the same free places."""
     registry, names = request_server.registry, ["a", "b", "c"]

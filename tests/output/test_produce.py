@@ -205,6 +205,27 @@ async def test_a_topic_created_again_under_way(
     check_log(bootstrap, topic, [20 * EACH], 2 * EACH)
 
 
+async def test_a_topic_that_was_dropped_goes_on_with_its_sequence_numbers(
+    sender: PlainSender, produce: Produce, proxy: Proxy, bootstrap: str, new_topic: NewTopicFixture
+) -> None:
+    """Nothing is kept for its partitions meanwhile, but for batches that are under way."""
+    topic = new_topic()
+    await sender.look_up([topic])
+    await produce.send(make_batches(topic, 2), DEADLINE_S)
+    produce.drop_topics({topic})
+    assert not produce._queues
+    proxy.up.allow(0)
+    sending = asyncio.create_task(produce.send(make_batches(topic, 2, 2 * EACH), DEADLINE_S))
+    await asyncio.sleep(0)
+    produce.drop_topics({topic})
+    assert len(produce._queues) == 1
+    proxy.open()
+    assert await sending == [2 * EACH, 3 * EACH]
+    produce.drop_topics({"another"})
+    assert len(produce._queues) == 1
+    check_log(bootstrap, topic, [4 * EACH])
+
+
 def delete_topic(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})  # it takes its requests along when it goes
     admin.delete_topics([topic], operation_timeout=DEADLINE_S)[topic].result(DEADLINE_S)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from overlay.config import Loaded
+from overlay.errors import SourceUnavailable
+from overlay.state.amend import amend
+from tests.oracle.push import parse_token
 
 from .asking import ask, await_answer, find_answers
 from .host import Worker, read_config, warm_up
@@ -45,6 +49,44 @@ def is_known(workers: Iterable[Worker]) -> bool:
     return any(
         shard_manager is not None and ("S", "c") in shard_manager.loaded.consumers for shard_manager in shard_managers
     )
+
+
+def test_a_machine_that_a_checkpoint_forgets_does_not_come_back() -> None:
+    """Dropping its state fails at first. The next session is without it, and forgets it later, in a checkpoint. The one
+    that is made again under its name begins anew."""
+    warm_up()
+    tried: list[object] = []
+
+    async def fail_first(*arguments: Any) -> list[int]:
+        tried.append(arguments)
+        if len(tried) == 1:
+            raise SourceUnavailable("Kafka is away for a moment")
+        return await amend(*arguments)
+
+    limits = {"overlay.worker.commit.commits.CHECKPOINT_EVERY": 1, "overlay.worker.shard_manager.amend": fail_first}
+    world = World(4, brokers=1, limits=limits)
+
+    async def history(world: World) -> None:
+        (worker,) = await start(world, "w")
+
+        async def create(id: str, name: str) -> None:
+            config = {"durable_name": name, "deliver_subject": f"out-{name}", "ack_policy": "explicit"}
+            await ask(world, id, "consumer.create", "S", config={**config, "interest": "always"})
+            assert "error" not in await await_answer(world, id)
+
+        await create("c1", "stays")
+        await create("c2", "goes")
+        await await_records(world, "out-goes", COUNT)
+        await ask(world, "d", "consumer.delete", "S", consumer="goes")
+        assert (await await_answer(world, "d"))["success"]
+        assert len(tried) == 1, "the second attempt is made in the session"
+        await create("c3", "goes")
+        found = await await_records(world, "out-goes", 2 * COUNT)
+        sequences = [parse_token(each.header("Nats-Reply-To") or b"").consumer_sequence for each in found]
+        assert sequences[COUNT : 2 * COUNT] == [*range(1, COUNT + 1)]
+        await worker.stop()
+
+    world.run(history)
 
 
 def test_a_create_that_is_not_answered_yet_does_not_undo_a_delete() -> None:

@@ -54,12 +54,12 @@ def measure_gap(world: World, topic: str) -> float:
     return max(later - earlier for earlier, later in itertools.pairwise(times)) / 1000
 
 
-async def write(world: World, enough: asyncio.Event) -> int:
-    """Write a record every EVERY_S until `enough`. Return how many there are."""
+async def write(world: World, enough: asyncio.Event, partitions: int = 1) -> int:
+    """Write a record every EVERY_S until `enough`, into one partition after the other. Return how many there are."""
     count = 0
     async with AIOKafkaProducer(bootstrap_servers=world.bootstrap, enable_idempotence=True) as producer:
         while not enough.is_set():
-            await producer.send_and_wait("source", str(count).encode(), key=b"k", partition=0)
+            await producer.send_and_wait("source", str(count).encode(), key=b"k", partition=count % partitions)
             count += 1
             await asyncio.sleep(EVERY_S)
     return count

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from overlay.config import Loaded
+from overlay.output.transaction import QUIET_S
 
 from .host import Worker, read_config
 from .kafka.session import Answer
 from .scenes import await_values, intercept, read_values, until
+from .test_changes import change
 from .test_lost_markers import END, OUTPUT, is_open, make_world
 from .world import World
 from .writing import New, send
@@ -17,13 +20,18 @@ from .writing import New, send
 OTHER = ("other", 0)
 SHORT_S = 0.1
 """Time without a leader: enough to lose a marker, and too short for the worker to notice it."""
+STREAMS: list[dict[str, Any]] = [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}]
+
+
+def describe(world: World) -> dict[str, Any]:
+    return {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}}
 
 
 def configure(world: World) -> Loaded:
     """Two consumers of a shard, each with the records of one key."""
     return read_config(
-        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 1, "topics": {"replication": 1}},
-        [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
+        describe(world),
+        STREAMS,
         [
             {
                 "stream": "S",
@@ -71,6 +79,46 @@ def test_a_worker_completes_its_own_commit_whose_marker_was_lost() -> None:
         await send(world, "source", [New(0, b"out", b"2")])
         await await_values(world, "out", ["2"])
         assert read_values(world, "out") == ["0", "1", "2"]
+        await worker.stop()
+
+    world.run(history)
+
+
+def test_a_worker_completes_a_commit_in_an_output_that_it_has_left() -> None:
+    """Its consumer delivers elsewhere, and no other consumer writes to the output."""
+    world = make_world(10)
+    config = {"durable_name": "m", "deliver_subject": "out", "ack_policy": "none", "filter_subject": "s.moves"}
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source")
+        worker = Worker(world, "w", read_config(describe(world), STREAMS, []))
+        worker.start()
+        await change(world, "c", config=config)
+        await send(world, "source", [New(0, b"moves", b"0")])
+        await await_values(world, "out", ["0"])
+        (session,) = worker.service.sessions
+        steps: list[str] = []
+
+        def end(answer: Answer, handle: Callable[[Answer], None]) -> None:
+            if not steps and is_open(world, OUTPUT):
+                world.cluster.remove_leader(*OUTPUT)
+                steps.append("lost")
+            handle(answer)
+
+        intercept(world, END, end)
+        await send(world, "source", [New(0, b"moves", b"1")])
+        await until(lambda: bool(steps), "a transaction has ended without a leader", pause_s=SHORT_S)
+        await asyncio.sleep(SHORT_S)
+        world.cluster.restore_leader(*OUTPUT)
+        await change(world, "m", config={**config, "deliver_subject": "elsewhere"})
+        # has the producer ask for metadata, and not for those of the output that it has left
+        await change(world, "d", config={**config, "durable_name": "d", "deliver_subject": "other"})
+        assert is_open(world, OUTPUT)
+        await await_values(world, "out", ["0", "1"], 30.0)
+        await asyncio.sleep(2 * QUIET_S)
+        transactions = session.commits.transactions
+        assert worker.service.sessions == [session]
+        assert not {"out"} & transactions._producer.client._topics
         await worker.stop()
 
     world.run(history)

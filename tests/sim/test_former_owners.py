@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from overlay.config import Loaded
 from overlay.state.amend import amend
+from overlay.worker.change_setup import prepare
 
 from .asking import ask, await_answer
 from .host import Worker, read_config, warm_up
@@ -22,6 +25,8 @@ COUNT = 5
 INIT_PRODUCER_ID = 22
 """The API key of requests that fence a producer."""
 CONSUMER = {"durable_name": "c", "deliver_subject": "out", "ack_policy": "none"}
+WITH_MACHINE = {**CONSUMER, "inactive_threshold": "10h", "interest": "always"}
+"""Its deletion takes a new session."""
 
 
 def configure(world: World) -> Loaded:
@@ -32,7 +37,7 @@ def configure(world: World) -> Loaded:
     )
 
 
-async def start(world: World) -> list[Worker]:
+async def start(world: World, config: dict[str, Any] = CONSUMER) -> list[Worker]:
     """Begin a history of two workers with a consumer that was created by request and has its deliveries."""
     world.cluster.create_topic("source")
     loaded = configure(world)
@@ -41,13 +46,13 @@ async def start(world: World) -> list[Worker]:
         worker.start()
     await asyncio.sleep(20)
     await write_under_one_key(world, "source", map(str, range(COUNT)))
-    await create(world, "first")
+    await create(world, "first", config)
     await await_records(world, "out", COUNT)
     return workers
 
 
-async def create(world: World, id: str) -> None:
-    await ask(world, id, "consumer.create", "S", config=CONSUMER)
+async def create(world: World, id: str, config: dict[str, Any]) -> None:
+    await ask(world, id, "consumer.create", "S", config=config)
     assert "error" not in await await_answer(world, id)
 
 
@@ -86,26 +91,31 @@ def test_a_worker_whose_heartbeats_hang_fences_no_journal() -> None:
     world.run(history)
 
 
-def test_a_worker_that_slept_while_it_dropped_a_state_leaves_the_state_of_a_namesake_alone() -> None:
+@pytest.mark.parametrize(("config", "place"), [(WITH_MACHINE, "shard_manager.amend"), (CONSUMER, "shard.prepare")])
+def test_a_worker_that_slept_while_it_dropped_a_state_leaves_the_state_of_a_namesake_alone(
+    config: dict[str, Any], place: str
+) -> None:
     """Its successor has dropped the state meanwhile, and serves a new consumer by the same name."""
     warm_up()
     slept: list[str] = []
+    is_deleting = asyncio.Event()
 
-    async def sleep_first(*arguments: Any, **named: Any) -> list[int]:
+    async def sleep_first(*arguments: Any, **named: Any) -> Any:
         process = PROCESS.get()
-        if process is not None and not slept:
+        if process is not None and is_deleting.is_set() and not slept:
             slept.append(process.name)
             world.freeze(process.name)
             await asyncio.sleep(0)
-        return await amend(*arguments, **named)
+        return await (amend if config is WITH_MACHINE else prepare)(*arguments, **named)
 
-    world = World(2, brokers=1, limits={"overlay.worker.shard_manager.amend": sleep_first})
+    world = World(2, brokers=1, limits={f"overlay.worker.{place}": sleep_first})
 
     async def history(world: World) -> None:
-        workers = await start(world)
+        workers = await start(world, config)
+        is_deleting.set()
         await ask(world, "delete", "consumer.delete", "S", consumer="c")
         assert (await await_answer(world, "delete"))["success"]
-        await create(world, "second")
+        await create(world, "second", config)
         await await_records(world, "out", 2 * COUNT)
         (name,) = slept
         world.thaw(name)

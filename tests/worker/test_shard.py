@@ -11,9 +11,10 @@ from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.own_topics import index_topic
 from overlay.metrics import Metrics
 from overlay.worker import shard as shard_module
+from overlay.worker.changes import Change, Step, find_step
 from overlay.worker.round.task import Counts
 from overlay.worker.shard import Shard
-from tests.control.registries import make_files
+from tests.control.registries import make_config, make_files
 
 
 def make_shard() -> Shard:
@@ -66,3 +67,49 @@ def test_refusals_of_an_index_topic_count_only_until_it_takes_a_batch() -> None:
     assert shard._list_indexes() == {"S": ""}
     shard._note(refusal)
     assert shard._list_indexes() == {"S": str(refusal)}
+
+
+async def test_a_change_of_consumers_that_the_shard_does_not_know_takes_a_new_session() -> None:
+    """An earlier change may have been taken up in part."""
+    before, after = make_config(), make_config(filter_subject="t.a")
+    step = find_step({before.id: before}, {after.id: after}, [])
+    assert step is not None
+    shard = make_shard()
+    assert not await shard.take_up(make_files(after), {after.id: after}, step)
+    assert shard.mine == {after.id: after}
+
+
+async def test_what_a_consumer_was_given_before_it_moves_says_nothing_about_its_new_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rounds from before the change are committed while its session takes it up."""
+    before, after = make_config(deliver_subject="old"), make_config(deliver_subject="new")
+    shard = make_shard()
+    shard.mine, shard.on_commit = {before.id: before}, lambda counts: None
+    refusal = DeliveryFailed("new", 0, "not enough replicas in sync", final=False)
+    step = find_step(shard.mine, {after.id: after}, [])
+    assert step is not None
+
+    class Slow:
+        """A session that commits an earlier round first."""
+
+        is_over = False
+
+        async def take_up(self, change: Change) -> bool:
+            shard._note_counts(Counts(delivered={after.id: 1}))
+            return True
+
+    async def prepare(*arguments: Any) -> Change:
+        assert isinstance(arguments[-1], Step)
+        return Change(arguments[-1])
+
+    monkeypatch.setattr(shard_module, "prepare", prepare)
+    shard._session = cast("Any", Slow())
+    shard._note(refusal)
+    assert await shard.take_up(make_files(after), {after.id: after}, step)
+    assert not shard._stalled
+    shard._note(refusal)
+    assert shard._stalled.keys() == {after.id}
+    # from now on it counts again
+    shard._note_counts(Counts(delivered={after.id: 1}))
+    assert not shard._refusals

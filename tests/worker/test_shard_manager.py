@@ -15,9 +15,10 @@ from overlay.errors import OverlayError
 from overlay.kafka.own_topics import shard_of
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
+from overlay.worker.changes import LIGHT, is_light
 from overlay.worker.report import Rates
 from overlay.worker.round.task import Counts
-from overlay.worker.shard_manager import LIGHT, ShardManager, is_light
+from overlay.worker.shard_manager import ShardManager
 from tests.control.registries import make_config, make_files
 
 ACKED = {"ack_policy": "explicit", "interest": "always"}
@@ -92,6 +93,9 @@ class Idle:
     def __init__(self, loaded: object, number: int, mine: dict[tuple[str, str], ConsumerConfig], *_: object) -> None:
         self.mine = mine
 
+    async def take_up(self, *_: object) -> bool:
+        return False
+
     async def run(self, stop: asyncio.Event) -> None:
         await stop.wait()
 
@@ -115,6 +119,25 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
         served = {id: config for shard in shard_manager.shards.values() for id, config in shard.mine.items()}
         assert served == changed.consumers
         assert len(tried) == 2
+        await shard_manager.release()
+
+
+async def test_the_series_of_a_new_consumer_begin_before_its_first_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its running session may count it before the change is known to be committed."""
+    opened: list[set[tuple[str, str]]] = []
+    old, new = [config for number in range(20) if shard_of((config := make_config(f"c{number}")).id, 4) == 0][:2]
+
+    class Running(Idle):
+        async def take_up(self, *_: object) -> bool:
+            opened.append(set(shard_manager.opened))
+            return True
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Running)
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, [old], Group())
+        await serve(shard_manager, 0)
+        await shard_manager.take_up(make_files(old, new))
+        assert opened == [{old.id, new.id}]
         await shard_manager.release()
 
 

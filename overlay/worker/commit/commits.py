@@ -84,6 +84,8 @@ class CommitUnit:
     """Whether much more is waiting to be read, and no consumer at the tail waits for this unit."""
     on_commit: Callable[[Sequence[int]], None] | None = None
     """Called after the commit, with the offsets of the batches in `owned`."""
+    is_awaited: bool = False
+    """Whether the one who has put the unit waits for its commit."""
     plain: asyncio.Task[Any] | None = None
     """The task that sends the batches of at-least-once consumers. It must end before the positions
     are written."""
@@ -109,9 +111,9 @@ class CommitUnit:
     @property
     def is_waited_for(self) -> bool:
         """Whether the unit has deliveries for the transaction, ledger entries or answers, so that readers or clients
-        wait for its commit. Other units can wait for the next transaction.
+        wait for its commit, or is awaited otherwise. Other units can wait for the next transaction.
         """
-        return bool(self.owned or self.ledger or self.answers)
+        return bool(self.is_awaited or self.owned or self.ledger or self.answers)
 
     @property
     def size(self) -> int:
@@ -368,15 +370,15 @@ class Commits:
         """Apply a delta to the state and commit the open transaction with it, `batches` and the
         machine records. Return the offsets of `batches`.
 
-        The whole state is written instead of the delta with `is_checkpoint`, in the session's first
-        transaction, and in every CHECKPOINT_EVERY-th after that. Records below such a checkpoint are
-        deleted if the same transaction holds the state of all machines, or if none runs. The records
-        of machines that are not served now are then written again, since they contain unacked
-        messages.
+        The whole state, and what the delta forgets, is written instead of the delta with `is_checkpoint`, in the session's
+        first transaction, and in every CHECKPOINT_EVERY-th after that. Records below such a checkpoint are deleted if the
+        same transaction holds the state of all machines, or if none runs. The records of machines that are not served now
+        are then written again, since they contain unacked messages.
         """
         self.state.apply(delta)
         checkpoint = is_checkpoint or self._written % CHECKPOINT_EVERY == 0
-        written = self.state.checkpoint() if checkpoint else delta
+        # the records of machines may stay in force, but not those of consumers that the delta forgets
+        written = replace(self.state.checkpoint(), forgotten=delta.forgotten) if checkpoint else delta
         tells_all = is_checkpoint or (checkpoint and not self.has_machines)
         if tells_all:
             machines = [*machines, *self.state.list_machines()]

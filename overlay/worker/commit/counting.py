@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter
@@ -53,6 +53,10 @@ class Counting:
             self.metrics.filter_nulls.labels(*consumer, reason).inc(values)
         for corruption in result.corruptions:
             self._note(corruption)
+
+    def forget(self, consumers: Collection[ConsumerId]) -> None:
+        """Look up the series of these consumers anew when they are counted next: those they had may be closed."""
+        self._results = {key: found for key, found in self._results.items() if key[0] not in consumers}
 
     def _find_series(self, consumer: ConsumerId, value: str) -> tuple[Counter, Counter]:
         """Return what counts a filter result of a consumer: all records, and those with this result."""

@@ -20,7 +20,7 @@ of a cursor.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -41,6 +41,10 @@ from .intake import Intake, Look, Owners, Round
 from .skip_route import Routes, SkipRoute, plan_visits
 from .standing import Standing
 from .table import TRANSITIONS, Move, State
+
+MOST_BEHIND = 1_000
+"""Offsets by which the foremost cursor of a partition may be behind a new consumer that joins it: they are read within
+milliseconds. A consumer that joined a cursor far behind would wait until that has caught up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ class Cursors:
         """Consumers that have come back to a cursor since the last round."""
         self._committed: dict[str, int] = {}
         self._touched: set[StreamPartition] = set()
+        self._left: set[Cursor] = set()
+        """Cursors that consumers have left by `dismiss` since the last `renew`."""
         self._stirred: dict[Cursor, StreamPartition] = {}
         self._gone: list[Cursor] = []
         self._cursor_groups = 0
@@ -232,6 +238,11 @@ class Cursors:
             for _, cursor in mine:
                 cursor.members.discard(consumer)
         self.parked |= set(consumers)
+        moved = self._end_empty()
+        return moved._replace(consumers=moved.consumers | set(consumers))
+
+    def _end_empty(self) -> Moved:
+        """End the cursors that no consumer, index or ledger needs any more. Return what the state must record."""
         empty = [(p, t) for p, t in self.all() if not t.members and not t.indexed and not t.sequenced]
         for partition, cursor in empty:
             self._cursors[partition].remove(cursor)
@@ -241,7 +252,7 @@ class Cursors:
         others = {
             member for partition in partitions for cursor in self._cursors[partition] for member in cursor.members
         }
-        return Moved(partitions, others | set(consumers))
+        return Moved(partitions, others)
 
     def resume(self, consumers: Collection[ConsumerId], now: int) -> None:
         """Put parked consumers on cursors again, at the positions where they left. All of
@@ -260,6 +271,60 @@ class Cursors:
         for partition, cursor in self.all():
             if cursor.members & set(consumers):
                 self._plan(partition, cursor, now)
+
+    # who comes, changes and goes while the session runs
+
+    def admit(self, consumer: ConsumerId, state: ConsumerState) -> None:
+        """Add a new consumer between two rounds, at the positions of its own in `state`. Call `renew` for it next.
+
+        In a stream without a ledger, a consumer that begins a little beyond the foremost cursor joins that, and is given
+        nothing below its beginning. Otherwise it would be the foremost, and each of the others would need a position of its
+        own. A consumer that begins more than MOST_BEHIND offsets beyond it gets a cursor of its own all the same.
+        """
+        own, floor = dict(state.own), dict(state.floor)
+        for source, log_position in state.own.items() if consumer[0] not in self._ledgers else ():
+            tail = find_tail(self.of((consumer[0], source)))
+            if tail is not None and 0 < log_position.position - tail.position <= MOST_BEHIND:
+                own[source], floor[source] = tail.log_position, max(log_position.position, floor.get(source, 0))
+        self.enlist(consumer, replace(state, own=own, floor=floor), own)
+        # its state may say that it is where the stream is, so the state must have the stream's present position
+        self._touched |= {partition for partition in self._cursors if partition[0] == consumer[0]}
+        self._returned.add(consumer)
+
+    def renew(self, consumers: Set[ConsumerId], now: int) -> Moved:
+        """Have the next round look up what these consumers want, since they are new or it has changed. What their cursors
+        skip is planned anew, and what those cursors skip that consumers have left by `dismiss`. The foremost cursor needs no
+        new plan if it skips nothing and has other consumers. Call between two rounds. `now`: ms since 1970. Return what the
+        state must record."""
+        self._intake.forget_readerships()
+        # also what an earlier call left to the next `advance`: the foremost cursor of a partition may be another one
+        moved, self._touched = self._touched, set()
+        left, self._left = self._left, set()
+        tails = self._find_tails()
+        for partition, cursor in self.all():
+            is_theirs = cursor.members <= consumers  # it may be a new cursor
+            has_changed = cursor in left or not cursor.members.isdisjoint(consumers)
+            if has_changed and (is_theirs or cursor.route is not None or cursor is not tails[partition]):
+                self._plan(partition, cursor, now)
+                moved.add(partition)
+        changed = self._settle(moved, now) | self._returned
+        self._returned.clear()
+        return Moved(moved, changed)
+
+    def dismiss(self, consumers: Collection[ConsumerId]) -> Moved:
+        """Forget consumers that are not served any more, between two rounds. Call `renew` next, also if it is for no
+        consumer. Return what the state must record of the others. A cursor that no consumer, index or ledger needs any
+        more ends."""
+        gone = set(consumers)
+        for _, cursor in self.all():
+            if not cursor.members.isdisjoint(gone):
+                cursor.members -= gone
+                self._left.add(cursor)
+        for consumer in gone:
+            del self._standings[consumer]
+        self.parked -= gone
+        self._returned -= gone
+        return self._end_empty()
 
     def part(self, machines: Collection[ConsumerId], now: int) -> None:
         """Split each cursor group that a corrupt batch has stopped in one of its partitions.

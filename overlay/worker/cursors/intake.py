@@ -118,6 +118,10 @@ class Intake:
             size += sum({id(task.fetched): task.fetched.data.size for task in making.made.tasks[count:]}.values())
         return making.made
 
+    def forget_readerships(self) -> None:
+        """Have the next round look up the readers of each cursor anew."""
+        self._readerships.clear()
+
     def rest(self, given_out: Mapping[str, int], now: float) -> float:
         """Have the ledgers of streams with many new records pause before their next entry: until then
         `take_round` makes no tasks for their heads. Return the longest pause in seconds, 0 for none.

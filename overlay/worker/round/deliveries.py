@@ -10,8 +10,9 @@ not be.
 Most readers of a crowd of thousands have no filter (`Crowd`). Which rows they get is found in one
 pass over the records of a slice, for all of them at once. The others are looked at one by one.
 
-Sharing is decided once for a session. If it changed from slice to slice, two batches under
-construction would hold deliveries of one consumer to one partition, and their order would be lost.
+Sharing is decided when a session begins, and changes only between two rounds (worker/changes.py). If it
+changed from slice to slice, two batches under construction would hold deliveries of one consumer to
+one partition, and their order would be lost.
 """
 
 from __future__ import annotations
@@ -61,6 +62,16 @@ def share_outputs(readers: Mapping[ConsumerId, Reader]) -> dict[ConsumerId, Read
             for number, reader in enumerate(group):
                 shared[reader.id] = replace(reader, output_topic=joined, recipient=number)
     return shared
+
+
+def keep_output(before: Reader, after: Reader) -> Reader:
+    """Return a consumer's reader `after` a change, with the output that it shares with others `before`, if its output is
+    the same but for that sharing; else `after` as it is."""
+    old, new = before.output_topic, after.output_topic
+    if old is None or new is None or before.dead_letter_topic is not None or after.dead_letter_topic is not None:
+        return after
+    is_same = old.envelope.form == new.envelope.form and all(getattr(old, n) == getattr(new, n) for n in _SETTINGS)
+    return replace(after, output_topic=old, recipient=before.recipient) if is_same else after
 
 
 class _Output:

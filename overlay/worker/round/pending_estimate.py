@@ -132,6 +132,18 @@ class PendingEstimate:
         it; None if unknown. As of the last `publish`."""
         return self._sights.get((consumer, source))
 
+    def forget(self, consumers: Collection[ConsumerId]) -> None:
+        """Forget what was counted for these consumers: they want something else now, or are gone. Call between two
+        rounds."""
+        for backlogs in self._backlogs.values():
+            for consumer in consumers:
+                backlogs.pop(consumer, None)
+        for kept in (self._sights, self._news):
+            for key in [key for key in kept if key[0] in consumers]:
+                del kept[key]
+        for consumer in consumers:
+            self._told.pop(consumer, None)
+
     def settle(self, is_done: Callable[[ConsumerId], bool]) -> dict[ConsumerId, int]:
         """Return a count of 0 for each consumer that has reached the end of the log and whose
         machine was last told that records lie ahead. Each is returned once.

@@ -93,6 +93,13 @@ class Pipeline:
         sealed, index = self._indexing.finish(now)
         return gathered.finish(ledger, given_out, index, sealed)
 
+    def renew(self, sequences: Mapping[ConsumerId, int]) -> None:
+        """Have the next round find out anew what the readers want and where their records go, since some of them have
+        changed. Call between two rounds. `sequences`: by consumer, the last consumer sequence given out."""
+        self._screens.clear()
+        self._by_readers.clear()
+        self._deliveries = Deliveries(dict(sequences), self._sequencing)
+
     @property
     def has_growing_chunks(self) -> bool:
         """Whether a chunk has records that no header covers yet, so that its header comes due

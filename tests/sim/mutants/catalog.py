@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .acks import ACKS
+from .changes import CHANGES
 from .logs import LOGS
 from .markers import MARKERS
 from .mutant import Mutant
@@ -13,5 +14,5 @@ from .planted import PLANTED
 from .requests import REQUESTS
 
 MUTANTS: Mapping[str, Mutant] = {
-    mutant.name: mutant for mutant in (*PLANTED, *OWNERSHIP, *ACKS, *LOGS, *REQUESTS, *MARKERS)
+    mutant.name: mutant for mutant in (*PLANTED, *OWNERSHIP, *ACKS, *LOGS, *REQUESTS, *MARKERS, *CHANGES)
 }

@@ -156,7 +156,7 @@ OWNERSHIP = (
                 "            if False:\n",
             ),
         ),
-        history="test_former_owners.py::test_a_worker_that_slept_while_it_dropped_a_state_leaves_the_state_of_a_namesake_alone",
+        history="test_former_owners.py::test_a_worker_that_slept_while_it_dropped_a_state_leaves_the_state_of_a_namesake_alone[config0-shard_manager.amend]",
     ),
     Mutant(
         "shards-taken-that-were-given-up",

@@ -87,7 +87,7 @@ PLANTED = (
             ),
             Change(
                 "overlay.worker.commit.commits",
-                "written = self.state.checkpoint() if checkpoint else delta\n",
+                "written = replace(self.state.checkpoint(), forgotten=delta.forgotten) if checkpoint else delta\n",
                 "written = Delta(dict(self.state.cursors)).merge(self.state.checkpoint() if checkpoint else delta)\n"
                 "        written.cursors.update(self.state.cursors)\n",
             ),

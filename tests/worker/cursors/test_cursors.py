@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 import numpy as np
 import pytest
@@ -10,18 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.arrays import Ints
+from overlay.index.skip.plan import OPEN_END, Route, Saving
 from overlay.kafka.log_position import LogPosition
 from overlay.scan.decode import NO_STOP
 from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState
 from overlay.subject import Pattern
+from overlay.worker.cursors import cursors as cursors_module
 from overlay.worker.cursors.cursor import Cursor, find_tail, plan_round
 from overlay.worker.cursors.cursors import Cursors
+from overlay.worker.cursors.skip_route import Routes, SkipRoute
 from overlay.worker.cursors.table import TRANSITIONS, Move, State
 from overlay.worker.round.task import Reader, Task
 from tests.worker.cursors.play import Player
 
 SOURCE = ("source", 0)
 PLACE = ("S", SOURCE)
+NEW = ("S", "new")
 END = 60
 ALL = (Pattern.parse(">"),)
 
@@ -29,9 +34,9 @@ ALL = (Pattern.parse(">"),)
 class Log:
     """A log of END records, its cursors, and what their consumers were given."""
 
-    def __init__(self) -> None:
+    def __init__(self, routes: Routes | None = None) -> None:
         self.readers: dict[ConsumerId, Reader] = {}
-        self.cursors = Cursors(self.readers)
+        self.cursors = Cursors(self.readers, routes=routes)
         self.player = Player(self.cursors, {SOURCE: END}, self._read)
         self.given: dict[ConsumerId, list[int]] = defaultdict(list)
         self.lost: dict[ConsumerId, list[int]] = defaultdict(list)
@@ -114,6 +119,56 @@ def test_what_the_state_records_does_not_grow_with_the_consumers_at_the_tail() -
         assert len(moved.consumers) in (0, 1, 21)
     assert len(log.cursors.of(PLACE)) == 1
     assert all(not log.cursors.state_of(consumer).own for consumer in log.readers)
+
+
+@pytest.mark.parametrize(("begins_at", "cursors"), [(10, 1), (11, 2), (END, 2)])
+def test_a_new_consumer_joins_the_tail_only_a_little_behind_its_beginning(
+    begins_at: int, cursors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a cursor of its own it need not wait for the others."""
+    monkeypatch.setattr(cursors_module, "MOST_BEHIND", 10)
+    log, floors = Log(), dict[int, int]()
+    log.enlist("old", ConsumerState(), 0)
+    log.cursors.begin(0)
+    log.readers[NEW] = Reader(NEW, ALL, None)
+    log.cursors.admit(NEW, ConsumerState(own={SOURCE: LogPosition(begins_at)}))
+    moved = log.cursors.renew({NEW}, 0)
+    assert len(log.cursors.of(PLACE)) == cursors
+    state = ShardState()
+    state.apply(log.cursors.delta(moved.partitions, moved.consumers))
+    assert state.log_position_of(("S", "old"), SOURCE) == LogPosition(0)
+    assert state.log_position_of(NEW, SOURCE) == LogPosition(0 if cursors == 1 else begins_at)
+    assert state.consumers[NEW].floor == ({SOURCE: begins_at} if cursors == 1 else {})
+    log.player.read = lambda task, offsets: floors.update(dict.fromkeys(offsets, task.floors.get(NEW, 0)))
+    log.player.fetch_all(END)
+    log.player.run_round()
+    assert set(floors.values()) == {begins_at if cursors == 1 else 0}
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_cursor_skips_what_a_consumer_wants_no_more(leaves: bool) -> None:
+    """It has left the cursor, or has another filter; the rest of the cursor's consumers want nothing below offset 40."""
+    greedy = ("S", "greedy")
+    wants_all = {greedy}
+
+    class Planned(Routes):
+        def plan(self, partition: object, members: Collection[ConsumerId], position: int, now: int) -> SkipRoute | None:
+            route = Route(np.array([40]), np.array([OPEN_END]), np.zeros(1, np.uint8), Saving(0, 0, 0, 0, 0), True)
+            return None if wants_all.intersection(members) else SkipRoute(route)
+
+    log = Log(Planned())
+    for name, start in (("greedy", 0), ("modest", 0), ("tail", 50)):
+        log.enlist(name, ConsumerState(), start)
+    log.cursors.begin(0)
+    assert sorted(cursor.position for cursor in log.cursors.of(PLACE)) == [0, 50]
+    state = ShardState()
+    state.apply(log.cursors.everything())
+    wants_all.clear()
+    left = log.cursors.dismiss([greedy] if leaves else [])
+    moved = log.cursors.renew(set() if leaves else {greedy}, 0)
+    assert sorted(cursor.position for cursor in log.cursors.of(PLACE)) == [40, 50]
+    state.apply(log.cursors.delta(left.partitions | moved.partitions, left.consumers | moved.consumers))
+    assert state.log_position_of(("S", "modest"), SOURCE) == LogPosition(40)
 
 
 # a fetch for some cursor of some offsets, or a round; no offsets: a batch that is not whole, or cannot be read

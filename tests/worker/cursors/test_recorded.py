@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import example, given, settings
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from overlay.index.ledger.allocate import allocate
 from overlay.index.ledger.ledger import Ledger, Refusal
 from overlay.kafka.log_position import LogPosition, TopicPartition
-from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState
+from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
+from overlay.worker.cursors import cursors as cursors_module
 from overlay.worker.cursors.cursors import Cursors, Moved
 from overlay.worker.cursors.table import State
 from overlay.worker.round.task import Reader
@@ -35,6 +37,8 @@ class World:
     state: ShardState = field(default_factory=ShardState)
     back: set[ConsumerId] = field(default_factory=set)
     """Consumers that were resumed since the last round."""
+    came: int = 0
+    """How many consumers have come between two rounds."""
 
     def __post_init__(self) -> None:
         ledgers = {"S": self._make_ledger()} if self.ordered else {}
@@ -76,6 +80,30 @@ class World:
         for cursor in halted:
             cursor.state = State.READING
 
+    def come(self, which: int, length: int) -> Moved:
+        """Have a new consumer come between two rounds. Return what the state must record."""
+        self.came += 1
+        consumer = ("S", f"n{self.came}")
+        self.readers[consumer] = Reader(consumer, (), None)
+        own = {SOURCES[0]: LogPosition(which), SOURCES[1]: LogPosition(length)}
+        self.cursors.admit(consumer, ConsumerState(own=own))
+        return self.come_to_rest({consumer})
+
+    def go(self, consumer: ConsumerId) -> Moved:
+        """Have a consumer be deleted between two rounds. Return what the state must record of the others."""
+        left = self.cursors.dismiss({consumer})
+        del self.readers[consumer]
+        self.back.discard(consumer)
+        self.state.apply(Delta(forgotten=(consumer,)))
+        came = self.come_to_rest(set())
+        return Moved(left.partitions | came.partitions, left.consumers | came.consumers)
+
+    def come_to_rest(self, consumers: set[ConsumerId]) -> Moved:
+        """Have the cursors note who has come, which also ends what was left to the next round."""
+        moved = self.cursors.renew(consumers, 0)
+        self.back.clear()
+        return moved
+
     def take_step(self, step: Step) -> None:
         """Take one step, apply to the state what it says, and check the state."""
         name, which, length = step
@@ -92,6 +120,10 @@ class World:
             self.cursors.resume([consumer], 0)
             self.back.add(consumer)
             self.find(consumer)
+        elif name == "come":
+            moved = self.come(which, length)
+        elif name == "go" and len(consumers) > 1:
+            moved = self.go(consumer)
         elif name == "part":
             self.part(consumer)
         elif name == "trim" and not self.ordered:
@@ -119,12 +151,15 @@ class World:
 
 # few places, so that consumers meet
 offsets = st.sampled_from([0, 3, 6, 9, END])
-names = ("fetch", "fetch", "round", "round", "park", "resume", "trim", "part")
+names = ("fetch", "fetch", "round", "round", "park", "resume", "trim", "part", "come", "go")
 step_lists = st.lists(st.tuples(st.sampled_from(names), st.integers(0, 8), st.integers(1, 6)), max_size=50)
 
 PARKED_FOR_A_MOMENT: list[Step] = [("park", 0, 0), ("resume", 0, 0), ("fetch", 0, 2), ("round", 0, 0)]
 FOREMOST_COMES_BACK: list[Step] = [("park", 0, 0), ("round", 0, 0), ("resume", 0, 0), ("round", 0, 0)]
 
+COMES_WHILE_THE_FOREMOST_COMES_BACK: list[Step] = [("park", 0, 0), ("round", 0, 0), ("resume", 0, 0), ("come", 3, 3)]
+COMES_TO_THE_FOREMOST_THAT_CAME_BACK: list[Step] = [("park", 0, 0), ("round", 0, 0), ("resume", 0, 0), ("come", 6, 6)]
+COMES_FAR_AHEAD: list[Step] = [("come", 8, 1), ("fetch", 0, 6), ("round", 0, 0), ("fetch", 0, 6), ("round", 0, 0)]
 TAIL_IS_OVERTAKEN: list[Step] = [("trim", 1, 6)]
 
 
@@ -132,18 +167,29 @@ TAIL_IS_OVERTAKEN: list[Step] = [("trim", 1, 6)]
     starts=st.lists(st.tuples(offsets, offsets, st.booleans()), min_size=2, max_size=4),
     ordered=st.booleans(),
     steps=step_lists,
+    most_behind=st.sampled_from([2, END]),
 )
-@example(starts=[(3, 3, False), (3, 3, False)], ordered=False, steps=PARKED_FOR_A_MOMENT)
-@example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=FOREMOST_COMES_BACK)
-@example(starts=[(3, 3, False), (0, 3, False)], ordered=False, steps=TAIL_IS_OVERTAKEN)
+@example(starts=[(3, 3, False), (3, 3, False)], ordered=False, steps=PARKED_FOR_A_MOMENT, most_behind=END)
+@example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=FOREMOST_COMES_BACK, most_behind=END)
+@example(
+    starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=COMES_WHILE_THE_FOREMOST_COMES_BACK, most_behind=END
+)
+@example(starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=[("go", 0, 0)], most_behind=END)
+@example(starts=[(3, 3, False), (0, 3, False)], ordered=False, steps=TAIL_IS_OVERTAKEN, most_behind=END)
+@example(
+    starts=[(6, 6, False), (3, 3, False)], ordered=False, steps=COMES_TO_THE_FOREMOST_THAT_CAME_BACK, most_behind=END
+)
+@example(starts=[(0, 0, False), (0, 0, False)], ordered=False, steps=COMES_FAR_AHEAD, most_behind=2)
 @settings(deadline=None)
 def test_the_state_follows_consumers_that_are_given_nothing(
-    starts: list[tuple[int, int, bool]], ordered: bool, steps: list[Step]
+    starts: list[tuple[int, int, bool]], ordered: bool, steps: list[Step], most_behind: int
 ) -> None:
-    """A consumer is recorded for its deliveries as well, which must not be needed."""
+    """A consumer is recorded for its deliveries as well, which must not be needed. `most_behind`: how far the foremost
+    cursor may be behind a new consumer that joins it."""
     world = World(ordered)
     for number, (first, second, has_snapshot) in enumerate(starts):
         world.enlist(f"c{number}", first, second, has_snapshot=has_snapshot)
     world.begin()
-    for step in steps:
-        world.take_step(step)
+    with patch.object(cursors_module, "MOST_BEHIND", most_behind):
+        for step in steps:
+            world.take_step(step)
