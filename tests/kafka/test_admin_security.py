@@ -17,7 +17,7 @@ from overlay.kafka.connection import reach
 from overlay.local import Broker, start
 from tests.kafka.test_admin import commit
 from tests.kafka.test_admin_contract import join
-from tests.support.kafka import make_topic
+from tests.support.kafka import PATIENT, make_topic
 from tests.support.security import USER, Security, add_scram_user, make_security
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -45,7 +45,7 @@ class Guarded:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     security = make_security(folder)
-    with start(folder / "home", properties=security.properties | ACLS) as broker:
+    with start(folder / "home", properties=security.properties | PATIENT | ACLS) as broker:
         add_scram_user(broker.bootstrap)
         for topic in ("seen", "hidden", "bare"):
             make_topic(broker.bootstrap, topic)

@@ -15,7 +15,7 @@ from overlay.kafka.admin import Admin
 from overlay.kafka.confluent import check_reachable
 from overlay.kafka.connection import open_client, reach
 from overlay.local import Broker, start
-from tests.support.kafka import make_topic
+from tests.support.kafka import PATIENT, make_topic
 from tests.support.security import Security, add_scram_user, make_security
 from tests.support.service import StartService, find_free_port
 from tests.support.tokens import serve_tokens
@@ -43,7 +43,7 @@ def security(tmp_path_factory: pytest.TempPathFactory) -> Security:
 @pytest.fixture(scope="module")
 def private(tmp_path_factory: pytest.TempPathFactory, security: Security) -> Iterator[Broker]:
     """A broker that tests may stop; it compacts at once."""
-    properties = {**security.properties, "log.cleaner.backoff.ms": "100"}
+    properties = {**security.properties, **PATIENT, "log.cleaner.backoff.ms": "100"}
     with start(tmp_path_factory.mktemp("private"), properties=properties) as broker:
         yield broker
 

@@ -29,7 +29,7 @@ from overlay.worker.service import Service
 from tests.oracle.batches import Header, Record
 from tests.oracle.push import Token, parse_token, wants
 from tests.support.kafka import SureProducer, describe_statistics
-from tests.support.service import write_service_file
+from tests.support.service import STOP_S, write_service_file
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -212,11 +212,11 @@ class Served:
         async def ask() -> dict[str, Any]:
             return self.service.report() | self.service.report_readiness()
 
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(DEADLINE_S)
 
     def set_gauges(self) -> None:
         """Set what /metrics sets before it answers."""
-        asyncio.run_coroutine_threadsafe(self.service.set_gauges(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.service.set_gauges(), self._loop).result(DEADLINE_S)
 
     def reload(self, scene: Scene, problems: int = 0) -> None:
         """Have it take up the folder as it is now, with so many problems in it."""
@@ -237,8 +237,8 @@ class Served:
         """End it as SIGTERM does, and raise what it raised."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "the service has not ended 30 s after it was told to"
+        self._thread.join(STOP_S)
+        assert not self._thread.is_alive(), f"the service has not ended {STOP_S} s after it was told to"
         if self.error is not None:
             raise self.error
 

@@ -9,10 +9,11 @@ from itertools import zip_longest
 import pytest
 
 from overlay.local import Broker, start
+from tests.support.kafka import PATIENT
 
 from .sides import Compare, RealSide, Script, Side, SimulatedSide
 
-PROPERTIES = {
+PROPERTIES = PATIENT | {
     "log.retention.check.interval.ms": "200",
     "log.initial.task.delay.ms": "0",
     "log.cleaner.backoff.ms": "200",
