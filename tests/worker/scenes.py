@@ -184,6 +184,28 @@ def scene(bootstrap: str, tmp_path: Path) -> Scene:
     return Scene(tmp_path / "config", bootstrap)
 
 
+class AckClock:
+    """The time by which a service in this process ends ack_wait: it passes as everywhere, and at once when a test says so."""
+
+    def __init__(self) -> None:
+        self._ahead_ns = 0
+
+    def now_ns(self) -> int:
+        return time.time_ns() + self._ahead_ns
+
+    def advance(self, seconds: float) -> None:
+        self._ahead_ns += int(seconds * 1e9)
+
+
+@pytest.fixture
+def ack_clock(monkeypatch: pytest.MonkeyPatch) -> AckClock:
+    """For tests whose acks have to come in time: ack_wait is longer than any machine stalls, and over when they have come."""
+    clock = AckClock()
+    for module in ("overlay.worker.dispatch_loop", "overlay.worker.dispatch_setup", "overlay.dispatch.ack_topics"):
+        monkeypatch.setattr(f"{module}.now_ns", clock.now_ns)
+    return clock
+
+
 class Served:
     """The service of a folder in a thread of this process: starts faster than a process, and its errors are ours."""
 
