@@ -12,7 +12,7 @@ from overlay.client import Client, UnknownConsumer
 from overlay.client.subscribe.message import Message
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
-from tests.worker.scenes import DEADLINE_S, AckClock, Scene, produce, serve
+from tests.worker.scenes import DEADLINE_S, AckClock, Scene, await_ack_wait, produce, serve
 
 EXPLICIT = {"ack_policy": "explicit", "ack_wait": "600s"}
 ACK_WAIT_S = 601
@@ -37,7 +37,7 @@ def test_every_word_is_heard(scene: Scene, source: str, ack_clock: AckClock) -> 
     scene.add_consumer("S", "late", "t.a", **EXPLICIT)
     produce(scene.bootstrap, source, ["a", "b"] * 50)
     client = overlay.open(scene.folder)
-    with serve(scene), client.subscribe("late") as messages:
+    with serve(scene) as served, client.subscribe("late") as messages:
         found: list[tuple[int, int]] = []
         for message in messages:
             metadata = message.metadata
@@ -45,6 +45,7 @@ def test_every_word_is_heard(scene: Scene, source: str, ack_clock: AckClock) -> 
             settle(message, metadata.sequence, metadata.num_delivered)
             if len(found) == 51:
                 await_pending(client, 1)
+                await_ack_wait(served)
                 ack_clock.advance(ACK_WAIT_S)
             if len(found) == 52:
                 break
@@ -90,7 +91,8 @@ def test_an_answered_ack_outlives_the_service(scene: Scene, source: str, ack_clo
         assert asyncio.run(ack_odd(client)) == list(range(1, 20, 2))
     client.close()
     rest = []
-    with serve(scene), client.subscribe("late") as messages:
+    with serve(scene) as served, client.subscribe("late") as messages:
+        await_ack_wait(served)
         ack_clock.advance(ACK_WAIT_S)
         for message in islice(messages, 10):
             rest.append(message.metadata.sequence)

@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.cli import overlay
 from overlay.config import load
+from overlay.consumer.deadlines import NEVER
 from overlay.kafka.confluent import Contact
 from overlay.worker.service import Service
 from tests.oracle.batches import Header, Record
@@ -263,6 +264,16 @@ class Served:
         assert not self._thread.is_alive(), f"the service has not ended {STOP_S} s after it was told to"
         if self.error is not None:
             raise self.error
+
+
+def await_ack_wait(served: Served) -> None:
+    """Wait until the ack_wait of a message has begun: the service knows that a reader has taken it."""
+
+    def has_begun() -> bool:
+        loops = [session.dispatch_loop for session in served.service.sessions]
+        return any(loop is not None and loop.dispatcher.next_at < NEVER for loop in loops)
+
+    wait_until(has_begun, DEADLINE_S, "ack_wait of a message has begun")
 
 
 @contextlib.contextmanager
