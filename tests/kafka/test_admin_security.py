@@ -128,15 +128,15 @@ async def test_every_way_in(guarded: Guarded, protocol: str) -> None:
     ],
 )
 async def test_a_refusal_is_told_at_once(guarded: Guarded, protocol: str, wrong: dict[str, str]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(CredentialsRefused, match=r"Kafka refused the connection: .*Check security\.protocol"):
-            await reach(guarded.settings(protocol, **wrong), 30)
+            await reach(guarded.settings(protocol, **wrong), 600)
 
 
 async def test_a_certificate_of_another_authority(guarded: Guarded, tmp_path: Path) -> None:
     other = make_security(tmp_path)
     with pytest.raises(CredentialsRefused, match="certificate verify failed"):
-        await reach(guarded.settings("SSL", ssl_ca_location=str(other.ca)), 20)
+        await reach(guarded.settings("SSL", ssl_ca_location=str(other.ca)), 60)
 
 
 async def test_one_address_that_refuses_and_another_that_does_not(guarded: Guarded) -> None:

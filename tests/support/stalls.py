@@ -1,4 +1,4 @@
-"""Times in which a test's process got no processor: what was measured meanwhile tells nothing of the product."""
+"""Times in which a test's process, or its broker, got no processor: what was measured meanwhile tells nothing of the product."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import time
 from types import TracebackType
 from typing import Self
 
+from confluent_kafka.admin import AdminClient
+
 TICK_S = 0.01
+ANSWER_S = 60
+NOWHERE = "stalls-nowhere"
+"""No topic: its metadata are short."""
 
 
 class Stalls:
-    """A thread for the length of a `with` block that wakes up again and again. `longest_s`: by how much it was late at most."""
+    """A thread for the length of a `with` block that wakes up again and again, and then asks the broker for its metadata if there is
+    one. `longest_s`: by how much it was late at most, with the answer.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, bootstrap: str = "") -> None:
         self.longest_s = 0.0
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}) if bootstrap else None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
 
@@ -29,6 +37,8 @@ class Stalls:
     def _run(self) -> None:
         before = time.monotonic()
         while not self._is_over.wait(TICK_S):
+            if self._admin is not None:
+                self._admin.list_topics(NOWHERE, ANSWER_S)
             now = time.monotonic()
             self.longest_s, before = max(self.longest_s, now - before - TICK_S), now
         self.longest_s = max(self.longest_s, time.monotonic() - before - TICK_S)
