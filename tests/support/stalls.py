@@ -1,4 +1,4 @@
-"""Times in which a test's process, or its broker, got no processor: what was measured meanwhile tells nothing of the product."""
+"""Times in which a test's process, or its broker, got no processor: what was measured then tells nothing of the product."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NOWHERE = "stalls-nowhere"
 
 
 class Stalls:
-    """A thread for the length of a `with` block that wakes up again and again, and then asks the broker for its metadata if there is
-    one. `longest_s`: by how much it was late at most, with the answer.
+    """A thread for the length of a `with` block that wakes up again and again, and then asks the broker, if there is one,
+    for some metadata. `longest_s`: by how much it was late at most, with the answer.
     """
 
     def __init__(self, bootstrap: str = "") -> None:
