@@ -82,7 +82,7 @@ PATIENT_WORKER_MS = 60_000
 def patient_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Workers in this process keep their shards if it gets no processor for some seconds. Histories have virtual time, and find
     the product's own limit."""
-    if "sim" in request.path.parts:
+    if request.node.nodeid.startswith("tests/sim/"):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
