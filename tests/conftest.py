@@ -14,7 +14,7 @@ from hypothesis.internal.constants_ast import Constants
 
 from overlay.kafka.admin import Admin
 from overlay.local import Broker, start
-from tests.support.kafka import NewTopicFixture, name_topics
+from tests.support.kafka import PATIENT, NewTopicFixture, name_topics
 
 ONE_PROCESS = ("tests/spark/job/", "tests/spark/")
 """Tests that share what takes long to start, a session of Spark's, and stay together when several processes run tests. In two
@@ -57,18 +57,14 @@ else:
 
 
 DAY_MS = 86_400_000
-STARVED_S = 60
-"""How long the broker may get no processor before its controller takes it for dead. It then has no leaders for a moment, which
-loses transaction markers and clients (docs/exactly-once.md); tests that want this start a broker of their own."""
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The run's broker. A test that stops or breaks a broker starts its own."""
-    patient = {"broker.session.timeout.ms": str(STARVED_S * 1000)}
     # many tests write records of years ago, which the first look for old records would delete
     keeping = {"log.initial.task.delay.ms": str(DAY_MS)}
-    with start(tmp_path_factory.mktemp("broker"), ephemeral=True, properties=patient | keeping) as running:
+    with start(tmp_path_factory.mktemp("broker"), ephemeral=True, properties=PATIENT | keeping) as running:
         yield running
 
 
@@ -76,6 +72,22 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def bootstrap(broker: Broker) -> str:
     """Address of the run's broker, `host:port`."""
     return broker.bootstrap
+
+
+PATIENT_WORKER_MS = 60_000
+"""How long a worker in the test's process may be silent before its group takes it for dead, which moves its shards."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Workers in this process keep their shards if it gets no processor for some seconds. Histories have virtual time, and find
+    the product's own limit."""
+    if request.node.nodeid.startswith("tests/sim/"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("overlay.worker.membership.SESSION_MS", PATIENT_WORKER_MS)
+        yield
 
 
 @pytest.fixture

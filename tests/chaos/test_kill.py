@@ -35,7 +35,7 @@ RATE = 4_000  # records a second, over both topics
 TAKEN_OVER = "shard taken over"
 LATEST_KILL_S = 8.0  # after the start: a killed worker is missed by its group after some seconds
 
-pytestmark = pytest.mark.timeout(180 + 30 * KILLS)
+pytestmark = pytest.mark.timeout(600 + 60 * KILLS)
 
 
 @dataclass

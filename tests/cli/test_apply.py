@@ -30,9 +30,8 @@ pytestmark = pytest.mark.usefixtures("quiet_logs")
 
 
 @pytest.fixture
-def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trips:
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
     """The folder of the service, with one consumer in it."""
-    monkeypatch.setattr("overlay.client.control.control.TIMEOUT_S", float(DEADLINE_S))
     trips = Trips(tmp_path / "service", bootstrap, new_topic())
     trips.add_consumer("filed", to="rome")
     return trips

@@ -32,8 +32,7 @@ NOTHING = {
 
 
 @pytest.fixture
-def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trips:
-    monkeypatch.setattr("overlay.client.control.control.TIMEOUT_S", float(DEADLINE_S))
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
     return Trips(tmp_path / "config", bootstrap, new_topic())
 
 
@@ -76,8 +75,12 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     assert "is created" in trips.run("consumer", "add", "TRIPS", "--file", str(file))
     with CommittedReader(trips.bootstrap, trips.output("oslo")) as reader:
         await_records(reader, 10)
-    report = trips.run("consumer", "report").splitlines()
-    assert [line.split()[:3] for line in report[1:]] == [["TRIPS", "oslo", "running"], ["TRIPS", "rome", "running"]]
+
+    def read_report() -> list[list[str]]:
+        return [line.split()[:3] for line in trips.run("consumer", "report").splitlines()[1:]]
+
+    both = [["TRIPS", "oslo", "running"], ["TRIPS", "rome", "running"]]
+    wait_until(lambda: read_report() == both, DEADLINE_S, "the report has both")
 
     assert service.stop() == 0
     check_export(trips, "rome", changed["config"])

@@ -22,13 +22,12 @@ pytestmark = pytest.mark.usefixtures("quiet_logs")
 
 
 @pytest.fixture
-def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trips:
-    monkeypatch.setattr("overlay.client.control.control.TIMEOUT_S", float(DEADLINE_S))
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
     return Trips(tmp_path / "config", bootstrap, new_topic())
 
 
 def pull(trips: Trips, *words: str) -> list[dict[str, Any]]:
-    said = trips.run("consumer", "next", "TRIPS", "work", "--json", *words)
+    said = trips.run("consumer", "next", "TRIPS", "work", "--wait", f"{DEADLINE_S}s", "--json", *words)
     return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
 

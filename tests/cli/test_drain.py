@@ -21,8 +21,7 @@ NAMES = [f"rome{number}" for number in range(6)]
 
 
 @pytest.fixture
-def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trips:
-    monkeypatch.setattr("overlay.client.control.control.TIMEOUT_S", float(DEADLINE_S))
+def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:
     trips = Trips(tmp_path / "first", bootstrap, new_topic())
     for name in NAMES:
         trips.add_consumer(name, to="rome")

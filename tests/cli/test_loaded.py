@@ -24,7 +24,13 @@ STREAMS = {"overlay.config.loader", "overlay.config.stream", "overlay.filter"}
 FILES = NEVER | {"numpy", "aiokafka", "confluent_kafka", "rich"}
 """For commands that read the config folder alone."""
 
-PATIENT = "import overlay.client.control.inbox; overlay.client.control.inbox.LOOK_S = 600"
+PATIENT = """
+import overlay.client.control.control
+import overlay.client.control.inbox
+
+overlay.client.control.control.TIMEOUT_S = overlay.client.control.inbox.REACH_S = 60
+overlay.client.control.inbox.LOOK_S = 600
+"""
 """A command that waits for its answer looks for a worker after a while, for which it loads another client."""
 
 RUN = """
@@ -73,7 +79,7 @@ def test_commands_that_ask_the_service(trips: Trips, running_service: StartServi
         return text
 
     ask("add", "TRIPS", "work", "--subject", "trips.rome")
-    text = ask("next", "TRIPS", "work", "--count", "2", "--json")
+    text = ask("next", "TRIPS", "work", "--count", "2", "--wait", "60s", "--json")
     first, second = [json.loads(line)["token"] for line in text.splitlines() if line.startswith("{")]
     ask("ack", first)
     ask("nak", second)

@@ -36,7 +36,7 @@ from overlay.local import Broker, start
 from overlay.view.stored import read_memory
 from tests.cli.test_validate_kafka import ACLS, spell
 from tests.config.folders import write_folder
-from tests.support.kafka import make_topic, produce_values
+from tests.support.kafka import PATIENT, make_topic, produce_values
 from tests.support.security import Security, add_scram_user, make_security
 from tests.support.service import find_free_port
 from tests.support.waiting import wait_until
@@ -136,7 +136,7 @@ def read_command(line: str, role: str) -> Iterator[AclBinding]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     security = make_security(tmp_path_factory.mktemp("security"))
-    with start(tmp_path_factory.mktemp("broker"), properties={**security.properties, **ACLS}) as broker:
+    with start(tmp_path_factory.mktemp("broker"), properties={**security.properties, **PATIENT, **ACLS}) as broker:
         make_topic(broker.bootstrap, "orders")
         produce_values(broker.bootstrap, "orders", [b"1", b"2", b"3"])
         yield Site(broker, security, tmp_path_factory.mktemp("config"))
@@ -254,9 +254,13 @@ def send_acks(site: Site, served: Served) -> None:
 
 
 def pull(site: Site, served: Served) -> None:
-    control = Control(site.kafka("puller"), "sec")
+    control = Control(site.kafka("puller"), "sec", timeout=DEADLINE_S)
     try:
-        assert [message.value for message in control.next("ORDERS", "pulled", 3, expires=20)] == [b"1", b"2", b"3"]
+        assert [message.value for message in control.next("ORDERS", "pulled", 3, expires=DEADLINE_S)] == [
+            b"1",
+            b"2",
+            b"3",
+        ]
         assert control.info("ORDERS", "pulled").num_ack_pending == 3
         with pytest.raises(Refused, match=r"consumer\.delete is not taken from sec\.requests"):
             control.delete("ORDERS", "pulled")
@@ -265,7 +269,7 @@ def pull(site: Site, served: Served) -> None:
 
 
 def administer(site: Site, served: Served) -> None:
-    control = Control(site.kafka("admin"), "sec")
+    control = Control(site.kafka("admin"), "sec", timeout=DEADLINE_S)
     try:
         control.create("ORDERS", durable_name="made", ack_policy="explicit")
         assert control.info("ORDERS", "made").name == "made"
@@ -320,7 +324,7 @@ def test_a_role_does_its_work_with_what_was_printed_and_may_do_no_more(site: Sit
 
 def test_the_error_names_the_right_that_is_missing(site: Site, served: Served) -> None:
     site.grant("reader")
-    control = Control(site.kafka("reader"), "sec", timeout=20)
+    control = Control(site.kafka("reader"), "sec", timeout=DEADLINE_S)
     try:
         with pytest.raises(CredentialsRefused, match=r"sec\.(replies|control).*(Read|Write)"):
             control.info("ORDERS", "plain")

@@ -246,7 +246,11 @@ def test_a_topic_of_the_config_s_kafka(config: Config, topic: str) -> None:
         (("TRIPS", "-X", "linger.ms=5"), 1, "linger.ms"),
     ],
 )
-def test_errors(config: Config, words: tuple[str, ...], code: int, message: str) -> None:
+def test_errors(
+    config: Config, words: tuple[str, ...], code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "127.0.0.1:1" in words:
+        monkeypatch.setattr("overlay.client.read.bounds.DEADLINE_S", 0.5)
     done = run(*words, *config, code=code)
     assert message in done.output + str(done.exception)
 

@@ -28,7 +28,7 @@ from overlay.local import Broker, start
 from spark.job import keeping
 from spark.job.keeping import StreamKeeper
 from tests.config.folders import write_folder
-from tests.support.kafka import NewTopicFixture, make_topic, produce_values
+from tests.support.kafka import PATIENT, NewTopicFixture, make_topic, produce_values
 from tests.support.security import PASSWORD, USER, make_security
 from tests.support.service import find_free_port
 from tests.support.waiting import wait_until
@@ -138,7 +138,7 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     security = make_security(tmp_path_factory.mktemp("security"))
-    with start(tmp_path_factory.mktemp("guarded"), properties={**security.properties, **ACLS}) as broker:
+    with start(tmp_path_factory.mktemp("guarded"), properties={**security.properties, **PATIENT, **ACLS}) as broker:
         for topic in ("orders", "late", "hidden"):
             make_topic(broker.bootstrap, topic)
         produce_values(broker.bootstrap, "orders", [b'{"a": 1}'] * 3)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,27 @@ class Trips:
             producer.produce(self.topic, str(number).encode(), headers=[("to", to)])
         assert producer.flush(30) == 0
 
+    def produce_until(self, condition: Callable[[], bool], what: str) -> int:
+        """Write two records again and again until a condition holds, and return how many were written. For rates, which are 0
+        ten seconds after the last record."""
+        written = 0
+
+        def is_so() -> bool:
+            nonlocal written
+            self.produce(2)
+            written += 2
+            return condition()
+
+        wait_until(is_so, DEADLINE_S, what)
+        return written
+
     def delete_topic(self) -> None:
         client = AdminClient({"bootstrap.servers": self.bootstrap})
         client.delete_topics([self.topic], operation_timeout=30)[self.topic].result(30)
-        wait_until(lambda: self.topic not in client.list_topics(timeout=10).topics, 30, f"{self.topic} is gone")
+        wait_until(lambda: self.topic not in client.list_topics(timeout=10).topics, DEADLINE_S, f"{self.topic} is gone")
 
     def create_topic(self) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + DEADLINE_S
         while True:
             try:
                 make_topic(self.bootstrap, self.topic)
@@ -94,7 +109,7 @@ class Trips:
     def run_process(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The same as a program of its own, as a user calls it."""
         command = [sys.executable, "-m", "overlay", *words, "--config", str(self.folder)]
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * DEADLINE_S)
 
 
 def get_consumer(service: RunningService, name: str) -> Any:
@@ -107,10 +122,11 @@ def get_stream(service: RunningService) -> Any:
 
 
 def await_delivered(service: RunningService, name: str, count: int) -> None:
-    """Wait until a consumer has delivered so many since the service started, and there is no more."""
+    """Wait until a consumer has delivered so many since the service started, and has met the end of the log."""
 
     def has_come_to() -> bool:
         found = get_consumer(service, name)
-        return bool(found["delivered"] >= count and found.get("lag_records") == 0)
+        is_there = found["delivered"] >= count and found["state"] == "running"
+        return bool(is_there and found.get("lag_records") == 0)
 
     wait_until(has_come_to, DEADLINE_S, f"{name} has delivered {count}")

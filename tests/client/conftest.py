@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.client.deliveries import list_subscribing
+from tests.worker.scenes import ack_clock as ack_clock
 from tests.worker.scenes import scene as scene
 
 

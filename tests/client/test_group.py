@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import pytest
 
+from overlay.client.subscribe.membership import Member
 from tests.client.deliveries import DEADLINE_S, make_output, read_numbers
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_thread_of_a_subscription_is_left")
 
+JOIN_S = 120
 
-def test_members_share_partitions_and_lose_nothing(bootstrap: str, new_topic: NewTopicFixture) -> None:
+
+def count_moves(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return how many partitions members give up from now on, and how many they lose without being asked."""
+    moves, give_up, lose = Counter[str](), Member._give_up, Member._lose
+
+    def count_and_give_up(member: Member, consumer: Any, partitions: Sequence[Any]) -> None:
+        moves["given up"] += len(partitions)
+        give_up(member, consumer, partitions)
+
+    def count_and_lose(member: Member, consumer: Any, partitions: Sequence[Any]) -> None:
+        moves["lost"] += len(partitions)
+        lose(member, consumer, partitions)
+
+    monkeypatch.setattr(Member, "_give_up", count_and_give_up)
+    monkeypatch.setattr(Member, "_lose", count_and_lose)
+    return moves
+
+
+def test_members_share_partitions_and_lose_nothing(
+    bootstrap: str, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Members come and go while messages flow; each acks what it was handed."""
+    moves = count_moves(monkeypatch)
     output = make_output(bootstrap, new_topic, partitions=4)
     output.deliver(4_000)
     seen: list[int] = []
@@ -30,7 +56,7 @@ def test_members_share_partitions_and_lose_nothing(bootstrap: str, new_topic: Ne
     for thread in first:
         thread.start()
     for thread in first:
-        thread.join(DEADLINE_S)
+        thread.join(JOIN_S)
         assert not thread.is_alive()
     output.deliver(4_000)
     with output.subscribe() as messages:
@@ -42,8 +68,9 @@ def test_members_share_partitions_and_lose_nothing(bootstrap: str, new_topic: Ne
     assert set(seen) == set(range(1, 8_001))
     assert set(output.read_acks().acked) == set(seen)
     assert output.read_committed_offsets() == dict.fromkeys(range(4), 2_000)
-    # what was in a member's hand while its partition went away may be handed out twice
-    assert len(seen) - len(set(seen)) <= 20
+    # what was in a member's hand while its partition went away may be handed out twice; and all since the last commit, if the
+    # group took a member on a machine that stalls for dead
+    assert len(seen) - len(set(seen)) <= max(20, moves["given up"]) or moves["lost"]
 
 
 def test_a_partition_that_goes_away_takes_its_messages_along(bootstrap: str, new_topic: NewTopicFixture) -> None:

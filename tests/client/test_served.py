@@ -12,9 +12,10 @@ from overlay.client import Client, UnknownConsumer
 from overlay.client.subscribe.message import Message
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
-from tests.worker.scenes import DEADLINE_S, Scene, produce, serve
+from tests.worker.scenes import DEADLINE_S, AckClock, Scene, await_ack_wait, produce, serve
 
-EXPLICIT = {"ack_policy": "explicit", "ack_wait": "2s"}
+EXPLICIT = {"ack_policy": "explicit", "ack_wait": "600s"}
+ACK_WAIT_S = 601
 
 
 @pytest.fixture
@@ -25,27 +26,33 @@ def source(scene: Scene, new_topic: NewTopicFixture) -> str:
     return topic
 
 
-def is_settled(client: Client) -> bool:
-    """Whether the service waits for nothing more."""
-    return client.control.info("S", "late").num_ack_pending == 0
+def await_pending(client: Client, count: int) -> None:
+    """Wait until the service waits for so many acks."""
+    wait_until(
+        lambda: client.control.info("S", "late").num_ack_pending == count, DEADLINE_S, f"{count} messages are pending"
+    )
 
 
-def test_every_word_is_heard(scene: Scene, source: str) -> None:
+def test_every_word_is_heard(scene: Scene, source: str, ack_clock: AckClock) -> None:
     scene.add_consumer("S", "late", "t.a", **EXPLICIT)
     produce(scene.bootstrap, source, ["a", "b"] * 50)
     client = overlay.open(scene.folder)
-    with serve(scene), client.subscribe("late") as messages:
+    with serve(scene) as served, client.subscribe("late") as messages:
         found: list[tuple[int, int]] = []
         for message in messages:
             metadata = message.metadata
             found.append((metadata.sequence, metadata.num_delivered))
             settle(message, metadata.sequence, metadata.num_delivered)
+            if len(found) == 51:
+                await_pending(client, 1)
+                await_ack_wait(served)
+                ack_clock.advance(ACK_WAIT_S)
             if len(found) == 52:
                 break
         again = [pair for pair in found if pair[1] > 1]
         assert sorted(again) == [(11, 2), (13, 2)]
         assert {sequence for sequence, _ in found} == set(range(1, 100, 2))
-        wait_until(lambda: is_settled(client), DEADLINE_S, "nothing is pending")
+        await_pending(client, 0)
     client.close()
 
 
@@ -76,7 +83,7 @@ async def ack_odd(client: Client) -> list[int]:
     return answered
 
 
-def test_an_answered_ack_outlives_the_service(scene: Scene, source: str) -> None:
+def test_an_answered_ack_outlives_the_service(scene: Scene, source: str, ack_clock: AckClock) -> None:
     scene.add_consumer("S", "late", **EXPLICIT)
     produce(scene.bootstrap, source, ["a"] * 20)
     client = overlay.open(scene.folder)
@@ -84,7 +91,9 @@ def test_an_answered_ack_outlives_the_service(scene: Scene, source: str) -> None
         assert asyncio.run(ack_odd(client)) == list(range(1, 20, 2))
     client.close()
     rest = []
-    with serve(scene), client.subscribe("late") as messages:
+    with serve(scene) as served, client.subscribe("late") as messages:
+        await_ack_wait(served)
+        ack_clock.advance(ACK_WAIT_S)
         for message in islice(messages, 10):
             rest.append(message.metadata.sequence)
             message.ack_sync(DEADLINE_S)
@@ -108,7 +117,7 @@ def test_a_consumer_that_only_the_service_knows(scene: Scene, source: str) -> No
 
 def test_info_shows_every_ack_that_was_answered(scene: Scene, source: str) -> None:
     """At once: what the service tells is as new as what it has committed."""
-    scene.add_consumer("S", "late", **EXPLICIT | {"ack_wait": "60s"})
+    scene.add_consumer("S", "late", **EXPLICIT)
     produce(scene.bootstrap, source, ["a"] * 10)
     with serve(scene), overlay.open(scene.folder) as client, client.subscribe("late") as messages:
         for number, message in enumerate(islice(messages, 10), 1):

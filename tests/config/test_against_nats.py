@@ -21,6 +21,8 @@ from tests.config.wire_cases import BAD, GOOD, UPDATES
 from tests.support.waiting import wait_until
 from tests.support.wire import from_wire
 
+ANSWER_S = 60
+"""How long the server may take for an answer, and to start."""
 SUBJECTS = (Pattern.parse("a.>"), Pattern.parse("b"))
 
 
@@ -33,9 +35,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [str(binary), "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", str(folder / "store"), "-l", str(log)]
     with subprocess.Popen([*command, "--ports_file_dir", str(folder)]) as process:
         try:
-            wait_until(lambda: any(folder.glob("*.ports")), 20, "nats-server's ports file")
+            wait_until(lambda: any(folder.glob("*.ports")), ANSWER_S, "nats-server's ports file")
             ports = next(folder.glob("*.ports"))
-            wait_until(lambda: ports.read_text().endswith("}"), 20, "the ports in nats-server's ports file")
+            wait_until(lambda: ports.read_text().endswith("}"), ANSWER_S, "the ports in nats-server's ports file")
             yield json.loads(ports.read_text())["nats"][0]
         finally:
             process.terminate()
@@ -48,7 +50,7 @@ class Api:
         self.connection = connection
 
     async def ask(self, subject: str, request: object) -> dict[str, Any]:
-        reply = await self.connection.request(f"$JS.API.{subject}", json.dumps(request).encode(), timeout=10)
+        reply = await self.connection.request(f"$JS.API.{subject}", json.dumps(request).encode(), timeout=ANSWER_S)
         answer: dict[str, Any] = json.loads(reply.data)
         return answer
 
@@ -61,7 +63,7 @@ class Api:
 
 @pytest_asyncio.fixture
 async def api(server: str) -> AsyncIterator[Api]:
-    connection = await nats.connect(server)
+    connection = await nats.connect(server, connect_timeout=ANSWER_S)
     found = Api(connection)
     await found.ask("STREAM.CREATE.S", {"name": "S", "subjects": [str(own) for own in SUBJECTS]})
     yield found

@@ -20,6 +20,9 @@ from tests.support.waiting import wait_until
 
 SUBJECTS = ("a.x", "a.y", "b.x", "b.y.z")
 
+ANSWER_S = 60
+"""How long the server may take for an answer, and to start."""
+
 Told = tuple[Any, ...]
 
 
@@ -30,9 +33,9 @@ def serve(folder: Path) -> Iterator[str]:
     command = [binary, "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", folder / "store", "-l", folder / "log"]
     with subprocess.Popen([*map(str, command), "--ports_file_dir", str(folder)]) as process:
         try:
-            wait_until(lambda: any(folder.glob("*.ports")), 20, "nats-server's ports file")
+            wait_until(lambda: any(folder.glob("*.ports")), ANSWER_S, "nats-server's ports file")
             ports = next(folder.glob("*.ports"))
-            wait_until(lambda: ports.read_text().endswith("}"), 20, "the ports in nats-server's ports file")
+            wait_until(lambda: ports.read_text().endswith("}"), ANSWER_S, "the ports in nats-server's ports file")
             yield json.loads(ports.read_text())["nats"][0]
         finally:
             process.terminate()
@@ -75,14 +78,16 @@ class Peer:
         await self.ask(f"STREAM.DELETE.{self.name}")
 
     async def ask(self, subject: str, /, **body: object) -> dict[str, Any]:
-        reply = await self.client.request(f"$JS.API.{subject}", json.dumps(body).encode() if body else b"", timeout=20)
+        reply = await self.client.request(
+            f"$JS.API.{subject}", json.dumps(body).encode() if body else b"", timeout=ANSWER_S
+        )
         answer: dict[str, Any] = json.loads(reply.data)
         assert "error" not in answer, (subject, body, answer)
         return answer
 
     async def publish(self, subject: str, payload: bytes) -> int:
         """Store a message; returns its sequence."""
-        reply = await self.client.request(f"{self.name}.{subject}", payload, timeout=20)
+        reply = await self.client.request(f"{self.name}.{subject}", payload, timeout=ANSWER_S)
         self.sequence = json.loads(reply.data)["seq"]
         return self.sequence
 

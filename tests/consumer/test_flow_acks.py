@@ -20,11 +20,10 @@ from overlay.consumer.acks import Flaw, Token
 from overlay.consumer.effects import Refuse, Status
 from overlay.consumer.events import Acked, FlowAnswered
 from tests.consumer.driver import SECOND, Driver, configure, some
-from tests.consumer.jetstream import Peer, serve, settle
+from tests.consumer.jetstream import ANSWER_S, Peer, serve, settle
 
 SEED = int(os.environ.get("OVERLAY_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 MESSAGES = 40
-PATIENCE = 5.0
 FIELDS: dict[str, Any] = {"ack_policy": "flow_control", "flow_control": True, "idle_heartbeat": SECOND}
 
 
@@ -49,7 +48,7 @@ def describe(driver: Driver) -> tuple[int, ...]:
 async def test_the_server_does_the_same(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     with serve(tmp_path) as address:
-        client = await nats.connect(address)
+        client = await nats.connect(address, connect_timeout=ANSWER_S)
         for number in range(12):
             await compare(client, f"F{number}", rng.randint(1, 12), rng)
         await client.close()
@@ -89,7 +88,7 @@ async def agree(peer: Peer, driver: Driver) -> None:
         found = (await peer.info())[:5]
         return found == describe(driver) and len(peer.flows) == len(find_requests(driver))
 
-    assert await settle(is_same, PATIENCE), (
+    assert await settle(is_same, ANSWER_S), (
         SEED,
         (await peer.info())[:5],
         describe(driver),

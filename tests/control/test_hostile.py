@@ -69,7 +69,7 @@ def count_passed_over(served: Served) -> float:
 
 @pytest.fixture
 def control(scene: Scene) -> Control:
-    return Control({"bootstrap.servers": scene.bootstrap}, scene.prefix, name="test")
+    return Control({"bootstrap.servers": scene.bootstrap}, scene.prefix, timeout=DEADLINE_S, name="test")
 
 
 def test_requests_behind_hostile_records_are_answered(

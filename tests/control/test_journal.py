@@ -13,7 +13,7 @@ from overlay.output.entry import Entry
 from overlay.output.record import Record
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.proxy import lead_through, run_proxy
-from tests.worker.scenes import read_committed
+from tests.worker.scenes import DEADLINE_S, read_committed
 
 Open = Callable[[], Awaitable[Journal]]
 
@@ -61,14 +61,14 @@ async def test_a_kafka_that_falls_silent(
     open_journal: Open, bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither giving up the transaction nor closing waits for an answer that does not come."""
-    monkeypatch.setattr("overlay.output.transaction.DEADLINE_S", 0.5)
     settle = Entry(f"{prefix}.control", Record(b"request 1", None))
     async with run_proxy(bootstrap) as proxy:
-        lead_through(proxy, monkeypatch)
+        lead_through(proxy, monkeypatch, request_timeout_ms=int(10 * DEADLINE_S * 1000))
         journal = await open_journal()
         await journal.commit([settle])
+        monkeypatch.setattr("overlay.output.transaction.DEADLINE_S", 0.5)
         proxy.down.allow(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             with pytest.raises((SourceUnavailable, DeliveryFailed)):
                 await journal.commit([settle])
             await journal.close()

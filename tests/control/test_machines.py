@@ -11,13 +11,13 @@ from confluent_kafka.admin import AdminClient
 
 from overlay.client.control.control import Control, PullRefused
 from overlay.client.control.refusals import ConsumerNameInUse
+from tests.control.test_serve import IS_SERVED, read_events, read_output
 from tests.control.test_serve import control as control
-from tests.control.test_serve import read_events, read_output
 from tests.control.test_serve import served as served
 from tests.control.test_serve import stage as stage
 from tests.support.kafka import make_topic
 from tests.support.waiting import wait_until
-from tests.worker.scenes import DEADLINE_S, Scene, Served, produce, read_committed
+from tests.worker.scenes import DEADLINE_S, CommittedReader, Scene, Served, await_records, produce
 from tests.worker.scenes import scene as scene
 
 
@@ -28,10 +28,22 @@ def list_kinds(scene: Scene, name: str) -> list[str]:
     return [subject.removeprefix(prefix).removesuffix(suffix) for subject in subjects]
 
 
+def await_kinds(scene: Scene, name: str, *wanted: str) -> None:
+    """Wait until these are all advisories about a consumer. A request is answered before its advisory can be read."""
+    found: list[str] = []
+
+    def are_there() -> bool:
+        found[:] = list_kinds(scene, name)
+        return len(found) >= len(wanted)
+
+    wait_until(are_there, DEADLINE_S, f"{len(wanted)} advisories about {name}")
+    assert found == list(wanted)
+
+
 def test_a_machine_takes_changes_over(stage: tuple[Scene, str], served: Served, control: Control) -> None:
     scene, topic = stage
     config = {"durable_name": "c", "deliver_subject": f"{scene.prefix}-c", "interest": "always", "max_ack_pending": 3}
-    assert control.add("S", config).state == "running"
+    assert control.add("S", config).state in IS_SERVED
     produce(scene.bootstrap, topic, ["rome"] * 10)
     tokens = [str(seen.token) for seen in read_output(scene, "c", 3)]
 
@@ -55,28 +67,29 @@ def test_a_machine_takes_changes_over(stage: tuple[Scene, str], served: Served, 
     # all of this was done by the machine as it ran
     assert shard_manager.shards[0].session is session
     control.delete("S", "c")
-    assert list_kinds(scene, "c") == ["CREATED", "PAUSE", "PAUSE", "DELETED"]
+    await_kinds(scene, "c", "CREATED", "PAUSE", "PAUSE", "DELETED")
 
 
 def test_pulls_by_request(stage: tuple[Scene, str], served: Served, control: Control) -> None:
     scene, topic = stage
     produce(scene.bootstrap, topic, ["rome"] * 5)
     control.add("S", durable_name="w", ack_wait="60s", dead_letter=f"{scene.prefix}-dead")
-    first, second, third = control.next("S", "w", 3)
+    first, second, third = control.next("S", "w", 3, expires=DEADLINE_S)
     assert [message.value for message in (first, second, third)] == [b"0", b"1", b"2"]
     control.ack(first.token)
     control.term(second.token, "bad")
     control.nak(third.token)
-    (again,) = control.next("S", "w")
+    (again,) = control.next("S", "w", expires=DEADLINE_S)
     assert (again.value, again.token.split(".")[-5]) == (b"2", "2")
-    (letter,) = read_committed(scene.bootstrap, f"{scene.prefix}-dead")
+    with CommittedReader(scene.bootstrap, f"{scene.prefix}-dead") as reader:
+        (letter,) = await_records(reader, 1)
     assert (letter.value, letter.header(b"Overlay-Source-Offset")) == (b"1", b"1")
 
     # what is not used goes, what is deleted tells who waits
     control.add("S", name="e", inactive_threshold="1s")
     wait_until(lambda: [found.name for found in control.consumers()] == ["w"], DEADLINE_S, "e is gone")
     control.next("S", "w", 10, no_wait=True)
-    other = Control({"bootstrap.servers": scene.bootstrap}, scene.prefix)
+    other = Control({"bootstrap.servers": scene.bootstrap}, scene.prefix, timeout=DEADLINE_S)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.next, "S", "w", 5, expires=60)
         wait_until(lambda: control.info("S", "w").num_waiting == 1, DEADLINE_S, "a pull waits")
@@ -84,7 +97,7 @@ def test_pulls_by_request(stage: tuple[Scene, str], served: Served, control: Con
         with pytest.raises(PullRefused, match="409 Consumer Deleted"):
             waiting.result(60)
     other.close()
-    assert list_kinds(scene, "w") == ["CREATED", "MSG_TERMINATED", "MSG_NAKED", "DELETED"]
+    await_kinds(scene, "w", "CREATED", "MSG_TERMINATED", "MSG_NAKED", "DELETED")
 
 
 def read_rows(scene: Scene, name: str, count: int) -> list[tuple[int, int, int]]:
@@ -146,13 +159,13 @@ def test_a_pin_by_request(stage: tuple[Scene, str], served: Served, control: Con
     scene, topic = stage
     produce(scene.bootstrap, topic, ["rome"] * 3)
     control.add("S", durable_name="w", priority_policy="pinned_client", priority_groups=["g"], priority_timeout="60s")
-    (first,) = control.next("S", "w", group="g")
+    (first,) = control.next("S", "w", group="g", expires=DEADLINE_S)
     pin = (dict(first.headers)["Nats-Pin-Id"] or b"").decode()
-    (second,) = control.next("S", "w", group="g", id=pin)
+    (second,) = control.next("S", "w", group="g", id=pin, expires=DEADLINE_S)
     assert (first.value, second.value) == (b"0", b"1")
     with pytest.raises(PullRefused, match="423"):
         control.next("S", "w", group="g", id="other")
-    assert list_kinds(scene, "w") == ["CREATED", "PINNED"]
+    await_kinds(scene, "w", "CREATED", "PINNED")
 
 
 def test_a_temporary_topic_goes_unless_another_delivers_to_it(
@@ -165,13 +178,15 @@ def test_a_temporary_topic_goes_unless_another_delivers_to_it(
     control.add("S", {"name": "guest", "deliver_subject": foreign, **short})
     control.add("S", durable_name="stays", deliver_subject=shared, ack_policy="none", filter_subjects=["t.rome"])
     control.add("S", {"name": "goes", "deliver_subject": shared, **short}, filter_subjects=["t.oslo"])
-    control.add("S", {"name": "went", "deliver_subject": alone, **short})
+    went = {"name": "went", "deliver_subject": alone, **short}
+    control.add("S", went, inactive_threshold="1h")
 
     def list_outputs() -> set[str]:
         admin = AdminClient({"bootstrap.servers": scene.bootstrap})
         return {foreign, shared, alone}.intersection(admin.list_topics(timeout=DEADLINE_S).topics)
 
     assert list_outputs() == {foreign, shared, alone}
+    control.update("S", went)
     wait_until(lambda: [found.name for found in control.consumers()] == ["stays"], DEADLINE_S, "three have ended")
     wait_until(lambda: list_outputs() == {foreign, shared}, DEADLINE_S, "the topic of its own is gone")
     produce(scene.bootstrap, topic, ["rome"])

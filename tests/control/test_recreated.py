@@ -30,7 +30,9 @@ def test_workers_hear_a_control_topic_that_was_made_anew(scene: Scene, new_topic
     output = f"{scene.prefix}-c"
     config = {"durable_name": "c", "deliver_subject": output, "ack_policy": "none"}
     with (
-        contextlib.closing(Control({"bootstrap.servers": scene.bootstrap}, scene.prefix, name="test")) as control,
+        contextlib.closing(
+            Control({"bootstrap.servers": scene.bootstrap}, scene.prefix, timeout=DEADLINE_S)
+        ) as control,
         serve(scene) as served,
     ):
         control.add("S", config)

@@ -1,7 +1,8 @@
 """A Faust application for tests, run by `faust worker`. It reads a consumer and writes a line for each message.
 
 Environment: OVERLAY_CONFIG is the config folder, FAUST_ID the application's id, FAUST_BROKER its Kafka, CONSUMER the consumer,
-RECORDED the file for the lines, MANNER a function of this module that handles the messages.
+RECORDED the file for the lines, MANNER a function of this module that handles the messages, SESSION_S how long a worker may be
+silent before its messages go to another one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from overlay.faust import AgentMessage, agent_topic
 app = faust.App(
     os.environ["FAUST_ID"],
     broker=f"kafka://{os.environ['FAUST_BROKER']}",
-    broker_session_timeout=6.0,
+    broker_session_timeout=float(os.environ["SESSION_S"]),
     broker_commit_interval=0.5,
     datadir=os.environ["FAUST_DATADIR"],
     store="memory://",

@@ -46,7 +46,9 @@ def test_kills_under_load(scene: Scene, new_topic: NewTopicFixture, tmp_path: Pa
         "S", "c", "t.a", ack_policy="explicit", ack_wait="1s", sample_freq="100%", deliver_group=scene.prefix,
         output={"partitions": 4},
     )  # fmt: skip
-    app = FaustApp(scene.prefix, scene.bootstrap, scene.folder, "c", "each", tmp_path, concurrency=2)
+    app = FaustApp(
+        scene.prefix, scene.bootstrap, scene.folder, "c", "each", tmp_path, concurrency=2, more={"SESSION_S": "6"}
+    )
     with ExitStack() as stack, serve(scene), overlay.open(scene.folder) as client:
         stack.callback(end_all, app)
         running, count = [app.start(), app.start()], 0

@@ -51,6 +51,7 @@ class FaustApp:
             "RECORDED": str(self.recorded),
             "MANNER": self.manner,
             "CONCURRENCY": str(self.concurrency),
+            "SESSION_S": "60",
             **self.more,
         }
         log = self.folder / f"{self.id}-{number}.log"

@@ -168,7 +168,7 @@ async def test_what_readers_would_refuse_is_not_written(stage: Stage) -> None:
 async def test_cancelling_closes_the_producer(stage: Stage) -> None:
     stage.rounds = 10**9
     running = asyncio.create_task(stage.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await until(lambda: stage.producer.sent, pause_s=0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

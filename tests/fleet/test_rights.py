@@ -25,6 +25,7 @@ from overlay.local import Broker, start
 from overlay.metrics import Metrics
 from overlay.waits import until
 from tests.config.folders import write_folder
+from tests.support.kafka import PATIENT
 from tests.support.security import Security, add_scram_user, make_security
 from tests.support.service import find_free_port
 
@@ -81,7 +82,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
-    with start(tmp_path / "broker", properties={**security.properties, **acls}) as broker:
+    with start(tmp_path / "broker", properties={**security.properties, **PATIENT, **acls}) as broker:
         for user in USERS:
             add_scram_user(broker.bootstrap, user, user)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

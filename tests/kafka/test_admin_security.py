@@ -17,7 +17,7 @@ from overlay.kafka.connection import reach
 from overlay.local import Broker, start
 from tests.kafka.test_admin import commit
 from tests.kafka.test_admin_contract import join
-from tests.support.kafka import make_topic
+from tests.support.kafka import PATIENT, make_topic
 from tests.support.security import USER, Security, add_scram_user, make_security
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -45,7 +45,7 @@ class Guarded:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     security = make_security(folder)
-    with start(folder / "home", properties=security.properties | ACLS) as broker:
+    with start(folder / "home", properties=security.properties | PATIENT | ACLS) as broker:
         add_scram_user(broker.bootstrap)
         for topic in ("seen", "hidden", "bare"):
             make_topic(broker.bootstrap, topic)
@@ -128,15 +128,15 @@ async def test_every_way_in(guarded: Guarded, protocol: str) -> None:
     ],
 )
 async def test_a_refusal_is_told_at_once(guarded: Guarded, protocol: str, wrong: dict[str, str]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(CredentialsRefused, match=r"Kafka refused the connection: .*Check security\.protocol"):
-            await reach(guarded.settings(protocol, **wrong), 30)
+            await reach(guarded.settings(protocol, **wrong), 600)
 
 
 async def test_a_certificate_of_another_authority(guarded: Guarded, tmp_path: Path) -> None:
     other = make_security(tmp_path)
     with pytest.raises(CredentialsRefused, match="certificate verify failed"):
-        await reach(guarded.settings("SSL", ssl_ca_location=str(other.ca)), 20)
+        await reach(guarded.settings("SSL", ssl_ca_location=str(other.ca)), 60)
 
 
 async def test_one_address_that_refuses_and_another_that_does_not(guarded: Guarded) -> None:

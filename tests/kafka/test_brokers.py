@@ -15,7 +15,7 @@ from overlay.kafka.admin import Admin
 from overlay.kafka.connection import for_aiokafka
 from overlay.kafka.properties import Properties
 from overlay.kafka.protocol import TopicsRequest
-from tests.kafka.test_connection import make_server_context
+from tests.kafka.test_connection import await_failure, make_server_context
 from tests.support.security import make_security
 from tests.support.stub import run_stub
 
@@ -26,9 +26,9 @@ async def test_connections_beside_a_lost_one_are_given_up_with_it(monkeypatch: p
         monkeypatch.setattr("overlay.kafka.brokers.HURRY_S", 0.2)
         await asyncio.gather(*(admin.find_cluster() for _ in range(5)))
         assert stub.opened == 5
-        monkeypatch.setattr("overlay.kafka.admin.DEADLINE_S", 0.5)
         stub.is_silent = True
-        with pytest.raises(SourceUnavailable):
+        with monkeypatch.context() as patch, pytest.raises(SourceUnavailable):
+            patch.setattr("overlay.kafka.admin.DEADLINE_S", 0.5)
             await admin.find_cluster()
         stub.is_silent = False
         assert await admin.find_cluster() == "a-cluster"
@@ -38,11 +38,12 @@ async def test_connections_beside_a_lost_one_are_given_up_with_it(monkeypatch: p
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example"])
 async def test_a_broker_under_a_name_that_is_none(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.kafka.admin.DEADLINE_S", 0.5)
     async with run_stub() as stub, Admin({"bootstrap.servers": f"{host}:9092,{stub.address}"}) as admin:
         for _ in range(5):
             assert await admin.find_cluster() == "a-cluster"
     async with Admin({"bootstrap.servers": f"{host}:9092"}) as admin:
+        await await_failure(admin, "label")
+        monkeypatch.setattr("overlay.kafka.admin.DEADLINE_S", 0.5)
         with pytest.raises(SourceUnavailable, match=f"{host}:9092: .*label"):
             await admin.find_cluster()
 
@@ -154,10 +155,11 @@ async def test_certificates_are_read_again_after_a_failure(tmp_path: Path, monke
     async with run_stub(context=make_server_context(new, security)) as stub:
         kafka = {"bootstrap.servers": stub.address, "security.protocol": "SSL", "ssl.ca.location": str(old.ca)}
         async with Admin(kafka) as admin:
-            monkeypatch.setattr("overlay.kafka.admin.DEADLINE_S", 0.5)
-            with pytest.raises(SourceUnavailable, match="certificate verify failed"):
-                await admin.find_cluster()
-            monkeypatch.setattr("overlay.kafka.admin.DEADLINE_S", 15.0)
+            await await_failure(admin, "certificate verify failed")
+            with monkeypatch.context() as patch:
+                patch.setattr("overlay.kafka.admin.DEADLINE_S", 0.5)
+                with pytest.raises(SourceUnavailable, match="certificate verify failed"):
+                    await admin.find_cluster()
             old.ca.write_bytes(new.ca.read_bytes())
             assert await admin.find_cluster() == "a-cluster"
             assert stub.count(TopicsRequest) == 1

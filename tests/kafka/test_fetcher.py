@@ -91,7 +91,8 @@ async def test_small_parts_of_a_partition_are_asked_for_at_once(
 ) -> None:
     """As many requests as are allowed are under way, and none brings more than its partition fetch wants."""
     topic = new_topic()
-    producer = SureProducer(bootstrap, {"batch.num.messages": 20})
+    # no batch goes before it is full, however slowly the loop fills it
+    producer = SureProducer(bootstrap, {"batch.num.messages": 20, "linger.ms": 60_000})
     for _ in range(2_000):
         producer.produce(topic, b"x" * 100)
     assert producer.flush(30) == 0

@@ -15,7 +15,7 @@ from overlay.kafka.admin import Admin
 from overlay.kafka.confluent import check_reachable
 from overlay.kafka.connection import open_client, reach
 from overlay.local import Broker, start
-from tests.support.kafka import make_topic
+from tests.support.kafka import PATIENT, make_topic
 from tests.support.security import Security, add_scram_user, make_security
 from tests.support.service import StartService, find_free_port
 from tests.support.tokens import serve_tokens
@@ -43,7 +43,7 @@ def security(tmp_path_factory: pytest.TempPathFactory) -> Security:
 @pytest.fixture(scope="module")
 def private(tmp_path_factory: pytest.TempPathFactory, security: Security) -> Iterator[Broker]:
     """A broker that tests may stop; it compacts at once."""
-    properties = {**security.properties, "log.cleaner.backoff.ms": "100"}
+    properties = {**security.properties, **PATIENT, "log.cleaner.backoff.ms": "100"}
     with start(tmp_path_factory.mktemp("private"), properties=properties) as broker:
         yield broker
 
@@ -240,14 +240,15 @@ def test_a_batch_that_rots_on_disk(own: Scene, private: Broker, policy: str) -> 
         subjects = sorted({(record.subject, record.header(b"Nats-Reply-To") is not None) for record in found})
         assert [subject for subject, _ in subjects] == ["t.a", "t.b", "t.c"]
         if policy == "stop":
-            reason = served.stream("S")["reason"]
+            reason = wait_until(lambda: served.stream("S")["reason"], DEADLINE_S, "the stop has a reason")
             assert f"{topic}-0@5" in reason and "on_corrupt" in reason
         produce(own.bootstrap, topic, ["d"] * 3, partition=1)
         await_records(reader, 23 if policy == "stop" else 28)
-        action = served.service.metrics.registry.get_sample_value(
-            "overlay_corrupt_batches_total", {"stream": "S", "action": policy}
+        registry, labels = served.service.metrics.registry, {"stream": "S", "action": policy}
+        wait_until(
+            lambda: registry.get_sample_value("overlay_corrupt_batches_total", labels), DEADLINE_S, "it is counted"
         )
-        assert action == 1
+        assert registry.get_sample_value("overlay_corrupt_batches_total", labels) == 1
 
 
 def damage(home: Path, topic: str, *, batch: int) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from overlay.local import Broker, start
+from tests.support.kafka import PATIENT
 from tests.support.security import Security, add_scram_user, make_security
 from tests.support.waiting import wait_until
 
@@ -26,7 +27,7 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     security = make_security(tmp_path_factory.mktemp("security"))
-    with start(tmp_path_factory.mktemp("secured"), properties=security.properties) as broker:
+    with start(tmp_path_factory.mktemp("secured"), properties=security.properties | PATIENT) as broker:
         add_scram_user(broker.bootstrap)
         yield Secured(broker, security)
 

@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, await_records, read_committed
 
 NOW = 1_700_000_000_000
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 EACH = 3
 """Records of a batch."""
 

@@ -21,7 +21,7 @@ from overlay.local.ports import is_answering
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
-from tests.support.kafka import await_markers, make_topic
+from tests.support.kafka import PATIENT, await_markers, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
 
@@ -35,7 +35,7 @@ STATE, OUT = "state", "out"
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with start(ephemeral=True) as running:
+    with start(ephemeral=True, properties=PATIENT) as running:
         for topic in (STATE, OUT):
             make_topic(running.bootstrap, topic, WRITERS)
         yield running

@@ -17,13 +17,14 @@ from tests.support.schema_registry import Registry, serve_registry
 
 FIRST = {"type": "record", "name": "Order", "fields": [{"name": "country", "type": "string"}]}
 SOURCE = ("orders", 0)
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr("overlay.schemas.gate.PAUSE_S", (0.01, 0.05))
+    monkeypatch.setattr("overlay.schemas.registry_client.TIMEOUT_S", DEADLINE_S)
     made = Registry()
     made.add("orders-value", 7, FIRST)
     return made

@@ -24,7 +24,7 @@ from tests.spark.job.test_dead_letters import LIMIT, bury, number_of, produce_si
 from tests.spark.job.test_job import STREAM, find_token
 from tests.spark.job.test_kills import KILLS, PARTITIONS, RECORDS, check
 from tests.spark.standalone import Standalone, run_standalone, write_settings
-from tests.support.kafka import make_topic
+from tests.support.kafka import PATIENT, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
 
@@ -73,7 +73,7 @@ Driver = subprocess.Popen[bytes]
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker that a test may restart."""
-    with start(tmp_path_factory.mktemp("kafka") / "broker") as broker:
+    with start(tmp_path_factory.mktemp("kafka") / "broker", properties=PATIENT) as broker:
         yield broker
 
 

@@ -15,6 +15,10 @@ from .partitions import describe_partitions, find_ends
 from .waiting import wait_until
 
 DEADLINE_S = 30
+PATIENT = {"broker.session.timeout.ms": "60000"}
+"""For brokers of tests: how long one may get no processor, in ms, before its controller takes it for dead. It then has no
+leaders for a moment, which loses transaction markers and clients (docs/exactly-once.md). A broker that is killed cannot
+register again for so long; tests that kill brokers leave the embedded broker's own value."""
 
 
 class NewTopicFixture(Protocol):

@@ -106,10 +106,11 @@ async def run_proxy(target: str) -> AsyncIterator[Proxy]:
             proxy.cut()
 
 
-def lead_through(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def lead_through(proxy: Proxy, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
+    """Have all connections of aiokafka go through a proxy, with `more` settings."""
     connect = aiokafka.client.create_conn
 
     async def connect_to_proxy(host: str, port: int, **settings: Any) -> Any:
-        return await connect(proxy.host, proxy.port, **settings)
+        return await connect(proxy.host, proxy.port, **{**settings, **more})
 
     monkeypatch.setattr(aiokafka.client, "create_conn", connect_to_proxy)

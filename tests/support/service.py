@@ -26,7 +26,8 @@ from tests.support.waiting import wait_until
 
 # the first start of a machine compiles the kernels
 READY_S = 90
-STOP_S = 30
+ANSWER_S = 60
+STOP_S = 90
 
 
 class StartService(Protocol):
@@ -73,7 +74,7 @@ class RunningService(RunningProcess):
 
     def get(self, path: str) -> str:
         """The body of a page; an answer that is no success raises."""
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=ANSWER_S) as answer:
             body: bytes = answer.read()
         return body.decode()
 

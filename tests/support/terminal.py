@@ -14,6 +14,7 @@ from pathlib import Path
 from overlay.config import load_service
 from overlay.local import start
 from overlay.local.guard import Guard
+from tests.support.kafka import PATIENT
 from tests.support.pages import Block, How, is_shown
 from tests.support.service import READY_S, STOP_S, RunningService, find_free_port
 from tests.support.waiting import wait_until
@@ -22,8 +23,6 @@ BLOCK_S = 240
 """Longest time of one block. The longest one starts a Spark session."""
 INIT_LISTEN = "127.0.0.1:8222"
 """The address that `overlay init` writes. Another service of this machine may have it."""
-PATIENT = {"broker.session.timeout.ms": "60000"}
-"""The broker may get no processor for so long while other tests run (tests/conftest.py)."""
 FORGOTTEN = ("OVERLAY_CONFIG", "OVERLAY_HOME", "BOOTSTRAP", "OPENBLAS_NUM_THREADS")
 
 

@@ -152,5 +152,5 @@ async def test_the_service_and_kafka_are_asked_at_once(loaded: Loaded, monkeypat
 
     monkeypatch.setattr("overlay.view.look.ask_service", ask_service)
     monkeypatch.setattr("overlay.view.look.read_memory", read_memory)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert list((await look(loaded)).streams) == ["A"]

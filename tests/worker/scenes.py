@@ -24,12 +24,13 @@ from confluent_kafka import KafkaError as RdKafkaError
 
 from overlay.cli import overlay
 from overlay.config import load
+from overlay.consumer.deadlines import NEVER
 from overlay.kafka.confluent import Contact
 from overlay.worker.service import Service
 from tests.oracle.batches import Header, Record
 from tests.oracle.push import Token, parse_token, wants
 from tests.support.kafka import SureProducer, describe_statistics
-from tests.support.service import write_service_file
+from tests.support.service import STOP_S, write_service_file
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -184,6 +185,28 @@ def scene(bootstrap: str, tmp_path: Path) -> Scene:
     return Scene(tmp_path / "config", bootstrap)
 
 
+class AckClock:
+    """The time by which a service in this process ends ack_wait: it passes as everywhere, and at once when a test says so."""
+
+    def __init__(self) -> None:
+        self._ahead_ns = 0
+
+    def now_ns(self) -> int:
+        return time.time_ns() + self._ahead_ns
+
+    def advance(self, seconds: float) -> None:
+        self._ahead_ns += int(seconds * 1e9)
+
+
+@pytest.fixture
+def ack_clock(monkeypatch: pytest.MonkeyPatch) -> AckClock:
+    """For tests whose acks have to come in time: ack_wait is longer than any machine stalls, and over when they have come."""
+    clock = AckClock()
+    for module in ("overlay.worker.dispatch_loop", "overlay.worker.dispatch_setup", "overlay.dispatch.ack_topics"):
+        monkeypatch.setattr(f"{module}.now_ns", clock.now_ns)
+    return clock
+
+
 class Served:
     """The service of a folder in a thread of this process: starts faster than a process, and its errors are ours."""
 
@@ -212,11 +235,11 @@ class Served:
         async def ask() -> dict[str, Any]:
             return self.service.report() | self.service.report_readiness()
 
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(DEADLINE_S)
 
     def set_gauges(self) -> None:
         """Set what /metrics sets before it answers."""
-        asyncio.run_coroutine_threadsafe(self.service.set_gauges(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.service.set_gauges(), self._loop).result(DEADLINE_S)
 
     def reload(self, scene: Scene, problems: int = 0) -> None:
         """Have it take up the folder as it is now, with so many problems in it."""
@@ -237,10 +260,20 @@ class Served:
         """End it as SIGTERM does, and raise what it raised."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "the service has not ended 30 s after it was told to"
+        self._thread.join(STOP_S)
+        assert not self._thread.is_alive(), f"the service has not ended {STOP_S} s after it was told to"
         if self.error is not None:
             raise self.error
+
+
+def await_ack_wait(served: Served) -> None:
+    """Wait until the ack_wait of a message has begun: the service knows that a reader has taken it."""
+
+    def has_begun() -> bool:
+        loops = [session.dispatch_loop for session in served.service.sessions]
+        return any(loop is not None and loop.dispatcher.next_at < NEVER for loop in loops)
+
+    wait_until(has_begun, DEADLINE_S, "ack_wait of a message has begun")
 
 
 @contextlib.contextmanager

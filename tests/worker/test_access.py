@@ -31,6 +31,12 @@ LOOPBACK, ALL = HttpConfig(), HttpConfig(listen="0.0.0.0:8222")
 NAMED = HttpConfig(listen="0.0.0.0:8222", hosts=("overlay.example.org",))
 
 
+@pytest.fixture(autouse=True)
+def patient_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands wait for an answer as long as a machine may stall."""
+    monkeypatch.setattr("overlay.view.running.DEADLINE_S", 60.0)
+
+
 class OneService:
     """Says as much as a service with nothing to do."""
 
@@ -205,7 +211,7 @@ async def test_a_certificate_that_is_replaced_is_taken_up(tmp_path: Path, monkey
         told.put_nowait(event)
 
     async def await_words(words: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while words not in await told.get():
                 pass
 

@@ -14,9 +14,11 @@ from overlay.consumer.pulls import PullRequest
 from overlay.dispatch.reply_address import Address
 from overlay.kafka.own_topics import acks_topic
 from overlay.worker.dispatch_loop import DispatchLoop
-from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, await_markers, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
+    DEADLINE_S,
+    AckClock,
     CommittedReader,
     Headers,
     Scene,
@@ -56,24 +58,34 @@ def rows(records: Sequence[Seen]) -> list[tuple[int, int]]:
 def await_dispatch_loop(served: Served) -> DispatchLoop:
     """Who serves the machines of the only shard."""
     found = wait_until(
-        lambda: next((each.dispatch_loop for each in served.service.sessions), None), 30, "machines are served"
+        lambda: next((each.dispatch_loop for each in served.service.sessions), None), DEADLINE_S, "machines are served"
     )
     assert found is not None
     return found
 
 
+def await_pending(served: Served, name: str, count: int) -> None:
+    """Wait until so many messages are pending."""
+    await_state(
+        served, name, lambda found: found.get("acks", {}).get("num_ack_pending") == count, f"has {count} pending"
+    )
+
+
 def await_acked(served: Served, name: str) -> None:
     """Wait until nothing is pending."""
-    await_state(served, name, lambda found: found.get("acks", {}).get("num_ack_pending") == 0, "is acked")
+    await_pending(served, name, 0)
 
 
 ACKED: dict[str, Any] = {"ack_policy": "explicit", "ack_wait": "1s", "interest": "always"}
-UNHURRIED = {"ack_wait": "4s"}
-"""For tests whose acks have to arrive in time, on a machine that has other things to do."""
+UNHURRIED = {"ack_wait": "600s"}
+"""For tests whose acks have to arrive in time: an AckClock ends it."""
+ACK_WAIT_S = 601
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
-def test_what_is_not_acked_comes_again(scene: Scene, new_topic: NewTopicFixture, delivery: str) -> None:
+def test_what_is_not_acked_comes_again(
+    scene: Scene, new_topic: NewTopicFixture, ack_clock: AckClock, delivery: str
+) -> None:
     topic = new_topic()
     scene.add_stream("S", topic)
     output = scene.add_consumer("S", "c", "t.a", **ACKED | UNHURRIED, delivery=delivery)
@@ -82,6 +94,8 @@ def test_what_is_not_acked_comes_again(scene: Scene, new_topic: NewTopicFixture,
         first = await_records(reader, 10)[:10]
         assert rows(first) == [(n, 1) for n in range(1, 20, 2)]
         say(scene, first[:7])
+        await_pending(served, "c", 3)
+        ack_clock.advance(ACK_WAIT_S)
         again = await_records(reader, 13)[10:13]
         assert [(r.token.sequence, r.token.deliveries) for r in again] == [(15, 2), (17, 2), (19, 2)]
         say(scene, again)
@@ -89,10 +103,10 @@ def test_what_is_not_acked_comes_again(scene: Scene, new_topic: NewTopicFixture,
         assert max(count(reader.read()).values()) <= 3
 
 
-def test_a_restart_goes_on(scene: Scene, new_topic: NewTopicFixture) -> None:
+def test_a_restart_goes_on(scene: Scene, new_topic: NewTopicFixture, ack_clock: AckClock) -> None:
     topic = new_topic()
     scene.add_stream("S", topic)
-    output = scene.add_consumer("S", "c", **ACKED | {"ack_wait": "3s"})
+    output = scene.add_consumer("S", "c", **ACKED | UNHURRIED)
     produce(scene.bootstrap, topic, ["a"] * 10)
     with CommittedReader(scene.bootstrap, output) as reader:
         with serve(scene):
@@ -100,8 +114,12 @@ def test_a_restart_goes_on(scene: Scene, new_topic: NewTopicFixture) -> None:
             say(scene, first[:5])
         produce(scene.bootstrap, topic, ["a"] * 2)
         with serve(scene) as served:
+            await_pending(served, "c", 7)
+            ack_clock.advance(ACK_WAIT_S)
             wait_until(
-                lambda: count(reader.read())[10] >= 2 and count(reader.seen)[12] >= 1, 30, "the rest comes again"
+                lambda: count(reader.read())[10] >= 2 and count(reader.seen)[12] >= 1,
+                DEADLINE_S,
+                "the rest comes again",
             )
             say(scene, reader.seen[5:])
             await_acked(served, "c")
@@ -127,7 +145,7 @@ def test_a_consumer_that_was_away_is_given_again_what_it_had_not_acked(
         await_caught_up(served, "plain")
     scene.add_consumer("S", "c", **more)
     with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
-        wait_until(lambda: min(count(reader.read())[n] for n in range(1, 11)) >= 2, 30, "all of it comes again")
+        wait_until(lambda: min(count(reader.read())[n] for n in range(1, 11)) >= 2, DEADLINE_S, "all of it comes again")
         say(scene, reader.seen)
         await_acked(served, "c")
 
@@ -151,7 +169,9 @@ def test_an_answer_that_its_topic_refuses_holds_up_no_ack(scene: Scene, new_topi
     assert not read_committed(scene.bootstrap, inbox)
 
 
-def test_what_is_given_up_lies_in_the_dead_letter_topic(scene: Scene, new_topic: NewTopicFixture) -> None:
+def test_what_is_given_up_lies_in_the_dead_letter_topic(
+    scene: Scene, new_topic: NewTopicFixture, ack_clock: AckClock
+) -> None:
     topic, graves = new_topic(), f"{scene.prefix}-graves"
     scene.add_stream("S", topic)
     output = scene.add_consumer("S", "c", **ACKED | UNHURRIED, max_deliver=2, dead_letter=graves)
@@ -161,6 +181,11 @@ def test_what_is_given_up_lies_in_the_dead_letter_topic(scene: Scene, new_topic:
         say(scene, first[:1])
         say(scene, first[1:2], b"+TERM cannot be read")
         say(scene, first[2:3], b"-NAK")
+        for records in (5, 6):
+            # 3 comes again because of its NAK, and 4 after ack_wait; each of them is given up an ack_wait later
+            await_records(reader, records)
+            await_pending(served, "c", 7 - records)
+            ack_clock.advance(ACK_WAIT_S)
         with CommittedReader(scene.bootstrap, graves) as letters:
             found = await_records(letters, 3)
         await_acked(served, "c")
@@ -169,6 +194,7 @@ def test_what_is_given_up_lies_in_the_dead_letter_topic(scene: Scene, new_topic:
     assert count(reader.seen) == {1: 1, 2: 1, 3: 2, 4: 2}
     reasons = {letter.token.sequence: letter.header(b"Overlay-Dead-Reason") for letter in found}
     assert reasons == {2: b"term", 3: b"max_deliver", 4: b"max_deliver"}
+    await_markers(scene.bootstrap, f"{scene.prefix}.events")
     events = {record.key for record in read_committed(scene.bootstrap, f"{scene.prefix}.events")}
     kinds = {(key or b"").decode().removeprefix("$JS.EVENT.ADVISORY.CONSUMER.") for key in events}
     assert {"MAX_DELIVERIES.S.c", "MSG_TERMINATED.S.c", "MSG_NAKED.S.c"} <= kinds
@@ -297,19 +323,20 @@ def test_values_may_be_left_out(scene: Scene, new_topic: NewTopicFixture) -> Non
             assert [record.key for record in found] == [b"%d" % (number % 7) for number in range(12)]
 
 
-def test_a_stream_of_several_partitions(scene: Scene, new_topic: NewTopicFixture) -> None:
+def test_a_stream_of_several_partitions(scene: Scene, new_topic: NewTopicFixture, ack_clock: AckClock) -> None:
     """Sequences of the ledger in order; what is read again after a restart is found by them."""
     topic = new_topic(partitions=3)
     scene.add_stream("S", topic)
-    output = scene.add_consumer("S", "c", **ACKED | {"ack_wait": "2s"})
+    output = scene.add_consumer("S", "c", **ACKED | UNHURRIED)
     produce(scene.bootstrap, topic, ["a"] * 60)
     with CommittedReader(scene.bootstrap, output) as reader:
         with serve(scene) as served:
             first = await_records(reader, 60)[:60]
             say(scene, first[:40])
-            await_state(served, "c", lambda found: found["acks"]["num_ack_pending"] == 20, "has twenty pending")
+            await_pending(served, "c", 20)
         with serve(scene) as served:
-            wait_until(lambda: len(count(reader.read()[60:])) == 20, 30, "the rest comes again")
+            ack_clock.advance(ACK_WAIT_S)
+            wait_until(lambda: len(count(reader.read()[60:])) == 20, DEADLINE_S, "the rest comes again")
             say(scene, reader.seen[60:])
             await_acked(served, "c")
             reader.read()

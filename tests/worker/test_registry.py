@@ -40,6 +40,7 @@ SQL = "country = 'DK'"
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr("overlay.schemas.gate.PAUSE_S", (0.05, 0.2))
+    monkeypatch.setattr("overlay.schemas.registry_client.TIMEOUT_S", DEADLINE_S)
     made = Registry()
     made.add("orders-value", 7, FIRST)
     return made

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,19 +48,36 @@ def test_after_no_answer_the_next_question_opens_another_consumer(bootstrap: str
     assert consumers[0] is not consumers[1]
 
 
-def test_messages_of_a_pull_that_was_broken_off_are_returned(bootstrap: str, prefix: str) -> None:
+def test_messages_of_a_pull_that_was_broken_off_are_returned(
+    bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute passes without a further one, which is as soon as the first is there."""
+    taken, pull_records = threading.Event(), Control.pull_records
+
+    def pull_and_tell(
+        control: Control, stream: str, name: str, batch: int, expires: float, more: Any, take: Any
+    ) -> None:
+        def take_and_tell(message: Any) -> None:
+            take(message)
+            taken.set()
+
+        pull_records(control, stream, name, batch, expires, more, take_and_tell)
+
+    monkeypatch.setattr(Control, "pull_records", pull_and_tell)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (60 if taken.is_set() else 0))
+    monkeypatch.setattr("overlay.client.control.inbox.time", clock)
     requests = Consumer({"bootstrap.servers": bootstrap, "group.id": prefix})
     requests.assign([TopicPartition(f"{prefix}.control", 0, 0)])
 
     def answer() -> None:
-        request = wait_until(lambda: requests.poll(0.2), 30, "the request comes")
+        request = wait_until(lambda: requests.poll(0.2), 60, "the request comes")
         correlation = dict(request.headers())["Overlay-Correlation-Id"]
         headers = [("Nats-Reply-To", TOKEN), ("Nats-Subject", b"a"), ("Overlay-Correlation-Id", correlation)]
         producer = SureProducer(bootstrap)
         producer.produce(f"{prefix}.replies", b"value", correlation, headers=headers)
         producer.flush()
 
-    control = Control({"bootstrap.servers": bootstrap}, prefix, timeout=3.0)
+    control = Control({"bootstrap.servers": bootstrap}, prefix, timeout=58.0)
     thread = threading.Thread(target=answer)
     thread.start()
     found = control.next("S", "c", 5, expires=1.0)
@@ -99,8 +118,9 @@ def test_a_service_that_is_there_is_waited_for(bootstrap: str, prefix: str, monk
     """However slow it is; and a patient control waits for one that is not there yet."""
     worker = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{prefix}.workers"})
     worker.subscribe([f"{prefix}.control"])
-    wait_until(lambda: worker.poll(0.1) or worker.assignment(), 30, "the worker is in its group")
+    wait_until(lambda: worker.poll(0.1) or worker.assignment(), 60, "the worker is in its group")
     monkeypatch.setattr("overlay.client.control.inbox.LOOK_S", 0.1)
+    monkeypatch.setattr("overlay.client.control.inbox.REACH_S", 60.0)
     late = pytest.raises(NoAnswer, match="no answer within 2 s")
     with closing(worker), closing(open_impatient(bootstrap, prefix, 2)) as control, late:
         control.info("S", "c")

@@ -31,7 +31,7 @@ def take(reading: Reading, count: int) -> dict[int, list[tuple[int | None, int]]
     return found
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("last", [None, 3])
 def test_added_partitions_are_read_from_their_start(
     bootstrap: str, new_topic: NewTopicFixture, last: int | None
@@ -54,7 +54,7 @@ def test_added_partitions_are_read_from_their_start(
         assert take(reading, 2) == {0: [(None, 9)], 2: [(None, 10)]}
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
 def test_a_topic_that_goes_ends_the_reading(bootstrap: str, new_topic: NewTopicFixture, again: bool) -> None:
     topic = new_topic()
@@ -64,5 +64,7 @@ def test_a_topic_that_goes_ends_the_reading(bootstrap: str, new_topic: NewTopicF
         delete(bootstrap, topic)
         if again:
             make_topic(bootstrap, topic, 2)
-        with pytest.raises(SourceChanged, match=r"created again\. Read it anew" if again else "was deleted"):
+        # a look may fall between the two
+        words = r"created again\. Read it anew|was deleted" if again else "was deleted"
+        with pytest.raises(SourceChanged, match=words):
             next(reading)

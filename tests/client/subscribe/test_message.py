@@ -227,7 +227,7 @@ async def test_a_double_ack_that_is_cancelled_while_it_connects_leaves_nothing()
     with pytest.raises(asyncio.CancelledError):
         await acking
     gate.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await until(lambda: came.is_set(), pause_s=0.01)
         await until(lambda: not answers._listener.waiting, pause_s=0.01)
     assert not message.is_settled

@@ -25,6 +25,11 @@ PASSING = (5, 14, 15, 16)
 """Codes of a coordinator or a topic that was made just now."""
 CONCURRENT_TRANSACTIONS = 51
 PAUSE_S = 0.05
+BEAT_S = 0.01
+STALL_S = 0.2
+"""An answer that takes longer comes from a broker, or to a process, that stood still."""
+AFTER_STALL_S = 0.5
+"""How long a broker has for what it did not do while it stood still."""
 WALL_0_MS = 1_700_000_000_000.0
 
 
@@ -237,6 +242,77 @@ class RealSide(Side):
     @property
     def wall_ms(self) -> int:
         return int(time.time() * 1000)
+
+
+class Pulse:
+    """Questions to a broker, one after the other. They tell a time that passes from one in which this process or the broker
+    stands still.
+
+    `stalls`: how often that was. `steady_s`: the time that has passed otherwise, in seconds.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.stalls = 0
+        self.steady_s = 0.0
+        self._connection = connection
+        self._beat = asyncio.Event()
+        """Set when the present question is answered."""
+        self._is_over = False
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._ask()
+                self._beat.set()
+                self._beat = asyncio.Event()
+        finally:
+            self._is_over = True
+            self._beat.set()
+
+    async def _ask(self) -> None:
+        before = time.monotonic()
+        await asyncio.sleep(BEAT_S)
+        await self._connection.ask(TopicsRequest(()))
+        took = time.monotonic() - before
+        if took > STALL_S:
+            self.stalls += 1
+        else:
+            self.steady_s += took
+
+    async def await_beat(self) -> None:
+        """Wait until the present question is answered. AssertionError if the broker answers no more."""
+        await self._beat.wait()
+        assert not self._is_over, "the pulse's connection is lost"
+
+
+class SteadySide(RealSide):
+    """The embedded Kafka. What sleeps here sleeps on if this process or the broker has stood still meanwhile: a broker has so
+    much time to do something, and not only a clock."""
+
+    async def begin(self) -> None:
+        await super().begin()
+        self._pulse = Pulse(await self.connect())
+        self._beating = asyncio.create_task(self._pulse.run())
+
+    async def close(self) -> None:
+        self._beating.cancel()
+        await super().close()
+
+    async def sleep(self, seconds: float) -> None:
+        pulse, left = self._pulse, seconds + BEAT_S
+        while left > 0:
+            stalls, steady_s = pulse.stalls, pulse.steady_s
+            await pulse.await_beat()
+            left -= pulse.steady_s - steady_s
+            if pulse.stalls > stalls:
+                left = max(left, min(seconds, AFTER_STALL_S))
+
+    async def has_stalled(self) -> bool:
+        """Return whether this process or the broker has stood still since the side began: groups may have lost members, and
+        transactions have come to their timeouts."""
+        for _ in range(2):
+            await self._pulse.await_beat()
+        return self._pulse.stalls > 0
 
 
 Script = Callable[[Side], Awaitable[None]]
