@@ -12,6 +12,17 @@ class ForeignCheckpoint(OverlayError):
     """
 
 
+def check_stream(job: str, topic: str, last: BatchPlan | None, stream: str) -> None:
+    """Raise ForeignCheckpoint if the last plan of a job is of another stream than `stream`. `topic`: the job's state
+    topic. `last`: None for a new job.
+    """
+    if last is not None and last.name != stream:
+        raise ForeignCheckpoint(
+            f"topic {topic} has the state of a job {job!r} on stream {last.name!r}, and this job is on stream {stream!r}."
+            " Give it a name of its own (--job) and a checkpoint of its own"
+        )
+
+
 def check_batch(job: str, topic: str, last: BatchPlan | None, batch: int, ends: Ends, *, may_jump: bool) -> None:
     """Raise ForeignCheckpoint unless a batch of the checkpoint is the last one of a job, with the same offsets, or a
     later one that begins where the last one ended, in each partition that both have. The first batch of a new job has

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from overlay.state.job_plan import BatchPlan
-from spark.job.checkpoint import ForeignCheckpoint, check_batch
+from spark.job.checkpoint import ForeignCheckpoint, check_batch, check_stream
 
 T, U = ("t", 0), ("u", 1)
 LAST = BatchPlan(4, 1_000, "S", "f", {T: (10, 20), U: (0, 3)}, {}, {}, is_complete=True)
@@ -63,3 +63,15 @@ def test_another_job_s_checkpoint(batch: int, ends: dict[tuple[str, int], tuple[
 def test_after_a_loss_that_is_allowed_a_batch_begins_elsewhere() -> None:
     check(LAST, 5, {T: (0, 9), U: (3, 3)}, may_jump=True)
     check(LAST, 5, {T: (25, 29), U: (3, 3)}, may_jump=True)
+
+
+def test_the_state_of_a_job_on_another_stream() -> None:
+    """Although the two have no partition in common, and the checkpoint has come further."""
+    check(LAST, 9, {("elsewhere", 0): (5, 9)})
+    for last in (None, LAST, replace(LAST, is_complete=False)):
+        check_stream("J", "o.spark.J", last, "S")
+    check_stream("J", "o.spark.J", None, "R")
+    with pytest.raises(
+        ForeignCheckpoint, match=r"topic o\.spark\.J has .* job 'J' on stream 'S', .* on stream 'R'\. Give .*--job"
+    ):
+        check_stream("J", "o.spark.J", LAST, "R")
