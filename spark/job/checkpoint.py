@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from overlay.errors import OverlayError
 from overlay.state.job_plan import BatchPlan, Ends
+from spark.plan import find_anew
 
 
 class ForeignCheckpoint(OverlayError):
@@ -23,13 +26,23 @@ def check_stream(job: str, topic: str, last: BatchPlan | None, stream: str) -> N
         )
 
 
-def check_batch(job: str, topic: str, last: BatchPlan | None, batch: int, ends: Ends, *, may_jump: bool) -> None:
+def check_batch(
+    job: str,
+    topic: str,
+    last: BatchPlan | None,
+    batch: int,
+    ends: Ends,
+    ids: Mapping[str, str],
+    *,
+    may_jump: bool,
+) -> None:
     """Raise ForeignCheckpoint unless a batch of the checkpoint is the last one of a job, with the same offsets, or a
-    later one that begins where the last one ended, in each partition that both have. The first batch of a new job has
-    to be batch 0.
+    later one that begins where the last one ended, in each partition that both have; in both cases of the same topics.
+    The first batch of a new job has to be batch 0.
 
-    `topic`: the job's state topic. `last`: the job's last plan, None for a new job. `batch`, `ends`: the checkpoint's
-    batch and its offsets. `may_jump`: a later batch may begin anywhere (failOnDataLoss is off).
+    `topic`: the job's state topic. `last`: the job's last plan, None for a new job. `batch`, `ends`, `ids`: the
+    checkpoint's batch, its offsets, and Kafka's ids of its topics, as far as it has them. `may_jump`: a later batch may
+    begin anywhere, and in a topic that was created again (failOnDataLoss is off).
     """
     if last is None:
         if batch > 0:
@@ -48,6 +61,19 @@ def check_batch(job: str, topic: str, last: BatchPlan | None, batch: int, ends: 
         raise ForeignCheckpoint(
             f"batch {batch} of the checkpoint has other offsets than batch {batch} of job {job!r} (topic {topic}):"
             " it is the checkpoint of another job. Use the job's own, or begin a job of another name"
+        )
+    anew = ", ".join(sorted(find_anew(last.ids, ids)))
+    if last.batch == batch and anew:
+        raise ForeignCheckpoint(
+            f"batch {batch} of the checkpoint is one of topics that were created again ({anew}) since batch {batch} of job"
+            f" {job!r} (topic {topic}): it is a new checkpoint, or that of another job. Use the job's own, or begin a job of"
+            " another name"
+        )
+    if last.batch < batch and anew and not may_jump:
+        raise ForeignCheckpoint(
+            f"batch {batch} of the checkpoint reads topics that were created again ({anew}) since batch {last.batch} of job"
+            f" {job!r} (topic {topic}). --option failOnDataLoss=false goes on with them from their start; or use the job's own"
+            " checkpoint, or begin a job of another name with a new one"
         )
     if last.batch < batch and not may_jump:
         _check_begin(job, topic, last, batch, ends)
