@@ -20,8 +20,7 @@ from spark.lease import run_apart
 from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_job import STREAM, produce, read, run
 from tests.state.test_handover import Place, bare, make_plan, place
-from tests.support.kafka import NewTopicFixture
-from tests.support.waiting import wait_until
+from tests.support.kafka import NewTopicFixture, delete_topic
 
 __all__ = ["bare", "place"]
 
@@ -30,13 +29,6 @@ DEADLINE_S = 30
 
 async def check(place: Place, job: str, stream: str = "S", *, has_batches: bool = False) -> None:
     await check_state(place.service.kafka, place.prefix, job, stream, has_batches=has_batches)
-
-
-def delete_topic(bootstrap: str, topic: str) -> None:
-    """Delete a topic, and wait until the broker does not list it any more."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(DEADLINE_S)
-    wait_until(lambda: not is_there(bootstrap, topic), DEADLINE_S, f"{topic} is gone")
 
 
 def is_there(bootstrap: str, topic: str) -> bool:
