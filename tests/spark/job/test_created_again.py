@@ -82,7 +82,7 @@ def test_every_consumer_reads_the_new_topic_from_its_start(
     run(spark, folder, tmp_path / "checkpoint", "all", "late", "slow")
     # fewer records than any of them had come to
     create_again(bootstrap, source, 2)
-    new = before["slow"] // 2
+    new = max(1, before["slow"] // 4)
     produce(bootstrap, source, range(2000, 2000 + new), 2)
     write_consumer(folder, "slow", outputs["slow"])
     for count in (new, new + 10):
