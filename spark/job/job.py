@@ -231,6 +231,7 @@ class Job:
                 )  # fmt: skip
                 self._write(found, job)
             self._write_plan(plan.complete(self.clock()))
+            self.journal.forget_old()
             self.note(plan)
         finally:
             found.unpersist()
