@@ -10,8 +10,9 @@ from spark.plan import find_anew
 
 
 class ForeignCheckpoint(OverlayError):
-    """The checkpoint and the job's state topic do not belong together, or a batch that has not ended cannot be run
-    again, since a config has changed. The operator chooses the right ones.
+    """The checkpoint and the job's state topic do not belong together, the state topic is that of a job on another stream
+    or is gone, or a batch that has not ended cannot be run again, since a config has changed. The operator chooses the
+    right ones.
     """
 
 

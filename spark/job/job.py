@@ -214,6 +214,7 @@ class Job:
         found = self._scan(scan, tasks).persist()
         try:
             counts = count(found) if tasks else []
+            self._check_scan(batch)
             sizes = len(tasks), len(self.consumers.configs), len(self.consumers.writers)
             tables = tabulate(counts, *sizes)
             numbered = number_consumers(batch.last, batch.number, consumers, tables)
@@ -235,6 +236,14 @@ class Job:
             self.note(plan)
         finally:
             found.unpersist()
+
+    def _check_scan(self, batch: JobBatch) -> None:
+        """Raise DataLoss if a topic was created again while the scan tasks read the batch: they may have read the new one."""
+        if anew := self._find_gone(batch.number, batch.ids) - set(batch.gone):
+            raise DataLoss(
+                f"topics {', '.join(sorted(anew))} were deleted and created again while batch {batch.number} of job"
+                f" {self.name!r} was read. Start the job again: it ends the batch without them"
+            )
 
     def _charge(
         self, consumers: Mapping[str, ConsumerPlan], batch: JobBatch, tables: Tables

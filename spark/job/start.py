@@ -127,7 +127,9 @@ def has_batches(spark: SparkSession, place: str) -> bool:
     java: Any = spark._jvm
     offsets = java.org.apache.hadoop.fs.Path(f"{place}/offsets")
     system = offsets.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    return system.exists(offsets) and any(each.getPath().getName().isdigit() for each in system.listStatus(offsets))
+    if not system.exists(offsets):
+        return False
+    return any(each.getPath().getName().isdigit() for each in system.listStatus(offsets))
 
 
 def open_session(spark: SparkSession) -> SparkSession:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark.errors import explain
+from spark.job import job
 from spark.job.job import Job
 from spark.job.journal import Journal
+from spark.job.numbering import Count
 from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_folder import write_consumer
 from tests.spark.job.test_job import STREAM, break_once, produce, read, run
@@ -58,6 +60,32 @@ def test_a_batch_that_was_begun_before(
     produce(bootstrap, again, range(1030, 1040))
     run(spark, folder, tmp_path / "checkpoint")
     assert [n for n, _ in read(bootstrap, f"{again}-out")][-10:] == [*range(1030, 1040)]
+
+
+def test_a_topic_that_is_created_again_while_a_batch_is_read(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the batch is planned or delivered: its tasks may have read the new topic."""
+    source = new_topic(retention_ms=-1)
+    produce(bootstrap, source, range(10))
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, stream=STREAM)
+    whole = job.count
+
+    def count_late(found: DataFrame) -> list[Count]:
+        counts = whole(found)
+        create_again(bootstrap, source, 1)
+        produce(bootstrap, source, range(100, 130))
+        return counts
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "count", count_late)
+        with pytest.raises(StreamingQueryException) as caught:
+            run(spark, folder, tmp_path / "checkpoint", options=ALLOWED)
+    assert explain(caught.value).startswith(
+        f"topics {source} were deleted and created again while batch 0 of job 'S' was"
+    )
+    run(spark, folder, tmp_path / "checkpoint", options=ALLOWED)
+    assert read(bootstrap, f"{source}-out") == [(n, n - 99) for n in range(100, 130)]
 
 
 def test_every_consumer_reads_the_new_topic_from_its_start(
