@@ -199,11 +199,18 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         """Return the tasks that read the offsets from `start` to `end`; none if both have the same offsets of the
-        same topics. Raises DataLoss if the log does not have all of these offsets any more, unless failOnDataLoss is
-        off.
+        same topics. Raises DataLoss if the log does not have all of these offsets any more, or if a topic was created
+        again since `end` was found, unless failOnDataLoss is off: then nothing of that topic is read.
         """
         ends = self.find_range(start, end)
-        return list[InputPartition](Planner(self._ask).plan_between(ends)) if ends else []
+        if not ends:
+            return []
+        # a batch that is run again has the offsets of the topic that there was when it was begun
+        anew = find_anew(end.get(IDS, {}), Planner(self._ask).find_ids())
+        for topic in sorted(anew):
+            report_loss(topic, CREATED_AGAIN, self._ask.fails_on_loss)
+        left = {source: span for source, span in ends.items() if source[0] not in anew}
+        return list[InputPartition](Planner(self._ask).plan_between(left)) if left else []
 
     def find_range(self, start: Position, end: Position) -> Ends:
         """Return first and next offset of each partition between two positions; empty if these have the same offsets

@@ -218,8 +218,9 @@ def _need_jobs(loaded: Loaded) -> Iterator[Need]:
     prefix = loaded.service.topics.prefix
     for stream, consumers in _list_jobs(loaded).items():
         users = (_name_job(stream),)
-        # Alter: a partition is added for each output partition
-        yield Need(ResourceKind.JOB, job_topic(prefix, stream), ("Describe", "Read", "Write", "Alter", "Create"), users)
+        # Alter: a partition is added for each output partition. Delete: what does not count any more is deleted
+        operations = ("Describe", "Read", "Write", "Alter", "Delete", "Create")
+        yield Need(ResourceKind.JOB, job_topic(prefix, stream), operations, users)
         for name in (job_id(prefix, stream), f"{job_id(prefix, stream)}.*"):
             yield Need(ResourceKind.TRANSACTION, name, ("Describe", "Write"), users)
         for consumer in consumers:

@@ -54,7 +54,7 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import job_id, job_topic, shard_of, state_topic
 from overlay.kafka.properties import Properties
 
-from .amend import amend_shard, count_shards
+from .amend import amend_shard, count_shards, read_states
 from .job_log import read_last
 from .job_plan import BatchPlan, JobPosition, decode_plan, find_snapshot
 from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, StateUnreadable
@@ -118,6 +118,14 @@ async def claim_consumers(
         await claiming.run(service, client, admin, shard)
         claimed |= claiming.claimed
     return claimed
+
+
+async def find_consumers_of(client: AIOKafkaClient, admin: Admin, prefix: str, job: str) -> list[ConsumerId]:
+    """Return the consumers that a job delivers by the service's state, sorted, also those that another owner recalls;
+    none if no service has run yet. Raises SourceUnavailable, CredentialsRefused, StateUnreadable, SourceChanged.
+    """
+    states = await read_states(client, admin, prefix)
+    return sorted(c for state in states for c, entry in state.consumers.items() if entry.job == job)
 
 
 async def find_lost(

@@ -1,4 +1,4 @@
-"""The state topic of a job: made if missing, grown with the job's outputs, and read at its end.
+"""The state topic of a job: made if missing, grown with the job's outputs, read at its end, and cut at its start.
 
 Partition 0 belongs to the driver, each other partition to one writer. So the records of a partition
 are written under one transactional id, and after InitProducerId no transaction in it is open,
@@ -23,6 +23,9 @@ LOOK_BACK = 64
 """Offsets to read first for the last record."""
 SETTLED_S = 30.0
 """How long the marker of a transaction that has been committed may take."""
+KEPT = 1_000
+"""Offsets at the end of a partition that are never deleted: a reader that has just asked for the end begins LOOK_BACK
+before it."""
 
 
 async def ensure_state_log(admin: Admin, topic: str, replication: int) -> int:
@@ -55,12 +58,20 @@ async def read_last(client: AIOKafkaClient, admin: Admin, topic: str, partition:
     SourceChanged and SourceUnavailable.
     """
     first, end = (await admin.find_bounds([(topic, partition)]))[topic, partition]
+    found = await _find_last(client, topic, partition, first, end)
+    return None if found is None else found[1]
+
+
+async def _find_last(
+    client: AIOKafkaClient, topic: str, partition: int, first: int, end: int
+) -> tuple[int, bytes] | None:
+    """Return offset and value of the last committed record with first <= offset < end, None if there is none."""
     reach, last = LOOK_BACK, None
     await client.add_topic(topic)
     while first < end and last is None:
         start = max(first, end - reach)
-        async for _, _, value in read_records(client, topic, partition, start, end, plain=True):
-            last = value
+        async for offset, _, value in read_records(client, topic, partition, start, end, plain=True):
+            last = offset, value
         if last is None:
             end, reach = start, 8 * reach
     return last
@@ -81,3 +92,20 @@ async def await_settled(admin: Admin, topic: str, partition: int) -> None:
                 await backoff.rest()
     except TimeoutError:
         return
+
+
+async def forget_old(client: AIOKafkaClient, admin: Admin, topic: str) -> None:
+    """Delete what does not count any more of a job's state topic: in each partition with 2 * KEPT offsets or more, the
+    records below the last committed one. The last KEPT offsets stay in any case.
+
+    A writer's last commit stays, however old: by it a write task that stood still finds that its batch is written. Call it
+    between two batches. Raises OverlayError, such as CredentialsRefused, SourceChanged and SourceUnavailable.
+    """
+    facts = (await admin.find_topics([topic], with_config=False)).get(topic)
+    sources = [(topic, partition) for partition in range(facts.partitions if facts else 0)]
+    for (_, partition), (first, end) in (await admin.find_bounds(sources)).items():
+        if end - first < 2 * KEPT:
+            continue
+        found = await _find_last(client, topic, partition, first, end)
+        if found is not None and (before := min(found[0], end - KEPT)) > first:
+            await admin.delete_records(topic, partition, before)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
@@ -23,6 +23,8 @@ from overlay.units import read_int64
 
 from .job_pace import Pace, PaceState, allow, renew
 from .shard_state import StateUnreadable
+
+T = TypeVar("T")
 
 VERSION = 2
 NO_LIMIT = 1 << 62
@@ -89,6 +91,16 @@ class ConsumerPlan:
     skipped: int = 0
     rate: float = -1
 
+    def begin_anew(self, topics: Collection[str]) -> ConsumerPlan:
+        """Return the plan of a consumer that has read nothing yet of these topics, which were created again."""
+        return replace(
+            self,
+            floors=_reset(self.floors, topics),
+            reads=_leave_out(self.reads, topics),
+            snapshot=_leave_out(self.snapshot, topics),
+            ahead=-1,
+        )
+
     def count_lost(self, ends: Ends, log_starts: Mapping[TopicPartition, int], scanned: int) -> ConsumerPlan:
         """Return the plan with `lost` set to how many offsets retention had removed: those in `skipped`, those that
         `find_readable` counts, and `scanned`, which the scan found to be gone. The former `lost` does not count, so a
@@ -124,6 +136,10 @@ class JobPosition:
     claim: str = ""
     snapshot: Mapping[TopicPartition, int] = field(default_factory=dict)
 
+    def begin_anew(self, topics: Collection[str]) -> JobPosition:
+        """Return the position of a consumer that has read nothing yet of these topics, which were created again."""
+        return replace(self, offsets=_reset(self.offsets, topics), snapshot=_leave_out(self.snapshot, topics))
+
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
@@ -135,7 +151,8 @@ class BatchPlan:
     partition, the partition of the state topic. `is_complete`: whether all deliveries are committed. `left`: the
     consumers that have left the job. `log_ends`: where the log of each partition ended when the batch was begun, for
     what is ahead of the consumers. `owner`: the id of the Spark application whose driver wrote the plan. `ended`: ms
-    since 1970 when the last batch that is complete ended, 0 if none has.
+    since 1970 when the last batch that is complete ended, 0 if none has. `ids`: Kafka's id of each topic that the job
+    has read, empty in a plan of an earlier version.
     """
 
     batch: int
@@ -150,6 +167,7 @@ class BatchPlan:
     log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     owner: str = ""
     ended: int = 0
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -199,6 +217,20 @@ class BatchPlan:
         since 1970, since it is neither paused nor has used up its rate."""
         return any(self._count_left(each) and each.pace.due <= now for each in self.consumers.values())
 
+    def begin_anew(self, topics: Collection[str]) -> BatchPlan:
+        """Return the plan as the next batch has to see it, if these topics were created again since: every consumer, also
+        one that has left, has read nothing yet of them. Offsets of their former logs are left out.
+        """
+        if not topics:
+            return self
+        return replace(
+            self,
+            ends=_leave_out(self.ends, topics),
+            log_ends=_leave_out(self.log_ends, topics),
+            consumers={name: each.begin_anew(topics) for name, each in self.consumers.items()},
+            left={name: each.begin_anew(topics) for name, each in self.left.items()},
+        )
+
     def draft(
         self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit
     ) -> dict[str, ConsumerPlan]:
@@ -206,10 +238,10 @@ class BatchPlan:
         again if the number is the same, else the next one.
 
         A consumer that this plan has with the same claim (the mark of its takeover by the job) keeps its plan if the batch
-        is this one, and else goes on where this batch ends for it. Others begin at the floors that `consumers` says. All
-        get the fingerprint in `consumers`. In a plan, `reads` is empty if the consumer reads `ends` with the others. A
-        consumer that is below the start of `ends`, that has a rate or is paused by its pace in `limit`, or that is given its
-        last messages has offsets of its own.
+        is this one, and else goes on where this batch ends for it. One that has left with the same claim goes on where it
+        left. Others begin at the floors that `consumers` says. All get the fingerprint in `consumers`. In a plan, `reads` is
+        empty if the consumer reads `ends` with the others. A consumer that is below the start of `ends`, that has a rate or
+        is paused by its pace in `limit`, or that is given its last messages has offsets of its own.
         """
         found = {}
         for name, new in consumers.items():
@@ -222,8 +254,17 @@ class BatchPlan:
                 next_plan = replace(known, fingerprint=new.fingerprint, before=known.last)
                 found[name] = _plan_reads(next_plan, name, offsets, ends, limit)
             else:
-                found[name] = _plan_reads(replace(new, since=batch), name, new.floors, ends, limit)
+                begun = self._go_back(name, new)
+                found[name] = _plan_reads(replace(begun, since=batch), name, begun.floors, ends, limit)
         return found
+
+    def _go_back(self, name: str, new: ConsumerPlan) -> ConsumerPlan:
+        """Return the plan of a consumer that begins with the next batch: `new`; if it has left the job with the same claim,
+        with the position at which it left, since a topic may have been created again after `new` was made."""
+        left = self.left.get(name)
+        if left is None or left.claim != new.claim:
+            return new
+        return replace(new, floors=left.offsets, snapshot=left.snapshot)
 
     def _find_offsets(self, consumer: ConsumerPlan, ends: Ends) -> dict[TopicPartition, int]:
         """Return, by partition of `ends`, the offset at which a consumer of this batch goes on in the next one, which reads
@@ -357,6 +398,16 @@ def _skip_lost(
     return skipped, lost
 
 
+def _reset(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> dict[TopicPartition, int]:
+    """Return the offsets with 0 for the partitions of these topics."""
+    return {source: 0 if source[0] in topics else at for source, at in offsets.items()}
+
+
+def _leave_out(found: Mapping[TopicPartition, T], topics: Collection[str]) -> dict[TopicPartition, T]:
+    """Return what is not of a partition of these topics."""
+    return {source: each for source, each in found.items() if source[0] not in topics}
+
+
 def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
     """Return what a batch that reads `ends` for all reads for a consumer that is at these offsets: empty, for it reads
     with the others, if it is below the batch's start in no partition.
@@ -431,6 +482,7 @@ def encode_plan(plan: BatchPlan) -> bytes:
             "owner": plan.owner,
             "ended": plan.ended,
             "log_ends": _spell(plan.log_ends),
+            "ids": dict(sorted(plan.ids.items())),
             "left": {
                 name: {**asdict(each), "offsets": _spell(each.offsets), "snapshot": _spell(each.snapshot)}
                 for name, each in plan.left.items()
@@ -461,7 +513,7 @@ def decode_plan(data: bytes) -> BatchPlan:
         return BatchPlan(
             found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
             consumers, _parse(found["writers"]), found["is_complete"], left, _parse(found.get("log_ends", {})),
-            found.get("owner", ""), found.get("ended", 0),
+            found.get("owner", ""), found.get("ended", 0), dict(found.get("ids", {})),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error

@@ -55,7 +55,8 @@ class JobConsumers:
     """The consumers of a job, with what its tasks have to know of them.
 
     `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some of them.
-    `look`: asks Kafka for the log start and the last stable offset of each partition. `find_lasts`: searches for the
+    `look`: asks Kafka for the log start and the last stable offset of each partition. `find_ids`: asks Kafka for the
+    ids of the stream's topics. `find_lasts`: searches for the
     last messages of a consumer. `is_limited`: whether the options limit a batch, so that it may end before the log
     does. `writers`: every output partition, by the number that blocks have for it. `begins`: by name, a plan for each
     consumer. A batch takes only `floors`, `claim`, `snapshot` and `before` from it, and nothing but the claim if the
@@ -66,6 +67,7 @@ class JobConsumers:
     scan: JobScan
     plan: Plan
     look: Callable[[], Ends]
+    find_ids: Callable[[], Mapping[str, str]]
     find_lasts: Search
     count_spans: CountSpans
     is_limited: bool

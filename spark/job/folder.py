@@ -220,6 +220,10 @@ class JobFolder:
         """Ask Kafka for the log start and the last stable offset of each partition, and return them."""
         return find_log(Planner(self._ask).look())
 
+    def find_ids(self) -> dict[str, str]:
+        """Ask Kafka for the ids of the stream's topics, and return them."""
+        return Planner(self._ask).find_ids()
+
     def own(self) -> None:
         """Create the outputs of the consumers that are missing, and take the lease of each consumer. Raises NotOwner
         if a lease is not to be had within `patience_s` seconds, and OverlayError.
@@ -290,8 +294,7 @@ class JobFolder:
         self._claim(chosen, last, {each.source: bounds.log_starts[each.source] for each in bounds.offset_ranges})
         ledger = bounds.ledger if kept is None else kept
         begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges], ledger)
-        floors = {name: each.floors for name, each in begins.items()}
-        writers, readers = _make_readers(chosen, self._facts, floors)
+        writers, readers = _make_readers(chosen, self._facts)
         scan = JobScan(resolve(chosen.kafka), chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
         plan, planner = make_plan(self._ask, chosen.configs, self._find_ledger), Planner(self._ask)
         pace, wanted = self._ask.pace, [narrow_subjects(reader.patterns, reader.values) for reader in readers]
@@ -300,6 +303,7 @@ class JobFolder:
             scan,
             plan,
             lambda: find_log(planner.look()),
+            planner.find_ids,
             make_search(self._ask, chosen.configs, self._find_ledger),
             lambda numbers, spans: planner.count_spans([wanted[number] for number in numbers], spans),
             pace.records is not None or pace.bytes is not None,
@@ -424,9 +428,10 @@ async def _find_start(
 
 
 def _make_readers(
-    chosen: Chosen, facts: Mapping[str, TopicFacts], floors: Mapping[str, Mapping[TopicPartition, int]]
+    chosen: Chosen, facts: Mapping[str, TopicFacts]
 ) -> tuple[tuple[TopicPartition, ...], tuple[JobReader, ...]]:
-    """Return every output partition, in the order of the numbers of writers, and the readers of the consumers."""
+    """Return every output partition, in the order of the numbers of writers, and the readers of the consumers, without
+    floors: those are in the plan of a batch."""
     first: dict[str, int] = {}
     writers: list[TopicPartition] = []
     readers: list[JobReader] = []
@@ -442,7 +447,6 @@ def _make_readers(
             JobReader(
                 config.id, patterns(config), accepts, values, topic, first[topic.topic],
                 dead_letter_topic=replace(make_dead_letter_topic(letters, config), transactional=True) if letters else None,
-                floors=floors[name_of(config)],
             )
         )  # fmt: skip
     return tuple(writers), tuple(readers)

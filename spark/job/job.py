@@ -37,9 +37,11 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.job_pace import Pace, charge
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
+from spark.plan import CREATED_AGAIN, DataLoss, find_anew
 
 from . import blocks, writing
 from .ahead import UNKNOWN
+from .batch import JobBatch, find_last, pass_over
 from .checkpoint import ForeignCheckpoint, check_batch
 from .consumers import JobConsumers, digest
 from .journal import JobTaken, Journal
@@ -117,33 +119,31 @@ class Job:
             self._batch.release()
 
     def _deliver(self, frame: DataFrame, batch: int) -> None:
-        ends = dict[TopicPartition, tuple[int, int]]()
+        ends, ids = dict[TopicPartition, tuple[int, int]](), dict[str, str]()
         for row in frame.collect():
-            ends |= parse_range(row.ends)
+            ends, ids = parse_range(row.ends)
         last = self.journal.last
         if (last is None or last.is_complete) and (renewed := self.renew()) is not None:
             self.consumers = renewed
         self.check_owner()
-        self._check(batch, ends)
+        self._check(batch, ends, ids)
         if last is not None and last.batch == batch and last.is_complete:
             return
+        gone, last = self._find_gone(batch, ids), find_last(last, batch, ids)
         # a batch that is run again keeps its time
         now = last.now if last is not None and last.batch == batch else self.clock()
-        self.extend_ledger({source: stop for source, (_, stop) in ends.items()}, find_only(last, ends))
-        bounds = self.consumers.look()
-        limit = Limit(
-            self.catch_up, now, self.consumers.paces, {source: first for source, (first, _) in bounds.items()}
-        )
-        consumers = self._draft(batch, ends, limit)
-        if last is None or self._has_work(last, ends, consumers):
-            self._run(batch, ends, consumers, now, bounds)
-            self.index(ends)
+        self.extend_ledger({source: stop for source, (_, stop) in pass_over(ends, gone).items()}, find_only(last, ends))
+        begun = JobBatch(batch, now, ends, ids, self.consumers.look(), gone, last)
+        consumers = self._draft(begun)
+        if self._has_work(begun, consumers):
+            self._run(begun, consumers)
+            self.index(begun.readable)
 
-    def _check(self, batch: int, ends: Ends) -> None:
+    def _check(self, batch: int, ends: Ends, ids: Mapping[str, str]) -> None:
         """Raise ForeignCheckpoint unless this batch follows the last one of the journal, or is run again as it was begun."""
         last = self.journal.last
         may_jump = not self.consumers.scan.fails_on_loss
-        check_batch(self.name, self.journal.topic, last, batch, ends, may_jump=may_jump)
+        check_batch(self.name, self.journal.topic, last, batch, ends, ids, may_jump=may_jump)
         if last is None or last.batch < batch:
             return
         if not last.is_complete and (changed := self._find_changes(last)):
@@ -151,6 +151,21 @@ class Job:
                 f"batch {batch} of job {self.name!r} was begun and has not ended, and since then {changed} has changed."
                 " Restore that, run the job until the batch has ended (--once), and change it then"
             )
+
+    def _find_gone(self, batch: int, ids: Mapping[str, str]) -> set[str]:
+        """Return the topics that were created again since a batch was begun. Raises DataLoss if there are any, unless
+        failOnDataLoss is off. `ids`: Kafka's ids of the topics, by the batch."""
+        gone = find_anew(ids, self.consumers.find_ids())
+        for topic in sorted(gone):
+            if self.consumers.scan.fails_on_loss:
+                raise DataLoss(
+                    f"topic {topic} was deleted and created again since batch {batch} of job {self.name!r} was begun: the"
+                    " records of that batch are gone, and those of the new topic are others. With --option"
+                    " failOnDataLoss=false the job ends the batch without them, and goes on with the new topic from its"
+                    " start"
+                )
+            log.warning("records are lost", where=topic, what=CREATED_AGAIN, job=self.name, batch=batch)
+        return gone
 
     def _find_changes(self, last: BatchPlan) -> str:
         if last.stream != digest(self.stream):
@@ -161,67 +176,83 @@ class Job:
             f"consumer {name!r}" for name in sorted(now.keys() | known) if now.get(name) != known.get(name)
         )
 
-    def _draft(self, batch: int, ends: Ends, limit: Limit) -> dict[str, ConsumerPlan]:
+    def _draft(self, batch: JobBatch) -> dict[str, ConsumerPlan]:
         """Return what the batch reads for each consumer, with the consumer's sequence before it."""
-        prints, last = self.consumers.fingerprints, self.journal.last
+        log_starts = {source: first for source, (first, _) in batch.bounds.items()}
+        limit = Limit(self.catch_up, batch.now, self.consumers.paces, log_starts)
+        prints = self.consumers.fingerprints
         new = {name: replace(self.consumers.begins[name], fingerprint=text) for name, text in prints.items()}
-        return draft_first(batch, ends, new, limit) if last is None else last.draft(batch, ends, new, limit)
+        if batch.last is None:
+            return draft_first(batch.number, batch.ends, new, limit)
+        return batch.last.draft(batch.number, batch.ends, new, limit)
 
-    def _has_work(self, last: BatchPlan, ends: Ends, consumers: Mapping[str, ConsumerPlan]) -> bool:
-        """Return whether a batch reads anything, has a consumer with offsets of its own (even if none of them are to
-        be read now), or has other consumers, or other configs of them, than the last one.
+    def _has_work(self, batch: JobBatch, consumers: Mapping[str, ConsumerPlan]) -> bool:
+        """Return whether a batch is the job's first one, reads anything, has a consumer with offsets of its own (even if
+        none of them are to be read now), or has other consumers, other configs of them, or topics with other ids than the
+        last one.
         """
-        if any(start < stop for start, stop in ends.values()) or any(each.reads for each in consumers.values()):
+        last = batch.last
+        if last is None or any(start < stop for start, stop in batch.ends.values()):
+            return True
+        if any(each.reads for each in consumers.values()) or batch.known_ids != last.ids:
             return True
         return {name: each.fingerprint for name, each in last.consumers.items()} != self.consumers.fingerprints
 
-    def _run(
-        self,
-        batch: int,
-        ends: Ends,
-        consumers: Mapping[str, ConsumerPlan],
-        now: int,
-        bounds: Ends,
-    ) -> None:
-        """Scan, count, write the plan down, write the deliveries, and write the plan down as complete. `bounds`: of
-        each partition's log.
+    def _run(self, batch: JobBatch, consumers: Mapping[str, ConsumerPlan]) -> None:
+        """Scan, count, write the plan down, write the deliveries, and write the plan down as complete. `consumers`: by
+        name, what the batch reads for each.
         """
-        last = self.journal.last
-        scan = replace(self.consumers.scan, now=now)
-        planned = self._planner.plan(self.consumers, ends, consumers, bounds)
+        # a floor is that of the plan: one of a topic that was created again since does not count
+        readers = zip(self.consumers.scan.readers, consumers.values(), strict=True)
+        scan = replace(
+            self.consumers.scan,
+            now=batch.now,
+            readers=tuple(replace(reader, floors=each.floors) for reader, each in readers),
+        )
+        planned = self._planner.plan(self.consumers, batch.readable, batch.leave_out_gone(consumers), batch.bounds)
         tasks = planned.tasks
         found = self._scan(scan, tasks).persist()
         try:
             counts = count(found) if tasks else []
+            self._check_scan(batch)
             sizes = len(tasks), len(self.consumers.configs), len(self.consumers.writers)
             tables = tabulate(counts, *sizes)
-            numbered = number_consumers(last, batch, consumers, tables)
-            if last is None or last.batch != batch:
-                numbered = self._charge(numbered, ends, now, tables)
-            numbered = self._count_lost(numbered, ends, bounds, tasks, tables)
+            numbered = number_consumers(batch.last, batch.number, consumers, tables)
+            if not batch.is_again:
+                numbered = self._charge(numbered, batch, tables)
+            numbered = self._count_lost(numbered, batch, tasks, tables)
             ahead, numbered = self._find_ahead(batch, numbered, planned, tables)
-            plan = replace(self._make_plan(batch, now, ends, numbered, tables), log_ends=planned.log_ends)
+            plan = replace(self._make_plan(batch, numbered, tables), log_ends=planned.log_ends)
             self._write_plan(plan)
             if counts:
                 before = [each.before for each in numbered.values()]
                 job = JobWrite(
-                    scan, self.name, batch, plan.fingerprint, number(tables.deliveries, before),
+                    scan, self.name, batch.number, plan.fingerprint, number(tables.deliveries, before),
                     ahead, tables.by_writer, self.consumers.writers, plan.writers,
                 )  # fmt: skip
                 self._write(found, job)
             self._write_plan(plan.complete(self.clock()))
+            self.journal.forget_old()
             self.note(plan)
         finally:
             found.unpersist()
 
+    def _check_scan(self, batch: JobBatch) -> None:
+        """Raise DataLoss if a topic was created again while the scan tasks read the batch: they may have read the new one."""
+        if anew := self._find_gone(batch.number, batch.ids) - set(batch.gone):
+            raise DataLoss(
+                f"topics {', '.join(sorted(anew))} were deleted and created again while batch {batch.number} of job"
+                f" {self.name!r} was read. Start the job again: it ends the batch without them"
+            )
+
     def _charge(
-        self, consumers: Mapping[str, ConsumerPlan], ends: Ends, now: int, tables: Tables
+        self, consumers: Mapping[str, ConsumerPlan], batch: JobBatch, tables: Tables
     ) -> dict[str, ConsumerPlan]:
         """Return the plans of a batch's consumers, with what it has for them counted for their limits."""
         paces, charged = self.consumers.paces, dict(consumers)
         for (name, each), size in zip(consumers.items(), tables.sizes.tolist(), strict=True):
-            offsets = sum(stop - start for start, stop in (each.reads or ends).values())
-            charged[name] = replace(each, pace=charge(paces.get(name, Pace()), each.pace, now, offsets, size))
+            offsets = sum(stop - start for start, stop in (each.reads or batch.ends).values())
+            charged[name] = replace(each, pace=charge(paces.get(name, Pace()), each.pace, batch.now, offsets, size))
         return charged
 
     def _write_plan(self, plan: BatchPlan) -> None:
@@ -238,16 +269,16 @@ class Job:
             self.journal.write(plan)
 
     def _find_ahead(
-        self, batch: int, consumers: Mapping[str, ConsumerPlan], planned: BatchTasks, tables: Tables
+        self, batch: JobBatch, consumers: Mapping[str, ConsumerPlan], planned: BatchTasks, tables: Tables
     ) -> tuple[Ints, dict[str, ConsumerPlan]]:
         """Return how many records are ahead of each consumer before each task (int64 [tasks, consumers]), and the plans of
         the batch's consumers with how many follow the batch in `ahead`."""
-        last = self.journal.last
+        last = batch.last
         left = np.full(len(consumers), UNKNOWN, np.int64)
         if last is not None and last.log_ends == planned.log_ends:
             known = [last.consumers.get(name) for name in consumers]
             left = np.array([UNKNOWN if each is None else each.ahead for each in known], np.int64)
-        if last is not None and last.batch == batch:
+        if batch.is_again:
             # what a batch that is run again has left ahead is in its plan
             planned = planned.keep(left)
         ahead, behind = planned.find_ahead(tables.scanned, left)
@@ -255,18 +286,14 @@ class Job:
         return ahead, {name: replace(each, ahead=count) for (name, each), count in plans}
 
     def _count_lost(
-        self,
-        consumers: Mapping[str, ConsumerPlan],
-        ends: Ends,
-        bounds: Ends,
-        tasks: Sequence[ScanTask],
-        tables: Tables,
+        self, consumers: Mapping[str, ConsumerPlan], batch: JobBatch, tasks: Sequence[ScanTask], tables: Tables
     ) -> dict[str, ConsumerPlan]:
-        """Return the plans of a batch's consumers, with the offsets counted that retention had removed. Log these."""
-        counted, log_starts = dict(consumers), {source: first for source, (first, _) in bounds.items()}
+        """Return the plans of a batch's consumers, with the offsets counted that retention had removed, or that are gone
+        with their topic. Log these."""
+        counted, log_starts = dict(consumers), batch.find_log_starts()
         for at, (name, each) in enumerate(consumers.items()):
             scanned = sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
-            counted[name] = each.count_lost(ends, log_starts, scanned)
+            counted[name] = each.count_lost(batch.ends, log_starts, scanned)
             if lost := counted[name].lost:
                 log.error("retention passed the position", stream=self.stream.name, consumer=name, lost=lost)
         return counted
@@ -277,19 +304,17 @@ class Job:
         ids = self.spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return ids.mapInArrow(partial(_run_scans, shared=shared), blocks.DDL)
 
-    def _make_plan(
-        self, batch: int, now: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], tables: Tables
-    ) -> BatchPlan:
+    def _make_plan(self, batch: JobBatch, consumers: Mapping[str, ConsumerPlan], tables: Tables) -> BatchPlan:
         """Return the plan of a batch with these records, without `log_ends`. Adds partitions to the job's state topic
         if its writers need more.
         """
         wanted = np.flatnonzero(tables.by_writer.sum(axis=0)).tolist()
         outputs = [self.consumers.writers[number] for number in wanted]
-        last, writers = self.journal.last, self.journal.assign_writers(outputs)
+        last, writers = batch.last, self.journal.assign_writers(outputs)
         left = {} if last is None else last.leave(consumers)
         return BatchPlan(
-            batch, now, self.stream.name, digest(self.stream), ends, consumers, writers, left=left,
-            owner=self.spark.sparkContext.applicationId, ended=0 if last is None else last.ended,
+            batch.number, batch.now, self.stream.name, digest(self.stream), batch.ends, consumers, writers, left=left,
+            owner=self.spark.sparkContext.applicationId, ended=0 if last is None else last.ended, ids=batch.known_ids,
         )  # fmt: skip
 
     def _write(self, found: DataFrame, job: JobWrite) -> None:

@@ -16,19 +16,25 @@ from typing import Any, TypeVar
 from aiokafka.client import AIOKafkaClient
 
 from overlay.clock import now_ms
-from overlay.errors import Fenced, OverlayError
+from overlay.errors import CredentialsRefused, Fenced, OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_id, job_topic
 from overlay.kafka.properties import Properties
+from overlay.logs import get_logger
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
-from overlay.state.job_log import ensure_state_log, grow_state_log, read_last
+from overlay.state.job_log import ensure_state_log, forget_old, grow_state_log, read_last
 from overlay.state.job_plan import BatchPlan, decode_plan, encode_plan
 
+log = get_logger(__name__)
+
 T = TypeVar("T")
+
+FORGET_EVERY = 250
+"""After so many batches the driver deletes what does not count any more: a batch takes four offsets of its partition."""
 
 
 class JobTaken(OverlayError):
@@ -61,6 +67,9 @@ class Journal:
         self._kafka, self._prefix, self._job, self._replication = kafka, prefix, job, replication
         self.topic = job_topic(prefix, job)
         self.last: BatchPlan | None = None
+        self._batches = 0
+        """How many batches have ended since the driver has begun."""
+        self._may_forget = True
         self._thread = LoopThread("journal")
         self._admin: Admin
         self._client: AIOKafkaClient
@@ -132,6 +141,20 @@ class Journal:
             known.setdefault(output, len(known) + 1)
         self._thread.run(grow_state_log(self._admin, self.topic, len(known) + 1))
         return known
+
+    def forget_old(self) -> None:
+        """Delete the plans and commits that do not count any more, after the first batch of this driver and then after each
+        FORGET_EVERY. Call it when a batch has ended. If Kafka refuses, log that: the topic only grows; if a right is missing,
+        this driver does not try it again.
+        """
+        self._batches += 1
+        if self._batches % FORGET_EVERY != 1 or not self._may_forget:
+            return
+        try:
+            self._thread.run(forget_old(self._client, self._admin, self.topic))
+        except OverlayError as error:
+            self._may_forget = not isinstance(error, CredentialsRefused)
+            log.warning("old plans and commits of a job are kept", job=self._job, topic=self.topic, reason=str(error))
 
     def close(self) -> None:
         """Close the connections. The job's state stays."""

@@ -26,7 +26,7 @@ from overlay.kafka.own_topics import job_topic
 from overlay.state.job_log import read_last
 from overlay.state.job_plan import BatchPlan, Ends, decode_plan
 from spark.kept import keep
-from spark.options import Ask
+from spark.options import IDS, Ask
 from spark.stream import JOB, OverlayStreamReader, Position, read_position
 
 SETTLED_NS = 1_000_000_000
@@ -63,10 +63,12 @@ class RangesReader(OverlayStreamReader):
 
     def find_text(self, start: Position, end: Position) -> str:
         """Return the row of a batch (`parse_range`): if the positions have the same offsets, an empty range of each
-        partition. Does not check that the log still has the offsets: the job does, when it plans their tasks.
+        partition. Does not check that the log still has the offsets, or that the topics still have the ids of `end`: the
+        job does, before it plans their tasks.
         """
         ends = self.find_range(start, end) or {source: (at, at) for source, at in read_position(end).items()}
-        return json.dumps([[*source, *span] for source, span in sorted(ends.items())])
+        spans = [[*source, *span] for source, span in sorted(ends.items())]
+        return json.dumps({"ends": spans, "ids": end.get(IDS, {})})
 
 
 def find_digest(folder: Path) -> str:
@@ -78,6 +80,8 @@ def find_digest(folder: Path) -> str:
     return hashlib.sha256(repr(signature).encode()).hexdigest()[:16]
 
 
-def parse_range(text: str) -> Ends:
-    """Return first and next offset of each partition, from the text of a batch's row, as `find_text` writes it."""
-    return {(topic, partition): (start, stop) for topic, partition, start, stop in json.loads(text)}
+def parse_range(text: str) -> tuple[Ends, dict[str, str]]:
+    """Return first and next offset of each partition, and Kafka's ids of the topics when the batch was begun, from the text
+    of a batch's row, as `find_text` writes it. A checkpoint of an earlier version has no ids."""
+    row = json.loads(text)
+    return {(topic, partition): (start, stop) for topic, partition, start, stop in row["ends"]}, row["ids"]

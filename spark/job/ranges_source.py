@@ -41,8 +41,8 @@ class RangesSource(DataSource):
 
 
 class BatchRange(InputPartition):
-    """The one task of a batch. `text`: the batch's one row, a JSON list of [topic, partition, first offset, next
-    offset], which `ranges.parse_range` reads.
+    """The one task of a batch. `text`: the batch's one row, a JSON object with its offsets and the topics' ids, which
+    `ranges.parse_range` reads.
     """
 
     def __init__(self, text: str) -> None:

@@ -6,26 +6,34 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from overlay.client import BadQuestion
 from overlay.clock import now_ms
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan
+from spark.lease import run_apart
 from spark.options import read_options
 
+from .batch import find_last
+from .checkpoint import check_stream
 from .folder import Chosen, JobFolder
 from .job import Job, find_only
 from .journal import Journal
 from .keeping import StreamKeeper
+from .opening import check_state
 from .ranges import RangesReader
 from .ranges_server import RangesServer
 from .ranges_source import NAME, SERVER, RangesSource
 
 CATCH_UP = 1_000_000
 """How many offsets a batch reads at most for a consumer that is behind the others, unless maxRecordsPerTrigger is less."""
+
+NEXT = -1
+"""A batch that no plan has."""
 
 FINISH_S = 60.0
 """How long the batch under way may go on after the query is told to stop."""
@@ -63,11 +71,12 @@ def start_job(
         folder = JobFolder(chosen, name, names, ask, patience_s, lambda: keeper.ledger)
         stack.callback(folder.close)
         folder.own()
-        replication = chosen.loaded.service.topics.replication
-        journal = stack.enter_context(Journal(chosen.kafka, chosen.prefix, name, replication))
+        place = f"{checkpoint}/query"
+        journal = stack.enter_context(open_journal(chosen, name, has_batches=has_batches(spark, place)))
         log_ends = {source: (0, end) for source, (_, end) in folder.look().items()}
         # before consumers look where they begin: some ask the ledger
-        keeper.extend({source: end for source, (_, end) in log_ends.items()}, find_only(journal.last, log_ends))
+        following = find_last(journal.last, NEXT, folder.find_ids())
+        keeper.extend({source: end for source, (_, end) in log_ends.items()}, find_only(following, log_ends))
         if journal.last is not None and not journal.last.is_complete:
             # the batch has to end as it was begun; consumers that were added since come afterwards
             folder.restrict(tuple(journal.last.consumers))
@@ -85,12 +94,42 @@ def start_job(
         server = stack.enter_context(RangesServer(reader))
         spark.dataSource.register(RangesSource)
         frame = spark.readStream.format(NAME).option(SERVER, server.address).load()
-        writer = frame.writeStream.foreachBatch(job.deliver).option("checkpointLocation", f"{checkpoint}/query")
-        query = (writer.trigger(availableNow=True) if once else writer).queryName(f"overlay {name}").start()
+        query = start_query(frame, job, place, once=once)
         stack.callback(query.stop)
         # first, so that no batch is left half delivered: the next owner of a consumer would have to wait for its end
         stack.callback(job.finish, FINISH_S)
         yield query
+
+
+@contextmanager
+def open_journal(chosen: Chosen, name: str, *, has_batches: bool) -> Iterator[Journal]:
+    """Open the journal of the job `name` for the block, which fences the job's former driver. Raises OverlayError, such
+    as ForeignCheckpoint before anything is created or fenced. `has_batches`: as in check_state.
+    """
+    stream = chosen.stream.name
+    run_apart(check_state(chosen.kafka, chosen.prefix, name, stream, has_batches=has_batches))
+    with Journal(chosen.kafka, chosen.prefix, name, chosen.loaded.service.topics.replication) as journal:
+        # once more, by what a driver has written before it was fenced
+        check_stream(name, journal.topic, journal.last, stream)
+        yield journal
+
+
+def start_query(frame: DataFrame, job: Job, place: str, *, once: bool) -> StreamingQuery:
+    """Start the query of a job, with its checkpoint at `place`. `frame`: the rows of its batches. `once`: as in start_job."""
+    writer = frame.writeStream.foreachBatch(job.deliver).option("checkpointLocation", place)
+    return (writer.trigger(availableNow=True) if once else writer).queryName(f"overlay {job.name}").start()
+
+
+def has_batches(spark: SparkSession, place: str) -> bool:
+    """Return whether a query has begun a batch by the checkpoint at `place`, in any file system that Spark knows: whether
+    its offset log has an entry.
+    """
+    java: Any = spark._jvm
+    offsets = java.org.apache.hadoop.fs.Path(f"{place}/offsets")
+    system = offsets.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not system.exists(offsets):
+        return False
+    return any(each.getPath().getName().isdigit() for each in system.listStatus(offsets))
 
 
 def open_session(spark: SparkSession) -> SparkSession:

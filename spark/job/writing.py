@@ -60,8 +60,8 @@ THERE = -1
 
 
 class BatchChanged(OverlayError):
-    """A scan task has found another number of records for a writer than when the batch was counted. The batch has to
-    be run again.
+    """A scan task has found another number of records for a writer than when the batch was counted. If Spark's retries
+    do not help, the operator starts the job again, which counts the batch anew.
     """
 
 
@@ -265,5 +265,6 @@ class _Builder:
             task = int(np.flatnonzero(self._found != expected)[0])
             raise BatchChanged(
                 f"scan task {task} has found {self._found[task]} records, and {expected[task]} when they were counted: the log"
-                " has lost records meanwhile, by compaction or retention. The batch is run again"
+                " has lost records meanwhile, by compaction or retention. Nothing of this task is committed. If the query ends"
+                " with this error, start the job again with the same checkpoint: it counts the batch anew"
             )

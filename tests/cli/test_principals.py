@@ -358,7 +358,7 @@ def test_a_job_needs_the_state_and_its_own_topics(tmp_path: Path) -> None:
     assert needs["out"] == ("Describe", "DescribeConfigs", "Write", "Create")
     assert "own" not in needs
     assert needs["overlay.state"] == ("Describe", "Read", "Write")
-    assert needs["overlay.spark.ORDERS"] == ("Describe", "Read", "Write", "Alter", "Create")
+    assert needs["overlay.spark.ORDERS"] == ("Describe", "Read", "Write", "Alter", "Delete", "Create")
     assert needs["overlay.spark.ORDERS.c"] == ("Describe", "Read")
     service = find(Role.SERVICE)
     assert service["overlay.spark.ORDERS"] == ("Describe", "Read")

@@ -83,7 +83,7 @@ def test_what_spark_jobs_need(tmp_path: Path) -> None:
     assert loaded.problems == ()
     needs = {(need.kind, need.name): need for need in find_needs(loaded) if ".spark." in need.name}
     assert {key: " ".join(need.operations) for key, need in needs.items()} == {
-        (ResourceKind.JOB, "overlay.spark.FLIGHTS"): "Describe Read Write Alter Create",
+        (ResourceKind.JOB, "overlay.spark.FLIGHTS"): "Describe Read Write Alter Delete Create",
         (ResourceKind.TRANSACTION, "overlay.spark.FLIGHTS"): "Describe Write",
         (ResourceKind.TRANSACTION, "overlay.spark.FLIGHTS.*"): "Describe Write",
         (ResourceKind.GROUP, "overlay.spark.FLIGHTS.late"): "Describe Read",

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from overlay.config import load
+from overlay.config.consumer import Timestamps
 from overlay.inspect.reading import TopicNotFound
 from spark.errors import explain
 from spark.figures import count_offsets
@@ -29,6 +30,7 @@ from tests.spark.deliveries import write_folder, write_job_folder
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import StartService, find_free_port, running_service, write_service_file
 from tests.support.waiting import wait_until
+from tests.worker.scenes import read_committed
 
 __all__ = ["running_service"]
 
@@ -95,6 +97,7 @@ def run(spark: SparkSession, folder: Path, checkpoint: Path, **more: Any) -> lis
         "{headers: full}",
         pytest.param("{partitions: 3, headers: full}", marks=pytest.mark.slow),
         pytest.param("{partitions: 3, partition_by: subject}", marks=pytest.mark.slow),
+        pytest.param("{timestamps: source, config: {retention.ms: -1}}\nheaders_only: true", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.timeout(400)
@@ -135,6 +138,9 @@ def test_the_records_are_those_of_the_service(
             for record in read_all(bootstrap, theirs, partition)
         ]
         assert read_all(bootstrap, ours, partition) == wanted_records
+    if load(folder).consumers["S", "c"].output.timestamps is Timestamps.SOURCE:
+        times = [[seen.timestamp for seen in read_committed(bootstrap, topic)] for topic in (theirs, ours)]
+        assert times[0] == times[1] == [1_600_000_000_000 + n for n in range(RECORDS) if n % 2 == 1 and n % 3 != 0]
 
 
 def test_by_start_time_is_no_filter(
@@ -268,6 +274,23 @@ def test_metrics_have_the_service_s_names(
         line = f'overlay_records_delivered_total{{consumer="c",stream="S"}} {wanted}.0'
         wait_until(lambda: line in read(), 60, line)
         wait_until(lambda: 'overlay_consumer_lag_records{consumer="c",stream="S"} 0.0' in read(), 30, "no lag")
+
+
+def test_times_of_the_source_and_no_values(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    """`output.timestamps: source` and `headers_only`: what is written is what the settings say, as in the service."""
+    source = new_topic(retention_ms=-1)
+    produce_source(bootstrap, source, range(30))
+    more = "headers_only: true\noutput: {timestamps: source, headers: full, config: {retention.ms: -1}}\n"
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, more=more, stream=STREAM)
+    run(spark, folder, tmp_path / "checkpoint")
+    found = read_committed(bootstrap, f"{source}-out")
+    assert [seen.timestamp for seen in found] == [1_600_000_000_000 + n for n in range(30)]
+    sizes = [0 if n % 11 == 0 else len(f'{{"n": {n}}}') for n in range(30)]
+    assert [seen.header(b"Nats-Msg-Size") for seen in found] == [b"%d" % size for size in sizes]
+    assert {seen.value for seen in found} == {None}
+    assert [seen.header(b"n") for seen in found] == [b"%d" % n for n in range(30)]
 
 
 @pytest.mark.slow

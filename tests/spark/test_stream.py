@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
@@ -25,8 +24,7 @@ from spark.partitions import LEAST_BYTES
 from spark.plan import DataLoss
 from spark.stream import OverlayStreamReader, read_position, share_out, write_position
 from tests.index.test_start_positions import delete_below
-from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
-from tests.support.waiting import wait_until
+from tests.support.kafka import NewTopicFixture, SureProducer, create_again
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -173,13 +171,6 @@ def test_what_retention_removed(feed: Feed, bootstrap: str) -> None:
     assert sorted(take(lax, start, end)) == [n for n in feed.wanted if n % 2 or n >= 60]
 
 
-def create_again(bootstrap: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(10)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the topic is gone")
-    make_topic(bootstrap, topic, partitions)
-
-
 @pytest.mark.parametrize("count", [20, 300])
 def test_a_topic_that_was_created_again(feed: Feed, bootstrap: str, count: int) -> None:
     """With fewer records than had been read, and with more: also after a restart of the query."""
@@ -198,6 +189,21 @@ def test_a_topic_that_was_created_again(feed: Feed, bootstrap: str, count: int) 
     assert sorted(take(lax, at, end)) == feed.wanted
     assert lax.latestOffset(end, ReadAllAvailable()) == end
     assert strict.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_batch_that_was_begun_before_its_topic_was_created_again(feed: Feed, bootstrap: str) -> None:
+    """It reads nothing of the new topic, although that has its offsets; the next one reads that from its start."""
+    feed.produce(100)
+    strict, lax = feed.reader(), feed.reader(failOnDataLoss="false")
+    start = strict.initialOffset()
+    at = strict.latestOffset(start, ReadAllAvailable())
+    create_again(bootstrap, feed.topic, 2)
+    feed.sent = 0
+    feed.produce(300)
+    with pytest.raises(DataLoss, match=f"{feed.topic}: the topic was deleted and created again"):
+        strict.partitions(start, at)
+    assert lax.partitions(start, at) == []
+    assert sorted(take(lax, at, lax.latestOffset(at, ReadAllAvailable()))) == feed.wanted
 
 
 def test_a_log_that_ends_before_the_position(feed: Feed) -> None:

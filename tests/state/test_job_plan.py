@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from overlay.state.job_plan import (
     BatchPlan,
     ConsumerPlan,
     Ends,
+    JobPosition,
     Limit,
     WriterCommit,
     catch_up,
@@ -190,6 +192,55 @@ def test_every_offset_is_read_or_counted_as_lost(batches: list[tuple[int, int, b
         position = last.find_position("a")
         assert position is not None
         assert read + lost == position.offsets[source] - floor
+
+
+def test_the_ids_of_topics_are_kept_and_a_plan_without_any_is_read() -> None:
+    plan = BatchPlan(3, 1, "S", "f", {("t", 0): (0, 9)}, {}, {}, ids={"t": "T1", "u": "U1"})
+    assert decode_plan(encode_plan(plan)) == plan
+    old = json.loads(encode_plan(plan))
+    del old["ids"]
+    assert decode_plan(json.dumps(old).encode()) == replace(plan, ids={})
+
+
+def make_log_again(at: int) -> tuple[BatchPlan, Ends]:
+    """The plan of a job with topics t and u, whose consumers have come to different offsets, and what the next batch reads
+    after t was created again: t has the offsets from 0 to `at`."""
+    t, u = ("t", 0), ("u", 0)
+    snapshot = {t: 30, u: 30}
+    consumers = {
+        "all": ConsumerPlan("f", 0, 5, 0, {t: 0, u: 0}),
+        "late": ConsumerPlan("f", 0, 5, 2, {t: 39, u: 39}),
+        "ahead": ConsumerPlan("f", 0, 5, 2, {t: 70, u: 70}),
+        "behind": ConsumerPlan("f", 0, 5, 2, {t: 0, u: 0}, reads={t: (5, 10), u: (6, 12)}, ahead=7),
+        "lasts": ConsumerPlan("f", 0, 5, 2, {t: 1, u: 1}, reads={t: (5, 10), u: (6, 12)}, snapshot=snapshot),
+    }
+    left = {"back": JobPosition({t: 20, u: 20}, 8, "C", snapshot), "away": JobPosition({t: 20, u: 20}, 8, "A")}
+    ends = {t: (0, 40), u: (0, 40)}
+    last = BatchPlan(7, 1, "S", "f", ends, consumers, {}, True, left, {t: 90, u: 90}, ids={"t": "T1", "u": "U1"})
+    return last, {t: (0, at), u: (40, 50)}
+
+
+@pytest.mark.parametrize("at", [20, 60, 300])
+def test_a_topic_that_was_created_again_is_read_from_its_start(at: int) -> None:
+    """By every consumer, wherever it was in the former log; in other topics each goes on where it was."""
+    last, ends = make_log_again(at)
+    t, u = ("t", 0), ("u", 0)
+    anew = last.begin_anew({"t"})
+    new = {**last.consumers, "back": ConsumerPlan("f", 8, 8, 0, {t: 20, u: 20}, "C", snapshot={t: 30, u: 30})}
+    drafts = anew.draft(8, ends, new, Limit(1_000, paces={"behind": Pace(1_000)}))
+    begins = dict[str, dict[TopicPartition, int]]()
+    for name, each in drafts.items():
+        spans = each.reads or ends
+        begins[name] = {source: max(start, each.floors.get(source, 0)) for source, (start, _) in spans.items()}
+    assert {name: offsets[t] for name, offsets in begins.items()} == dict.fromkeys(drafts, 0)
+    assert {name: offsets[u] for name, offsets in begins.items()} == {
+        "all": 40, "late": 40, "ahead": 70, "behind": 12, "lasts": 12, "back": 20,
+    }  # fmt: skip
+    # the last messages of the former log are no messages of the new one
+    assert drafts["lasts"].snapshot == drafts["back"].snapshot == {u: 30}
+    assert anew.leave(drafts) == {"away": JobPosition({t: 0, u: 20}, 8, "A")}
+    assert anew.log_ends == {u: 90} and anew.ids == last.ids
+    assert last.begin_anew(()) is last
 
 
 def test_rates_are_those_of_batches_that_have_ended() -> None:

@@ -126,6 +126,19 @@ def remove_records(bootstrap: str, topic: str, partition: int, before: int) -> N
         future.result(30)
 
 
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """Delete a topic, and wait until the broker does not list it any more."""
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    client.delete_topics([topic])[topic].result(DEADLINE_S)
+    wait_until(lambda: topic not in client.list_topics(timeout=DEADLINE_S).topics, DEADLINE_S, f"{topic} is gone")
+
+
+def create_again(bootstrap: str, topic: str, partitions: int) -> None:
+    """Delete a topic, and create one of its name."""
+    delete_topic(bootstrap, topic)
+    make_topic(bootstrap, topic, partitions)
+
+
 def await_markers(bootstrap: str, topic: str, deadline_s: float = DEADLINE_S) -> None:
     """Wait until no transaction on a topic is under way. The error says where one is.
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
 from overlay.state.job_plan import BatchPlan
-from spark.job.checkpoint import ForeignCheckpoint, check_batch
+from spark.job.checkpoint import ForeignCheckpoint, check_batch, check_stream
 
 T, U = ("t", 0), ("u", 1)
-LAST = BatchPlan(4, 1_000, "S", "f", {T: (10, 20), U: (0, 3)}, {}, {}, is_complete=True)
+IDS = {"t": "T1", "u": "U1"}
+LAST = BatchPlan(4, 1_000, "S", "f", {T: (10, 20), U: (0, 3)}, {}, {}, is_complete=True, ids=IDS)
 
 
 def check(
-    last: BatchPlan | None, batch: int, ends: dict[tuple[str, int], tuple[int, int]], *, may_jump: bool = False
+    last: BatchPlan | None,
+    batch: int,
+    ends: dict[tuple[str, int], tuple[int, int]],
+    ids: Mapping[str, str] = MappingProxyType(IDS),
+    *,
+    may_jump: bool = False,
 ) -> None:
-    check_batch("J", "o.spark.J", last, batch, ends, may_jump=may_jump)
+    check_batch("J", "o.spark.J", last, batch, ends, ids, may_jump=may_jump)
 
 
 @pytest.mark.parametrize(
@@ -63,3 +71,34 @@ def test_another_job_s_checkpoint(batch: int, ends: dict[tuple[str, int], tuple[
 def test_after_a_loss_that_is_allowed_a_batch_begins_elsewhere() -> None:
     check(LAST, 5, {T: (0, 9), U: (3, 3)}, may_jump=True)
     check(LAST, 5, {T: (25, 29), U: (3, 3)}, may_jump=True)
+
+
+def test_the_state_of_a_job_on_another_stream() -> None:
+    """Although the two have no partition in common, and the checkpoint has come further."""
+    check(LAST, 9, {("elsewhere", 0): (5, 9)})
+    for last in (None, LAST, replace(LAST, is_complete=False)):
+        check_stream("J", "o.spark.J", last, "S")
+    check_stream("J", "o.spark.J", None, "R")
+    with pytest.raises(
+        ForeignCheckpoint, match=r"topic o\.spark\.J has .* job 'J' on stream 'S', .* on stream 'R'\. Give .*--job"
+    ):
+        check_stream("J", "o.spark.J", LAST, "R")
+
+
+def test_topics_that_were_created_again() -> None:
+    """A batch of other topics is another one, though its offsets are the same."""
+    same, later, again = dict(LAST.ends), {T: (20, 29), U: (3, 3)}, {**IDS, "t": "T2"}
+    with pytest.raises(
+        ForeignCheckpoint, match=r"batch 4 .* topics that were created again \(t\) since batch 4 of job 'J'"
+    ):
+        check(LAST, 4, same, again, may_jump=True)
+    with pytest.raises(
+        ForeignCheckpoint, match=r"batch 5 .* created again \(t\) since batch 4 .* failOnDataLoss=false"
+    ):
+        check(LAST, 5, later, again)
+    check(LAST, 5, {T: (0, 9), U: (3, 3)}, again, may_jump=True)
+    # the checkpoint, or the plan, is of an earlier version; a topic has come to the stream
+    for ids in ({}, {"u": "U1"}, {**IDS, "new": "N"}):
+        check(LAST, 4, same, ids)
+        check(LAST, 5, later, ids)
+    check(replace(LAST, ids={}), 5, later, again)

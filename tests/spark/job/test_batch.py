@@ -1,0 +1,150 @@
+"""What a driver does with a batch before its scan: without Spark and without Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from overlay.config.stream import StreamConfig
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
+from spark.job.batch import JobBatch, find_last
+from spark.job.checkpoint import ForeignCheckpoint
+from spark.job.consumers import JobConsumers, digest
+from spark.job.job import Job, JobEnded
+from spark.job.ranges import RangesReader, parse_range
+from spark.job.readers import JobScan
+from spark.plan import DataLoss
+from spark.stream import write_position
+
+T, U = ("t", 0), ("u", 0)
+STREAM = StreamConfig.model_validate({"name": "S", "topics": ("t", "u")})
+ENDS = {T: (10, 20), U: (0, 3)}
+IDS = MappingProxyType({"t": "T1", "u": "U1"})
+LAST = BatchPlan(4, 1_000, "S", digest(STREAM), ENDS, {}, {}, is_complete=True, log_ends={T: 20, U: 3}, ids=IDS)
+
+
+@dataclass
+class Log:
+    """The ids of the topics that there are now, and what has been asked of the job's parts since."""
+
+    ids: Mapping[str, str]
+    extended: list[dict[Any, int]]
+
+
+def make_job(last: BatchPlan | None, log: Log, *, fails_on_loss: bool = True) -> Job:
+    """A job without consumers, whose ledger cannot be extended, so that a batch ends there."""
+
+    def refuse(ends: Mapping[Any, int], only: object = None) -> None:
+        log.extended.append(dict(ends))
+        raise TimeoutError("the scan would begin")
+
+    nothing = cast("Any", None)
+    consumers = JobConsumers(
+        (), JobScan({}, "o", STREAM, (), 0, fails_on_loss), nothing, nothing, lambda: log.ids, nothing, nothing, False, (), {}
+    )  # fmt: skip
+    journal = cast("Any", SimpleNamespace(last=last, topic="o.spark.J"))
+    return Job(
+        nothing, "J", journal, STREAM, consumers, lambda: None, lambda *, now=False: None, nothing, lambda: 5_000, 10,
+        refuse, nothing,
+    )  # fmt: skip
+
+
+def make_frame(ends: Ends, ids: Mapping[str, str]) -> Any:
+    """A frame with the row of a batch."""
+    text = json.dumps({"ends": [[*source, *span] for source, span in ends.items()], "ids": dict(ids)})
+    return SimpleNamespace(collect=lambda: [SimpleNamespace(ends=text)])
+
+
+def test_a_job_that_ends_begins_no_batch() -> None:
+    log = Log(IDS, [])
+    job = make_job(LAST, log)
+    job.finish(1.0)
+    with pytest.raises(JobEnded, match="job 'J' ends before batch 5"):
+        job.deliver(make_frame({T: (20, 29), U: (3, 3)}, IDS), 5)
+    assert not log.extended
+
+
+@pytest.mark.parametrize(
+    "last", [replace(LAST, is_complete=False), replace(LAST, batch=3, ends={T: (0, 10), U: (0, 0)})]
+)
+def test_a_batch_that_was_begun_before_its_topic_was_created_again(last: BatchPlan) -> None:
+    """Whether or not it has a plan. If the loss is allowed, it has nothing of that topic."""
+    log = Log({**IDS, "t": "T2"}, [])
+    with pytest.raises(
+        DataLoss, match=r"topic t was deleted and created again since batch 4 of job 'J' .*failOnDataLoss"
+    ):
+        make_job(last, log).deliver(make_frame(ENDS, IDS), 4)
+    assert not log.extended
+    with pytest.raises(TimeoutError, match="scan would begin"):
+        make_job(last, log, fails_on_loss=False).deliver(make_frame(ENDS, IDS), 4)
+    assert log.extended == [{T: 0, U: 3}]
+
+
+def test_a_batch_of_topics_that_are_still_there() -> None:
+    """A topic that is gone altogether is told when the log is looked at; one of an earlier checkpoint has no id."""
+    for ids, now in ((IDS, IDS), (IDS, {"u": "U1"}), ({}, {"t": "T2", "u": "U1"})):
+        log = Log(now, [])
+        with pytest.raises(TimeoutError, match="scan would begin"):
+            make_job(replace(LAST, is_complete=False), log).deliver(make_frame(ENDS, ids), 4)
+        assert log.extended == [{T: 20, U: 3}]
+
+
+def test_a_batch_that_has_ended_is_not_begun_again() -> None:
+    """Not even to look whether its topics are still there. With other topics it is another batch."""
+    log = Log({**IDS, "t": "T2"}, [])
+    make_job(LAST, log).deliver(make_frame(ENDS, IDS), 4)
+    with pytest.raises(
+        ForeignCheckpoint, match=r"batch 4 of the checkpoint is one of topics that were created again \(t\)"
+    ):
+        make_job(LAST, log, fails_on_loss=False).deliver(make_frame(ENDS, log.ids), 4)
+    assert not log.extended
+
+
+def test_the_plan_that_a_batch_follows() -> None:
+    again = {**IDS, "t": "T2"}
+    assert find_last(None, 0, IDS) is None
+    assert find_last(LAST, 5, IDS) is LAST and find_last(LAST, 4, again) is LAST
+    assert find_last(LAST, 5, again) == LAST.begin_anew({"t"})
+    assert find_last(replace(LAST, ids={}), 5, again) == replace(LAST, ids={})
+
+
+def test_what_a_batch_reads_without_a_topic_that_is_gone() -> None:
+    """Its offsets count as lost."""
+    batch = JobBatch(4, 1, ENDS, IDS, {T: (0, 7), U: (1, 9)}, {"t"}, LAST)
+    plans = {
+        "all": ConsumerPlan("f", 0, 0, 0, {T: 12, U: 0}),
+        "own": ConsumerPlan("f", 0, 0, 0, {}, reads={T: (4, 6), U: (0, 3)}, snapshot={T: 8, U: 8}),
+    }
+    assert batch.readable == {T: (0, 0), U: (0, 3)}
+    assert batch.leave_out_gone(plans) == {
+        "all": plans["all"],
+        "own": replace(plans["own"], reads={T: (0, 0), U: (0, 3)}, snapshot={U: 8}),
+    }
+    lost = {name: each.count_lost(ENDS, batch.find_log_starts(), 0).lost for name, each in plans.items()}
+    assert lost == {"all": 8 + 1, "own": 2 + 1}
+    assert batch.is_again and not replace(batch, number=5).is_again
+    assert replace(batch, ids={"t": "T2", "v": "V1"}).known_ids == {"t": "T2", "u": "U1", "v": "V1"}
+    whole = replace(batch, gone=())
+    assert (whole.readable, whole.leave_out_gone(plans)) == (ENDS, plans)
+
+
+class Positions(RangesReader):
+    """The reader of a job that asks nothing of Kafka."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def test_the_row_of_a_batch_has_the_ids_of_its_topics() -> None:
+    starts, stops = ({source: span[at] for source, span in ENDS.items()} for at in (0, 1))
+    text = Positions().find_text(write_position(starts, IDS), write_position(stops, IDS))
+    assert parse_range(text) == (ENDS, IDS)
+    assert parse_range(Positions().find_text(write_position(stops, IDS), write_position(stops, IDS)))[0] == {
+        T: (20, 20), U: (3, 3),
+    }  # fmt: skip
+    assert parse_range(Positions().find_text(write_position(starts), write_position(stops))) == (ENDS, {})
