@@ -184,7 +184,9 @@ def _read_batch(buf: Bytes, batch: _Batch, arena: Arena) -> list[Row] | Fault:
         data = arena.buf[:filled]
     if batch.record_count < 0 or batch.record_count * SMALLEST_RECORD > data.size:
         return Fault.COUNT
-    return _walk(data.tobytes(), batch)
+    copied = data.tobytes()
+    arena.trim()
+    return _walk(copied, batch)
 
 
 def _walk(data: bytes, batch: _Batch) -> list[Row] | Fault:
