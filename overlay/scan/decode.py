@@ -87,8 +87,9 @@ class Decoder:
     once.
 
     `slice_bytes`: how many bytes of records make a slice, about. `slice_rows`: most records of a
-    slice, None for SLICE_ROWS. `arena`: may be shared by decoders of which only one works at
-    a time. `values`: the format of the stream's values, None for JSON.
+    slice, None for SLICE_ROWS. `most_records`: a batch with more records is Malformed; None for no
+    limit. `arena`: may be shared by decoders of which only one works at a time. `values`: the format
+    of the stream's values, None for JSON.
     """
 
     def __init__(
@@ -97,12 +98,14 @@ class Decoder:
         *,
         slice_bytes: int = SLICE_BYTES,
         slice_rows: int | None = None,
+        most_records: int | None = None,
         arena: Arena | None = None,
         values: DeclaredFormat | None = None,
     ) -> None:
         self.plan = plan
         self._extractor = values.prepare(plan.paths) if values and plan.paths.count else None
         self._slice_bytes, self._slice_rows = slice_bytes, slice_rows or SLICE_ROWS
+        self._most_records = most_records
         self._arena = arena or Arena()
         self._shrinking = Shrinking(FIRST_ROWS)
         self._used = 0  # most rows that were needed at once since the last slice was trimmed
@@ -134,6 +137,8 @@ class Decoder:
         if not wanted.all():  # most often it is all: a fetch begins at the position
             batches, sound, sight = batches[wanted], sound[wanted], sight[wanted]
         faults = np.where(sound, np.where(sight == _UNREADABLE, int(Fault.CONTROL), 0), int(Fault.CRC))
+        if self._most_records is not None:
+            faults[sound & (sight == _SHOWN) & (batches["count"] > self._most_records)] = int(Fault.TOO_MANY)
         tail = min(int(batches[-1]["last_offset"]) + 1, stop) if batches.size else position
         for first, last in _runs(faults, sight == _SHOWN):
             if faults[first]:

@@ -20,6 +20,8 @@ from tests.support.strategies import FetchBuffer, fetch_buffers, mutate
 
 ROUNDS = int(os.environ.get("OVERLAY_FUZZ", "1000"))
 LIMIT = 1 << 20
+MOST = 6
+"""Records of a batch; few of those drawn have more."""
 SLOW_DRAWS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Seen = list[Record | Malformed]
@@ -30,7 +32,7 @@ def read_by_kernels(
 ) -> Seen:
     pairs = np.array(aborted, np.int64).reshape(-1, 2)
     seen: Seen = []
-    decoder = Decoder(PLAN, slice_bytes=400, slice_rows=slice_rows, arena=Arena(512, LIMIT))
+    decoder = Decoder(PLAN, slice_bytes=400, slice_rows=slice_rows, most_records=MOST, arena=Arena(512, LIMIT))
     for piece in decoder.decode(as_array(data), position, stop=stop, aborted=pairs):
         seen += [piece] if isinstance(piece, Malformed) else [read_row(piece, row) for row in range(len(piece))]
     return seen
@@ -38,7 +40,8 @@ def read_by_kernels(
 
 def read_plain(data: bytes, aborted: Sequence[tuple[int, int]], position: int = 0, stop: int = NO_STOP) -> Seen:
     pairs = np.array(aborted, np.int64).reshape(-1, 2)
-    rows = read_rows(as_array(data), position, stop=stop, aborted=pairs, arena=Arena(512, LIMIT))
+    arena = Arena(512, LIMIT)
+    rows = read_rows(as_array(data), position, stop=stop, aborted=pairs, arena=arena, most_records=MOST)
     return [row if isinstance(row, Malformed) else Record(*row[:4], [*row.headers]) for row in rows]
 
 
