@@ -62,6 +62,7 @@ class Flaw(enum.Enum):
     TOKEN = "token"
     PAYLOAD = "payload"
     RANGES = "ranges"
+    RECORDS = "records"  # a whole batch, which has too many of them
     FUTURE = "future"
     CLOSED = "closed"
     UNKNOWN = "unknown"  # another stream, or not a consumer of this one

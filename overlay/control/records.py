@@ -104,6 +104,7 @@ class Misfit(enum.StrEnum):
     VERSION = "version"
     FORM = "form"
     BATCH = "batch"  # a whole batch, which cannot be decoded
+    RECORDS = "records"  # a whole batch, which has too many records
 
 
 class Unreadable(ValueError):

@@ -35,7 +35,7 @@ from overlay.scan import Malformed
 from .open_requests import copy_request, judge_open, note_refused, read_open
 from .records import Misfit, Unreadable, write_json
 from .requests import respond_refused
-from .tail import HEADERS, MOST_BYTES
+from .tail import HEADERS, MOST_BYTES, MOST_RECORDS, judge_batch
 
 log = get_logger(__name__)
 
@@ -76,7 +76,7 @@ class Relay:
         self.topic = requests_topic(rule.prefix)
         self._kafka, self._admin, self._rule = kafka, admin, rule
         self._on_ready, self._on_passed_over = on_ready, on_passed_over
-        self._reader = RowReader(HEADERS, most_bytes=MOST_BYTES)
+        self._reader = RowReader(HEADERS, most_bytes=MOST_BYTES, most_records=MOST_RECORDS)
         self._rests_until = 0.0
         self._rows: Iterator[StoredRecord | Malformed] | None = None
         """The rest of the fetch that is being read."""
@@ -217,7 +217,7 @@ class Relay:
     def _pass_over(self, batch: Malformed) -> None:
         """Note a batch that cannot be read, and continue after it."""
         assert self._fetch is not None
-        self._passed_over.append((batch.base_offset, batch.fault.text, Misfit.BATCH))
+        self._passed_over.append((batch.base_offset, batch.fault.text, judge_batch(batch)))
         if batch.next_offset > self._fetch.position:
             # its header cannot be read, so it is unknown where the next one begins
             self._fetch.seek(batch.next_offset)

@@ -35,7 +35,7 @@ from overlay.kafka.own_topics import HOUR_MS, control_topic
 from overlay.kafka.properties import Properties
 from overlay.kafka.records import PlainReader, RowReader, StoredRecord
 from overlay.logs import get_logger
-from overlay.scan import Malformed
+from overlay.scan import Fault, Malformed
 from overlay.scan.decode import NO_STOP
 from overlay.waits import is_set_within
 
@@ -52,8 +52,14 @@ OPEN_S = 30.0
 MOST_BYTES = 32 << 20
 """Most bytes to which one batch may decompress: a batch of the default size limit, compressed 32
 times."""
+MOST_RECORDS = 10_000
+"""Most records of one batch, of which each may be a request. A batch of the default size limit may have
+millions of tiny ones, compressed, and no client has a use for that.
+"""
 TURN = 200
 """Records that are added in one go, before the event loop does other work."""
+TURN_BYTES = 1 << 20
+"""With so many bytes of values no more records are added in one go."""
 MOST_NAMED = 100
 """Most consumers that one log line names."""
 WHOLE_MS = HOUR_MS // 2
@@ -103,7 +109,8 @@ class Tail:
     _rows: RowReader | PlainReader = field(init=False)
 
     def __post_init__(self) -> None:
-        self._rows = (PlainReader if self.plain else RowReader)(HEADERS, most_bytes=MOST_BYTES)
+        reader = PlainReader if self.plain else RowReader
+        self._rows = reader(HEADERS, most_bytes=MOST_BYTES, most_records=MOST_RECORDS)
 
     @property
     def topic(self) -> str:
@@ -280,17 +287,23 @@ class Tail:
         """
         subjects: set[Subject] = set()
         reached = fetched.next_offset
-        passed_over: list[tuple[int, str, Misfit]] = []
-        for count, found in enumerate(self._rows.read(fetched, fetched.position)):
+        passed_over = _PassedOver()
+        count = size = 0
+        for found in self._rows.read(fetched, fetched.position):
+            count += 1
             if isinstance(found, Malformed):
-                passed_over.append((found.base_offset, found.fault.text, Misfit.BATCH))
+                size += TURN_BYTES  # it may have been decompressed up to the limit
+                passed_over.add(found.base_offset, found.fault.text, judge_batch(found))
                 reached = max(reached, found.next_offset)
-            elif (subject := self._take_row(found)) is not None:
-                subjects.add(subject)
             else:
-                passed_over.append((found.offset, self.registry.fault, self.registry.misfit))
-            if count % TURN == TURN - 1:
+                size += len(found.value or b"")
+                if (subject := self._take_row(found)) is not None:
+                    subjects.add(subject)
+                else:
+                    passed_over.add(found.offset, self.registry.fault, self.registry.misfit)
+            if count >= TURN or size >= TURN_BYTES:
                 await asyncio.sleep(0)
+                count = size = 0
         if reached > fetched.next_offset:
             # the header of a batch cannot be read, so it is unknown where the next one begins
             partition_fetch.seek(reached)
@@ -302,17 +315,19 @@ class Tail:
         self.brokers.note(row.timestamp, monotonic())
         return self.registry.take(row.key, row.value, row.headers.get, row.timestamp)
 
-    def _tell(self, passed_over: list[tuple[int, str, Misfit]]) -> None:
-        """Count the records that could not be read (offset and reason of each), and log only the
-        first: any client may write many of them.
+    def _tell(self, passed_over: _PassedOver) -> None:
+        """Count the records that could not be read, and log only the first: any client may write many
+        of them.
         """
-        if not passed_over:
+        if not passed_over.counts:
             return
-        for misfit, count in Counter(misfit for *_, misfit in passed_over).items():
+        for misfit, count in passed_over.counts.items():
             self.on_passed_over(misfit, count)
-        offset, reason, _ = passed_over[0]
         log.warning(
-            "control records passed over", first=f"{self.topic}-0@{offset}", reason=reason[:200], count=len(passed_over)
+            "control records passed over",
+            first=f"{self.topic}-0@{passed_over.offset}",
+            reason=passed_over.reason[:200],
+            count=passed_over.counts.total(),
         )
 
     async def find_end(self) -> int:
@@ -331,6 +346,28 @@ class Tail:
             with contextlib.suppress(KafkaError, OSError):
                 await self._client.close()
         self._fetcher = self._client = self._partition_fetch = None
+
+
+@dataclass(slots=True)
+class _PassedOver:
+    """What could not be read of a fetch: how much by reason, and the offset and the reason of the first
+    record or batch.
+    """
+
+    counts: Counter[Misfit] = field(default_factory=Counter)
+    offset: int = -1
+    reason: str = ""
+
+    def add(self, offset: int, reason: str, misfit: Misfit) -> None:
+        """Count one more. `reason`: for the log."""
+        if not self.counts:
+            self.offset, self.reason = offset, reason
+        self.counts[misfit] += 1
+
+
+def judge_batch(batch: Malformed) -> Misfit:
+    """Return why a batch is passed over."""
+    return Misfit.RECORDS if batch.fault == Fault.TOO_MANY else Misfit.BATCH
 
 
 def has_hole(fetched: Fetched, since: int = 0) -> bool:

@@ -27,7 +27,7 @@ from overlay.consumer.events import Event, FlowAnswered, read_ack
 from overlay.field import Field, FieldKind
 from overlay.kafka.header_names import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, TOKEN
 from overlay.kernels import kernel
-from overlay.scan import Decoder, Malformed, Records, make_plan
+from overlay.scan import Decoder, Fault, Malformed, Records, make_plan
 from overlay.scan.codec import Arena
 from overlay.scan.commit import Aborted
 from overlay.scan.kernel import open_bodies
@@ -53,6 +53,11 @@ HEAD_2 = np.frombuffer(b"$JS.ACK._.", np.uint8)
 MOST_BYTES = 32 << 20
 """Most bytes that one batch of acks may decompress to. Any client may write one, and each of its
 records is looked at.
+"""
+MOST_RECORDS = 100_000
+"""Most records of one batch of acks. A megabyte that is compressed has room for more than a million tiny
+records, of which each would be parsed by itself. Of acks that differ it has room for some 150,000, and
+producers end their batches far below that.
 """
 
 
@@ -132,7 +137,7 @@ class AckDecoder:
         self._head = np.frombuffer(f"$JS.ACK.{stream}.".encode(), np.uint8)
         self._stream_text = np.frombuffer(f"{stream}.".encode(), np.uint8)
         arena = Arena(limit=MOST_BYTES)
-        self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena)
+        self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena, most_records=MOST_RECORDS)
 
     def read(self, data: Bytes, position: int, aborted: Aborted, since: AckOffsets = EVERYTHING) -> DecodedAcks:
         """Decode fetched record batches from the offset `position` on, and return the acks that
@@ -146,7 +151,7 @@ class AckDecoder:
         heard = DecodedAcks(since=since)
         for piece in self._decoder.decode(data, position, aborted=aborted):
             if isinstance(piece, Malformed):
-                heard.refused[Flaw.PAYLOAD] += 1
+                heard.refused[Flaw.RECORDS if piece.fault == Fault.TOO_MANY else Flaw.PAYLOAD] += 1
             elif len(piece):
                 self._read_slice(piece, heard)
         return heard

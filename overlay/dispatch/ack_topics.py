@@ -14,17 +14,22 @@ Reading goes on at the offset where the log was cut off.
 A consumer that was not served has not processed the acks that arrived meanwhile. A partition is
 read from the lowest position of its consumers, and each consumer gets only the records that are new
 for it (ack_offsets.py). Deadlines wait until reading has passed the shared position as well.
+
+A fetch of two megabytes may have more than a million records, compressed, and a client may write
+such as have to be parsed one by one. So a step of the dispatcher takes only a part of such a fetch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from overlay.clock import monotonic, now_ns
 from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin, OffsetSpec
-from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch, cut_front
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
@@ -36,6 +41,8 @@ log = get_logger(__name__)
 
 STALL_S = 5.0
 """Deadlines that wait for longer than this are reported in the metrics."""
+MOST_RECORDS = 100_000
+"""Most records of a partition that are taken at once, if its first batch has no more."""
 
 
 @dataclass(slots=True)
@@ -71,6 +78,8 @@ class AckTopics:
     """By stream, the time up to which all acks have been taken, ns."""
     _fetcher: Fetcher = field(init=False)
     _partition_fetches: dict[StreamPartition, PartitionFetch] = field(default_factory=dict)
+    _rests: dict[StreamPartition, Fetched] = field(default_factory=dict)
+    """What was fetched and not taken yet, where a fetch was taken in part."""
     _probes: dict[str, _Probe] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -115,8 +124,8 @@ class AckTopics:
             self.up_to[partition[0]] = 0
 
     async def take(self) -> list[tuple[StreamPartition, Fetched]]:
-        """Return what was fetched since the last call, at most one fetch for each partition, and
-        move the positions past it. Does not wait for new data.
+        """Return what was fetched since the last call, at most one fetch for each partition or a part
+        of one, and move the positions past it. Does not wait for new data.
 
         If a log does not have its position any more, reading goes on at the log's start if
         retention has deleted the position, or where the log has lost its end. Raises
@@ -126,10 +135,11 @@ class AckTopics:
         """
         taken: list[tuple[StreamPartition, Fetched]] = []
         for partition, partition_fetch in self._partition_fetches.items():
-            match partition_fetch.take():
+            match self._rests.pop(partition, None) or partition_fetch.take():
                 case Fetched() as fetched:
-                    taken.append((partition, fetched))
-                    self.positions[partition] = fetched.log_position
+                    front = self._take_front(partition, fetched)
+                    taken.append((partition, front))
+                    self.positions[partition] = front.log_position
                 case Lost(position):
                     await self._go_on(partition, partition_fetch, position)
                 case Changed(position, cut):
@@ -138,6 +148,21 @@ class AckTopics:
                     raise SourceChanged(reason, partition[0])
         self._settle()
         return taken
+
+    def _take_front(self, partition: StreamPartition, fetched: Fetched) -> Fetched:
+        """Return the batches of a fetch that have MOST_RECORDS together, at least one, and keep the rest
+        for the next `take`.
+        """
+        batches = fetched.batches[fetched.batches["last_offset"] >= fetched.position]
+        sums = np.maximum(batches["count"], 0).cumsum()
+        count = max(1, int(sums.searchsorted(MOST_RECORDS, side="right")))
+        if count >= batches.size:
+            return fetched
+        front = cut_front(fetched, int(batches["last_offset"][count]))
+        assert front is not None
+        # all bytes: a marker in front tells where an aborted transaction ends
+        self._rests[partition] = replace(fetched, position=front.log_position.position)
+        return front
 
     async def _go_on(self, partition: StreamPartition, partition_fetch: PartitionFetch, position: int) -> None:
         """Move reading from `position`, which the log does not have, to where the log has records.

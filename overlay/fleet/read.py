@@ -31,6 +31,8 @@ SPAN_MS = 600_000
 """How far back statuses are read, in ms: a worker that stopped before is not shown."""
 MOST_BATCH_BYTES = 16 << 20
 """Most bytes to which one batch may decompress."""
+MOST_BATCH_RECORDS = 10_000
+"""Most records of one batch."""
 CLOCK_S = EVERY_MS / 1000 + 2
 """Seconds to wait for a status by which clocks are compared: one comes from each worker every EVERY_MS."""
 PAUSE_S = 0.1
@@ -146,7 +148,7 @@ class FleetReader:
         return None
 
     async def _read(self, start: int, end: int) -> AsyncIterator[StoredRecord | Malformed]:
-        reader = PlainReader(most_bytes=MOST_BATCH_BYTES)
+        reader = PlainReader(most_bytes=MOST_BATCH_BYTES, most_records=MOST_BATCH_RECORDS)
         async for fetched in read_span(self._client, *self._source, start, end, plain=True):
             for row in reader.read(fetched, fetched.position, end):
                 yield row

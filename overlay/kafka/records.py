@@ -3,7 +3,8 @@ writers.
 
 Every batch is read by the project's own decoder, or without kernels (scan/rows.py) by a command that
 has to answer at once. A batch that cannot be read is yielded as a value (Malformed) and never
-raised. So is a batch that decompresses to more than the decoder's arena takes.
+raised. So is a batch that decompresses to more than the decoder's arena takes, or that has more
+records than the reader's limit.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from overlay.scan.rows import read_rows
 
 from .fetcher import Fetched
 
+ROWS_AT_ONCE = 2_000
+"""Rows of which Python numbers are made in one go: an event loop does not wait for all of a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
@@ -39,13 +43,15 @@ class StoredRecord:
 class RowReader:
     """A reader of fetches, record by record, with its own buffers. Not for two threads at once."""
 
-    def __init__(self, headers: Sequence[str] = (), *, most_bytes: int | None = None) -> None:
+    def __init__(
+        self, headers: Sequence[str] = (), *, most_bytes: int | None = None, most_records: int | None = None
+    ) -> None:
         """Make a reader for the named headers. `most_bytes`: limit of one decompressed batch; None
-        for the decoder's own limit.
+        for the decoder's own limit. `most_records`: limit of its records, as in Decoder.
         """
         self._headers = tuple(headers)
         plan = make_plan(tuple(Field(FieldKind.HEADER, name) for name in self._headers))
-        self._decoder = Decoder(plan, arena=_make_arena(most_bytes))
+        self._decoder = Decoder(plan, arena=_make_arena(most_bytes), most_records=most_records)
 
     def read(self, fetched: Fetched, position: int, stop: int = NO_STOP) -> Iterator[StoredRecord | Malformed]:
         """Yield the records with position <= offset < stop in order, and a Malformed in the place of
@@ -55,14 +61,17 @@ class RowReader:
         for piece in self._decoder.decode(fetched.data, position, stop=stop, aborted=fetched.aborted):
             if isinstance(piece, Malformed):
                 yield piece
-            elif len(piece):
-                yield from self._read_piece(piece)
+            else:
+                for first in range(0, len(piece), ROWS_AT_ONCE):
+                    yield from self._read_rows(piece, first, min(first + ROWS_AT_ONCE, len(piece)))
 
-    def _read_piece(self, piece: Records) -> Iterator[StoredRecord]:
-        columns = [np.empty(len(piece), np.int64) for _ in range(5)]
-        open_bodies(piece.buf, piece.body, piece.end, *columns)
-        rows = zip(*(column.tolist() for column in (piece.offset, piece.timestamp, *columns[:4])), strict=True)
-        for row, (offset, timestamp, key_at, key_size, at, size) in enumerate(rows):
+    def _read_rows(self, piece: Records, first: int, last: int) -> Iterator[StoredRecord]:
+        part = slice(first, last)
+        columns = [np.empty(last - first, np.int64) for _ in range(5)]
+        open_bodies(piece.buf, piece.body[part], piece.end[part], *columns)
+        columns = [piece.offset[part], piece.timestamp[part], *columns[:4]]
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for row, (offset, timestamp, key_at, key_size, at, size) in enumerate(rows, first):
             found = {
                 name: piece.buf[start : start + length].tobytes()
                 for slot, name in enumerate(self._headers)
@@ -76,15 +85,16 @@ def _cut(piece: Records, at: int, size: int) -> bytes | None:
 
 
 class PlainReader:
-    """A reader as RowReader, without kernels, for commands and for a few records. A service reads its
-    own state and the control topic with kernels: a batch of millions of records, which any client
-    may write to the control topic, would hold up its event loop for many seconds.
+    """A reader as RowReader, without kernels, for commands and for a few records. It makes Python objects
+    of all records of a batch in one go. A service reads its own state and the control topic with
+    kernels, so that no batch, which any client may write to the control topic, holds up its event loop.
     """
 
-    def __init__(self, headers: Sequence[str] = (), *, most_bytes: int | None = None) -> None:
-        """Make a reader for the named headers. `most_bytes`: limit of one decompressed batch; None
-        for the decoder's own limit.
-        """
+    def __init__(
+        self, headers: Sequence[str] = (), *, most_bytes: int | None = None, most_records: int | None = None
+    ) -> None:
+        """Make a reader for the named headers. `most_bytes`, `most_records`: as in RowReader."""
+        self._most_records = most_records
         self._names = {name.encode(): name for name in headers}
         self._arena = _make_arena(most_bytes) or Arena()
 
@@ -92,7 +102,15 @@ class PlainReader:
         """Yield the records with position <= offset < stop in order, and a Malformed in the place of
         each batch that cannot be read, as `RowReader.read` does.
         """
-        for row in read_rows(fetched.data, position, stop=stop, aborted=fetched.aborted, arena=self._arena):
+        rows = read_rows(
+            fetched.data,
+            position,
+            stop=stop,
+            aborted=fetched.aborted,
+            arena=self._arena,
+            most_records=self._most_records,
+        )
+        for row in rows:
             if isinstance(row, Malformed):
                 yield row
             else:

@@ -2,7 +2,8 @@
 
 Decompression writes into an arena that is reused for every fetch: a new array per batch would cost
 as much time in page faults as LZ4 itself. For records the arena grows to a limit, which also stops
-a small batch that decompresses to a huge one.
+a small batch that decompresses to a huge one. It becomes small again when it was large for nothing
+(shrinking.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from overlay.arrays import Bytes
 
 from .header import Fault
+from .shrinking import Shrinking
 
 
 class Codec(enum.IntEnum):
@@ -46,6 +48,8 @@ class Arena:
     def __init__(self, size: int = 4 << 20, limit: int = 128 << 20) -> None:
         self.limit = limit
         self._size = min(size, limit)
+        self._shrinking = Shrinking(self._size)
+        self._used = 0  # bytes of `buf` that were needed since the last `trim`
         self.buf: Bytes = np.empty(self._size, np.uint8)
 
     def put(self, at: int, codec: int, data: Bytes) -> int | Fault:
@@ -61,7 +65,7 @@ class Arena:
         while True:
             try:
                 # room for texts, which may be beyond the limit, is none for records
-                return at + int(decompress(data, self.buf[at : self.limit]))
+                return self._note(at + int(decompress(data, self.buf[at : self.limit])))
             except (cramjam.DecompressionError, ValueError) as error:
                 if not _is_full(error):
                     return Fault.DECOMPRESS
@@ -76,14 +80,22 @@ class Arena:
             larger = np.empty(max(at + room, min(self.buf.size * 2, self.limit)), np.uint8)
             larger[:at] = self.buf[:at]
             self.buf = larger
+        self._note(at + room)
         return self.buf
 
     def trim(self) -> None:
-        """Replace `buf` by a new array of the initial size if it is larger than the limit. Call when
-        its slice is not read any more.
+        """Replace `buf` by a new array of the initial size if it is larger than the limit, or was
+        larger than needed for SMALL_SLICES slices. Call when a slice is not read any more.
         """
-        if self.buf.size > self.limit:
+        is_large_for_nothing = self._shrinking.is_due(self.buf.size, self._used)
+        if is_large_for_nothing or self.buf.size > self.limit:
             self.buf = np.empty(self._size, np.uint8)
+        self._used = 0
+
+    def _note(self, end: int) -> int:
+        """Note that `buf` is needed up to `end`, and return `end`."""
+        self._used = max(self._used, end)
+        return end
 
     def _copy(self, at: int, data: Bytes) -> int | Fault:
         if at + data.size > self.limit:
@@ -92,7 +104,7 @@ class Arena:
             if not self._grow(at):
                 return Fault.TOO_LARGE
         self.buf[at : at + data.size] = data
-        return at + data.size
+        return self._note(at + data.size)
 
     def _grow(self, keep: int) -> bool:
         if self.buf.size >= self.limit:

@@ -5,6 +5,9 @@ A slice is about two megabytes of decompressed records. That is small enough to 
 cache between the steps that read it, and keeps a kernel call far below the 20 ms that other tasks
 of the event loop can wait. The arrays of a slice belong to the decoder and are reused for the next
 one: copy what has to be kept.
+
+A batch is decompressed as a whole, but has a slice for every SLICE_ROWS records: a megabyte may
+decompress to millions of records of a few bytes, and a record has a row of more than a hundred.
 """
 
 from __future__ import annotations
@@ -23,9 +26,16 @@ from .header import CODEC_MASK, HEADER_SIZE, Batches, Fault, split
 from .json.search import extract
 from .kernel import walk
 from .plan import Plan
+from .shrinking import Shrinking
 from .values import DeclaredFormat
 
 SLICE_BYTES = 2 << 20
+SLICE_ROWS = 1 << 16
+"""Most records of a slice, and most rows that a decoder has room for. A row takes 32 bytes, and 16 for
+each field.
+"""
+FIRST_ROWS = 4096
+"""Rows that a decoder has room for at first."""
 TEXT_BYTES = 32 << 20
 """Most bytes that are kept for the texts of a slice whose values are not JSON, if it has more than
 one record.
@@ -76,8 +86,10 @@ class Decoder:
     """A decoder of fetch after fetch for one plan, with its own buffers. Not for two threads at
     once.
 
-    `slice_bytes`: how many bytes of records make a slice, about. `arena`: may be shared by decoders
-    of which only one works at a time. `values`: the format of the stream's values, None for JSON.
+    `slice_bytes`: how many bytes of records make a slice, about. `slice_rows`: most records of a
+    slice, None for SLICE_ROWS. `most_records`: a batch with more records is Malformed; None for no
+    limit. `arena`: may be shared by decoders of which only one works at a time. `values`: the format
+    of the stream's values, None for JSON.
     """
 
     def __init__(
@@ -85,15 +97,19 @@ class Decoder:
         plan: Plan,
         *,
         slice_bytes: int = SLICE_BYTES,
+        slice_rows: int | None = None,
+        most_records: int | None = None,
         arena: Arena | None = None,
         values: DeclaredFormat | None = None,
     ) -> None:
         self.plan = plan
         self._extractor = values.prepare(plan.paths) if values and plan.paths.count else None
-        self._slice_bytes = slice_bytes
+        self._slice_bytes, self._slice_rows = slice_bytes, slice_rows or SLICE_ROWS
+        self._most_records = most_records
         self._arena = arena or Arena()
-        self._rows = 0
-        self._grow(4096)
+        self._shrinking = Shrinking(FIRST_ROWS)
+        self._used = 0  # most rows that were needed at once since the last slice was trimmed
+        self._make_room(FIRST_ROWS)
 
     def decode(
         self,
@@ -121,6 +137,8 @@ class Decoder:
         if not wanted.all():  # most often it is all: a fetch begins at the position
             batches, sound, sight = batches[wanted], sound[wanted], sight[wanted]
         faults = np.where(sound, np.where(sight == _UNREADABLE, int(Fault.CONTROL), 0), int(Fault.CRC))
+        if self._most_records is not None:
+            faults[sound & (sight == _SHOWN) & (batches["count"] > self._most_records)] = int(Fault.TOO_MANY)
         tail = min(int(batches[-1]["last_offset"]) + 1, stop) if batches.size else position
         for first, last in _runs(faults, sight == _SHOWN):
             if faults[first]:
@@ -145,8 +163,8 @@ class Decoder:
                 source, count, fault = buf, self._gather_plain(batches[at:]), Fault.NONE
             if count:
                 walked = yield from self._walk(source, batches[at : at + count], position, stop)
-                self._arena.trim()
                 at += walked
+            self._trim()
             if fault and (not count or walked == count):
                 yield _malformed(batches[at], fault)
                 at += 1
@@ -187,34 +205,111 @@ class Decoder:
     def _walk(
         self, buf: Bytes, batches: Batches, position: int, stop: int
     ) -> Generator[Records | Malformed, None, int]:
-        """Yield the records of these batches as one slice, or as several if their texts need much
-        room (`_cut`), then a Malformed for the first batch that cannot be read, if there is one.
+        """Yield the records of these batches, then a Malformed for the first batch that cannot be
+        read, if there is one. The records come as one slice, or as several if there are more than
+        `slice_rows`, or if their texts need much room (`_cut`).
+
         The generator's return value is how many batches are done, a malformed one included; those
         after it are not read.
         """
         counts = batches["count"].astype(np.int64)
         impossible = (counts < 0) | (counts * SMALLEST_RECORD > batches["data_end"] - batches["data_at"])
         fits = int(impossible.argmax()) if impossible.any() else batches.size
-        self._grow(int(counts[:fits].sum()))
-        plan = self.plan
-        rows, bad, fault = walk(
-            buf, batches[:fits], plan.names, plan.bounds, plan.slots, plan.key_slot, plan.value_slot,
-            self._offset, self._timestamp, self._body, self._end, self._at, self._size,
-        )  # fmt: skip
-        if bad < 0 and fits < batches.size:
-            bad, fault = fits, Fault.COUNT
-        done = bad if bad >= 0 else batches.size
-        if done:
-            offsets = self._offset[:rows]
-            low, high = int(offsets.searchsorted(position)), int(offsets.searchsorted(stop))
-            next_offset = min(int(batches["last_offset"][done - 1]) + 1, stop)
-            end = int(batches["data_end"][-1])
-            for first, last in self._cut(low, high):
-                yield self._records(buf, first, last, next_offset if last == high else int(offsets[last]), end)
-        if bad >= 0:
-            yield _malformed(batches[bad], fault)
+        sums = counts[:fits].cumsum()
+        end = int(batches["data_end"][-1])
+        done, fault = 0, Fault.NONE
+        while done < fits and not fault:
+            before = int(sums[done - 1]) if done else 0
+            count = int(sums.searchsorted(before + self._slice_rows, side="right")) - done
+            if count > 0:
+                walked = self._walk_some(buf, batches[done : done + count], position, stop, end)
+            else:
+                walked = self._walk_large(buf, batches[done : done + 1], position, stop, end)
+            count, fault = yield from walked
+            done += count
+        if not fault and fits < batches.size:
+            fault = Fault.COUNT
+        if fault:
+            yield _malformed(batches[done], fault)
             done += 1
         return done
+
+    def _walk_some(
+        self, buf: Bytes, batches: Batches, position: int, stop: int, end: int
+    ) -> Generator[Records, None, tuple[int, Fault]]:
+        """Yield the records of batches with at most `slice_rows` together. Return how many batches
+        were read, and the fault of the next one, NONE if all were read. `end`: as in `_records`.
+        """
+        self._reserve(int(batches["count"].sum()))
+        rows, bad, fault = self._fill(buf, batches)
+        done = bad if bad >= 0 else batches.size
+        if done:
+            yield from self._show(buf, rows, position, stop, int(batches["last_offset"][done - 1]) + 1, end)
+        return done, fault
+
+    def _walk_large(
+        self, buf: Bytes, batch: Batches, position: int, stop: int, end: int
+    ) -> Generator[Records, None, tuple[int, Fault]]:
+        """Yield the records of a batch (an array of one) with more than `slice_rows`. Return 1 and
+        NONE, or 0 and its fault if it cannot be read. `end`: as in `_records`.
+
+        No record of such a batch may be shown. So the batch is walked twice, first to its end.
+        """
+        for *_, fault in self._walk_parts(buf, batch):
+            if fault:
+                return 0, fault
+        for rows, left, _ in self._walk_parts(buf, batch):
+            after = int(self._offset[rows - 1] if left else batch["last_offset"][0]) + 1
+            if after > position:
+                yield from self._show(buf, rows, position, stop, after, end)
+            if after >= stop:
+                break
+        return 1, Fault.NONE
+
+    def _walk_parts(self, buf: Bytes, batch: Batches) -> Iterator[tuple[int, int, Fault]]:
+        """Walk a batch (an array of one), `slice_rows` records at a time, and yield for each part how
+        many rows it has filled, how many records are left, and NONE. If the batch cannot be read,
+        the fault comes in the last tuple, in place of the part that has it.
+        """
+        part, left, before = batch.copy(), int(batch["count"][0]), -1
+        while left:
+            count = min(left, self._slice_rows)
+            left -= count
+            part["count"] = count
+            self._reserve(count)
+            self._offset[0] = NO_STOP
+            *_, fault = self._fill(buf, part)
+            if self._offset[0] <= before:
+                # the walk has compared it with the batch's first offset only
+                fault = Fault.OFFSETS
+            elif left:
+                # a part must not end where the batch does; that it does not is a wrong count to the walk
+                fault = Fault.NONE if fault == Fault.COUNT else fault or Fault.RECORD
+            before = int(self._offset[count - 1])
+            part["data_at"] = self._end[count - 1]
+            yield count, left, fault
+            if fault:
+                return
+
+    def _fill(self, buf: Bytes, batches: Batches) -> tuple[int, int, Fault]:
+        """Walk batches for whose records there is room; see `walk` for what is returned."""
+        plan = self.plan
+        found: tuple[int, int, Fault] = walk(
+            buf, batches, plan.names, plan.bounds, plan.slots, plan.key_slot, plan.value_slot,
+            self._offset, self._timestamp, self._body, self._end, self._at, self._size,
+        )  # fmt: skip
+        return found
+
+    def _show(self, buf: Bytes, rows: int, position: int, stop: int, next_offset: int, end: int) -> Iterator[Records]:
+        """Yield those of the first `rows` rows that have position <= offset < stop, as one slice, or
+        several (`_cut`). `next_offset`: where reading continues after these rows, unless that is
+        beyond `stop`. `end`: as in `_records`.
+        """
+        offsets = self._offset[:rows]
+        low, high = int(offsets.searchsorted(position)), int(offsets.searchsorted(stop))
+        next_offset = min(next_offset, stop)
+        for first, last in self._cut(low, high):
+            yield self._records(buf, first, last, next_offset if last == high else int(offsets[last]), end)
 
     def _cut(self, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of the records low:high that make one slice each: one range, or several
@@ -254,14 +349,28 @@ class Decoder:
             self.plan,
         )
 
-    def _grow(self, rows: int) -> None:
-        if rows <= self._rows:
-            return
-        self._offset, self._timestamp, self._body, self._end = (np.empty(rows, np.int64) for _ in range(4))
-        self._at, self._size = (np.empty((self.plan.width, rows), np.int64) for _ in range(2))
-        # Set last: kernels check no bounds, so after an out-of-memory error the decoder must not
-        # count rows that it lacks.
+    def _reserve(self, rows: int) -> None:
+        """Make room for so many rows. What they hold is lost."""
+        self._used = max(self._used, rows)
+        if rows > self._rows:
+            self._make_room(rows)
+
+    def _make_room(self, rows: int) -> None:
+        """Replace the rows by so many empty ones."""
+        # All are made before the first one is kept: kernels check no bounds, so after an
+        # out-of-memory error the decoder must not count rows that it lacks.
+        single = [np.empty(rows, np.int64) for _ in range(4)]
+        by_field = [np.empty((self.plan.width, rows), np.int64) for _ in range(2)]
+        self._offset, self._timestamp, self._body, self._end = single
+        self._at, self._size = by_field
         self._rows = rows
+
+    def _trim(self) -> None:
+        """Give up arena and rows that were large for nothing. Call when a slice is not read any more."""
+        self._arena.trim()
+        if self._shrinking.is_due(self._rows, self._used):
+            self._make_room(FIRST_ROWS)
+        self._used = 0
 
 
 def _malformed(batch: np.void, fault: Fault) -> Malformed:

@@ -82,6 +82,7 @@ class Fault(enum.IntEnum):
     OFFSETS = 10
     ORDER = 11
     CONTROL = 12
+    TOO_MANY = 13
 
     @property
     def text(self) -> str:
@@ -102,6 +103,7 @@ _TEXTS = {
     Fault.OFFSETS: "record offsets do not ascend within the batch's range",
     Fault.ORDER: "the batch's offsets overlap those of the batch before",
     Fault.CONTROL: "the control record cannot be read",
+    Fault.TOO_MANY: "the batch has more records than the limit",
 }
 
 

@@ -103,11 +103,17 @@ def find_batches(buf: Bytes, at: int, previous: int, out: Batches) -> tuple[int,
 
 
 def read_rows(
-    buf: Bytes, position: int = 0, *, stop: int = NO_STOP, aborted: Aborted = NO_ABORTS, arena: Arena
+    buf: Bytes,
+    position: int = 0,
+    *,
+    stop: int = NO_STOP,
+    aborted: Aborted = NO_ABORTS,
+    arena: Arena,
+    most_records: int | None = None,
 ) -> Iterator[Row | Malformed]:
     """Yield the records with position <= offset < stop in order, and a Malformed for each batch
     that cannot be read, as `Decoder.decode` does with `committed=True`. `arena`: for decompression;
-    a compressed batch whose records exceed its limit is Malformed.
+    a compressed batch whose records exceed its limit is Malformed. `most_records`: as in Decoder.
     """
     found = split(buf, find_batches)
     sound = matches(buf, found.batches).tolist()
@@ -121,7 +127,7 @@ def read_rows(
         if isinstance(sight, Fault):
             yield Malformed(sight, batch.base_offset, batch.last_offset + 1)
         elif sight:
-            records = _read_batch(buf, batch, arena)
+            records = _read_batch(buf, batch, arena, most_records)
             if isinstance(records, Fault):
                 yield Malformed(records, batch.base_offset, batch.last_offset + 1)
             else:
@@ -174,8 +180,10 @@ def _read_marker(data: memoryview, at: int) -> int:
     return int.from_bytes(data[at + 2 : at + 4])
 
 
-def _read_batch(buf: Bytes, batch: _Batch, arena: Arena) -> list[Row] | Fault:
+def _read_batch(buf: Bytes, batch: _Batch, arena: Arena, most_records: int | None) -> list[Row] | Fault:
     """Return all records of a batch, or why it cannot be read."""
+    if most_records is not None and batch.record_count > most_records:
+        return Fault.TOO_MANY
     data = buf[batch.at + HEADER_SIZE : batch.end]
     if (codec := batch.attributes & CODEC_MASK) and data.size:
         filled = arena.put(0, codec, data)
@@ -184,7 +192,9 @@ def _read_batch(buf: Bytes, batch: _Batch, arena: Arena) -> list[Row] | Fault:
         data = arena.buf[:filled]
     if batch.record_count < 0 or batch.record_count * SMALLEST_RECORD > data.size:
         return Fault.COUNT
-    return _walk(data.tobytes(), batch)
+    copied = data.tobytes()
+    arena.trim()
+    return _walk(copied, batch)
 
 
 def _walk(data: bytes, batch: _Batch) -> list[Row] | Fault:

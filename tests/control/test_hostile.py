@@ -9,11 +9,12 @@ import pytest
 
 from overlay.client.control.control import Control
 from overlay.control.records import Misfit
-from overlay.control.tail import MOST_BYTES
+from overlay.control.tail import MOST_BYTES, MOST_RECORDS
 from tests.oracle.batches import Header, Record
 from tests.support.batches import build
 from tests.support.kafka import NewTopicFixture
 from tests.support.raw import send_batch
+from tests.support.tiny_records import build_tiny
 from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, Scene, Served, serve
 from tests.worker.scenes import scene as scene
@@ -82,13 +83,14 @@ def test_requests_behind_hostile_records_are_answered(
             write(scene, make_record(0, key, value, headers))
         bomb = make_record(0, b"zork", bytes(MOST_BYTES), [])
         write(scene, bomb, codec=4)
+        assert send_batch(scene.bootstrap, f"{scene.prefix}.control", build_tiny(MOST_RECORDS + 1)) == 0
         assert [stream["config"]["name"] for stream in control.streams()] == ["S"]
         # the client's inbox is open by now, and meets the bad record before its answer
         bad = build([make_record(0, b"x", b"{}", BAD_NAME)])
         assert send_batch(scene.bootstrap, f"{scene.prefix}.replies", bad) == 0
         assert [stream["config"]["name"] for stream in control.streams()] == ["S"]
-        wait_until(lambda: count_passed_over(served) == len(PASSED_OVER) + 1, DEADLINE_S, "hostile records are counted")
-        assert count_by_reason(served) == {"key": 3, "json": 4, "form": 1, "batch": 1}
+        wait_until(lambda: count_passed_over(served) == len(PASSED_OVER) + 2, DEADLINE_S, "hostile records are counted")
+        assert count_by_reason(served) == {"key": 3, "json": 4, "form": 1, "batch": 1, "records": 1}
     with contextlib.closing(control), serve(scene) as served:
         assert [stream["config"]["name"] for stream in control.streams()] == ["S"]
         assert count_passed_over(served) >= len(PASSED_OVER)

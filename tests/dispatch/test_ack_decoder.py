@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Acked, Event, FlowAnswered, Nakked, Progressed, Pulled, RangeAcked, Termed
-from overlay.dispatch.ack_decoder import AckBatch, AckDecoder
+from overlay.dispatch.ack_decoder import MOST_RECORDS, AckBatch, AckDecoder
 from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.dispatch.reply_address import ReplyRule
 from overlay.scan.commit import NO_ABORTS
 from tests.oracle.batches import Record
 from tests.support.batches import build
+from tests.support.tiny_records import build_tiny
 
 RULE = ReplyRule("overlay", ("answers",))
 
@@ -250,3 +251,13 @@ def test_each_consumer_is_told_what_it_has_not_heard(records: list[Record], shar
     for name in MINE:
         alone = AckDecoder("S", MINE, OTHERS, RULE).read(data, since.of(name), NO_ABORTS).said
         assert flatten(told.get(name, [])) == flatten(alone.get(name, []))
+
+
+def test_a_batch_of_too_many_records_is_refused_by_itself() -> None:
+    """Its records are not looked at, those of other batches are."""
+    crowd, full = build_tiny(MOST_RECORDS + 1), build_tiny(MOST_RECORDS, base_offset=MOST_RECORDS + 1)
+    ack = Record(2 * MOST_RECORDS + 1, 0, b"$JS.ACK.S.a.1.5.6.7.8", b"", [])
+    data = np.frombuffer(crowd + full + build([ack], base_offset=ack.offset), np.uint8)
+    heard = AckDecoder("S", MINE, (), RULE).read(data, 0, NO_ABORTS)
+    assert heard.refused == {Flaw.RECORDS: 1, Flaw.TOKEN: MOST_RECORDS}
+    assert flatten(heard.said["a"]) == [("ack", 5, 6, "", "")]

@@ -21,9 +21,10 @@ from overlay.consumer import snapshot
 from overlay.consumer.acks import parse_ack
 from overlay.consumer.pulls import parse_pull
 from overlay.consumer.state import begin
-from overlay.control import open_requests, records
+from overlay.control import open_requests, records, tail
 from overlay.control.records import Definition, Pause, Subject
 from overlay.control.requests import parse_request
+from overlay.dispatch.ack_decoder import AckDecoder
 from overlay.dispatch.reply_address import make_rule, read_address
 from overlay.errors import ConfigError, FilterSyntaxError
 from overlay.field import Field, FieldKind
@@ -32,18 +33,22 @@ from overlay.fleet import status
 from overlay.index.ledger import entries
 from overlay.index.skip import encode as chunks
 from overlay.kafka import header_names
+from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import LogPosition
-from overlay.kafka.records import StoredRecord
+from overlay.kafka.records import RowReader, StoredRecord
 from overlay.protobuf import Field as MessageField
 from overlay.protobuf import Kind, Message
 from overlay.scan import Decoder, Malformed, make_plan
 from overlay.scan.avro.reader import AvroFormat
 from overlay.scan.codec import Arena
+from overlay.scan.commit import NO_ABORTS
+from overlay.scan.header import split
 from overlay.scan.protobuf.reader import ProtobufFormat
 from overlay.state import job_plan
 from overlay.state.shard_state import ConsumerState, Delta, StateReplay, StateUnreadable, encode
 from tests.oracle.batches import Record
 from tests.support import batches
+from tests.support.tiny_records import build_tiny
 
 from .budget import Budget
 
@@ -283,9 +288,33 @@ VALUES = (
 )  # fmt: skip
 
 
+SLICE_ROWS = 1_000
+BATCHES = Budget(lines=8_000, lines_per_byte=30, bytes=4 * ARENA_BYTES, bytes_per_byte=20)
+"""Beside what the decompressed bytes take, which have a limit, and the rows of a slice."""
+WRITTEN = Budget(lines=8_000, lines_per_byte=80, bytes=2 * tail.MOST_BYTES, bytes_per_byte=150)
+"""For batches of topics that clients write to: the limits of what they decompress to, and of their records."""
+
+
 def read_batches(data: bytes) -> None:
-    for piece in Decoder(PLAN, arena=Arena(1 << 16, ARENA_BYTES)).decode(np.frombuffer(data, np.uint8)):
-        assert isinstance(piece, Malformed) or len(piece) <= 2 * ARENA_BYTES
+    decoder = Decoder(PLAN, slice_rows=SLICE_ROWS, arena=Arena(1 << 16, ARENA_BYTES))
+    for piece in decoder.decode(np.frombuffer(data, np.uint8)):
+        assert isinstance(piece, Malformed) or len(piece) <= SLICE_ROWS
+
+
+def read_ack_batches(data: bytes) -> None:
+    AckDecoder("S", ["c"], ["d"], RULE).read(np.frombuffer(data, np.uint8), 0, NO_ABORTS)
+
+
+def read_control_batches(data: bytes) -> None:
+    buf = np.frombuffer(data, np.uint8)
+    fetched = Fetched(0, buf, split(buf).batches, NO_ABORTS, 0, 0, LogPosition(0), -1)
+    for _ in RowReader(tail.HEADERS, most_bytes=tail.MOST_BYTES, most_records=tail.MOST_RECORDS).read(fetched, 0):
+        pass
+
+
+def list_ack_batches() -> list[bytes]:
+    rows = [Record(i, 1, *sample.split(SPLIT), []) for i, sample in enumerate(ACKS)]
+    return [batches.build(rows), batches.build(rows, codec=4), build_tiny(4_000)]
 
 
 ENCODED = (
@@ -331,7 +360,7 @@ def read_encoded(data: bytes) -> None:
 
 def list_batches() -> list[bytes]:
     rows = [Record(i, 1_700_000_000_000 + i, b"k", value, [(b"to", b"a")]) for i, value in enumerate(VALUES)]
-    return [batches.build(rows, codec=codec, xerial=True) for codec in range(5)]
+    return [*(batches.build(rows, codec=codec, xerial=True) for codec in range(5)), build_tiny(4_000)]
 
 
 def read_value(data: bytes) -> None:
@@ -399,7 +428,9 @@ def list_surfaces() -> list[Surface]:
         Surface("plans", job_plan.decode_plan, list_plans(), (StateUnreadable,)),
         Surface("index", read_index, list_index(), (), replace(TEXTS, bytes=4 << 20)),
         Surface("fleet", read_status, list_statuses()),
-        Surface("batches", read_batches, list_batches(), (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
+        Surface("batches", read_batches, list_batches(), (), BATCHES),
+        Surface("ack batches", read_ack_batches, list_ack_batches(), (), WRITTEN),
+        Surface("control batches", read_control_batches, list_batches(), (), WRITTEN),
         Surface("values", read_value, VALUES, (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
         Surface("encoded values", read_encoded, ENCODED, (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
         Surface("filters", read_filter, SQL, (FilterSyntaxError,), FILTERS),

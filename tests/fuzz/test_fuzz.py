@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.tiny_records import build_tiny
+
 from .budget import Budget, Cost, count_lines, measure, measure_bytes
 from .inputs import Source
 from .surfaces import SPLIT, Surface, list_surfaces
@@ -91,6 +93,18 @@ def test_what_grows_costs_no_more_for_each_byte(surface: Surface, name: str, gro
             data = head + grow(size)
             excess = surface.budget.find_excess(measure(surface.run, data), len(data))
             assert not excess, f"{name} of {size} bytes costs {excess}"
+
+
+@pytest.mark.parametrize("count", [1_000, 10_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("name", ["batches", "ack batches", "control batches"])
+def test_very_many_records_in_a_batch_cost_no_more_for_each_byte(name: str, count: int) -> None:
+    """Compressed, each takes a byte or less. Its row would take a hundred, and a Python object more."""
+    (surface,) = (each for each in list_surfaces() if each.name == name)
+    data = build_tiny(count)
+    surface.run(data)  # the first call loads kernels
+    lines = count_lines(surface.run, data) if count <= 10_000 else 0
+    excess = surface.budget.find_excess(Cost(lines, measure_bytes(surface.run, data)), len(data))
+    assert not excess, f"{count} records in {len(data)} bytes cost {excess}"
 
 
 def test_the_budget_finds_what_costs_too_much() -> None:

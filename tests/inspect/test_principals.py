@@ -16,6 +16,7 @@ from overlay.filter.limits import DEFAULT
 from overlay.inspect.needs import Need, ResourceKind
 from overlay.inspect.principals import Role, find_role_needs, name_principal, write_commands
 from overlay.inspect.verdict import Finding, NeedState
+from overlay.scan import decode
 from overlay.scan.codec import Arena
 from overlay.units import MAX_TEXT
 from tests.config.folders import write_folder
@@ -121,8 +122,12 @@ def test_the_limits_are_those_of_the_code() -> None:
         assert by_what[what].startswith(limit), what
     assert acks.MAX_TEXT == pulls.MAX_BODY
     batches = [limit for _, what, limit, _ in table if what == "a compressed batch"]
-    sizes = (ack_decoder.MOST_BYTES, tail.MOST_BYTES, Arena(1).limit)
+    sizes = (ack_decoder.MOST_BYTES, tail.MOST_BYTES, tail.MOST_BYTES, Arena(1).limit)
     assert [int(limit.split(" ")[0]) << 20 for limit in batches] == list(sizes)
+    counts = (ack_decoder.MOST_RECORDS, tail.MOST_RECORDS, tail.MOST_RECORDS)
+    *limited, source = (limit for _, what, limit, _ in table if what == "records of a batch")
+    assert limited == [f"{count:,}" for count in counts]
+    assert source == f"no limit; {decode.SLICE_ROWS:,} are read at a time"
     assert by_place["SQL filters"].startswith(f"{DEFAULT.length:,} characters, {DEFAULT.tokens} words")
     assert by_place["durations, sizes, times"] == f"{MAX_TEXT} characters"
     assert checks.MAX_NAME < records.MAX_KEY / 3

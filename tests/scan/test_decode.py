@@ -22,15 +22,16 @@ SLOW_DRAWS = settings(max_examples=150, deadline=None, suppress_health_check=[He
 AFTER = make.build([Record(5000, 1, b"after", b"v")], base_offset=5000)
 
 
-def _decoder(slice_bytes: int = 1 << 20) -> Decoder:
-    return Decoder(PLAN, slice_bytes=slice_bytes, arena=Arena(size=256, limit=1 << 22))
+def _decoder(slice_bytes: int = 1 << 20, slice_rows: int = 1 << 16) -> Decoder:
+    return Decoder(PLAN, slice_bytes=slice_bytes, slice_rows=slice_rows, arena=Arena(size=256, limit=1 << 22))
 
 
 @SLOW_DRAWS
-@given(fetch_buffers(), st.sampled_from([1, 300, 1 << 20]))
-def test_committed_records_of_any_fetch(fetch: FetchBuffer, slice_bytes: int) -> None:
+@given(fetch_buffers(), st.sampled_from([1, 300, 1 << 20]), st.sampled_from([1, 3, 1 << 16]))
+def test_committed_records_of_any_fetch(fetch: FetchBuffer, slice_bytes: int, slice_rows: int) -> None:
     """Whatever the slices: the arena of 256 bytes has to grow in the middle of most of these."""
-    reading = read_scan(as_array(fetch.data), _decoder(slice_bytes), fetch.aborted, stop=fetch.last_stable_offset)
+    decoder = _decoder(slice_bytes, slice_rows)
+    reading = read_scan(as_array(fetch.data), decoder, fetch.aborted, stop=fetch.last_stable_offset)
     expected = read_oracle(fetch.data, fetch.aborted, stop=fetch.last_stable_offset)
     assert reading.seen == fetch.committed == expected.seen
     assert reading.fields == expected.fields
@@ -38,12 +39,13 @@ def test_committed_records_of_any_fetch(fetch: FetchBuffer, slice_bytes: int) ->
 
 
 @SLOW_DRAWS
-@given(fetch_buffers(), st.data())
-def test_from_any_position_to_any_stop(fetch: FetchBuffer, data: st.DataObject) -> None:
+@given(fetch_buffers(), st.data(), st.sampled_from([1, 3, 1 << 16]))
+def test_from_any_position_to_any_stop(fetch: FetchBuffer, data: st.DataObject, slice_rows: int) -> None:
     """As a consumer with a position of its own reads a fetch that others share."""
     position = data.draw(st.integers(fetch.first_offset, fetch.next_offset + 2))
     stop = data.draw(st.integers(position, fetch.next_offset + 5))
-    reading = read_scan(as_array(fetch.data), _decoder(), fetch.aborted, position=position, stop=stop)
+    decoder = _decoder(slice_rows=slice_rows)
+    reading = read_scan(as_array(fetch.data), decoder, fetch.aborted, position=position, stop=stop)
     expected = read_oracle(fetch.data, fetch.aborted, position=position, stop=stop)
     assert reading.seen == expected.seen
     assert reading.next_offset == expected.next_offset

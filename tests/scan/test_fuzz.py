@@ -83,8 +83,8 @@ class PoisonedArena(Arena):
         return grown
 
 
-def _decode(data: bytes, poison: int, aborted: list[tuple[int, int]]) -> Reading:
-    decoder = Decoder(PLAN, slice_bytes=400, arena=PoisonedArena(poison))
+def _decode(data: bytes, poison: int, aborted: list[tuple[int, int]], slice_rows: int = 4096) -> Reading:
+    decoder = Decoder(PLAN, slice_bytes=400, slice_rows=slice_rows, arena=PoisonedArena(poison))
     return read_scan(_between_canaries(data, poison), decoder, aborted)
 
 
@@ -92,6 +92,7 @@ def _check(data: bytes, aborted: list[tuple[int, int]]) -> Reading:
     reading = _decode(data, 0xFF, aborted)
     again = _decode(data, 0x01, aborted)
     assert reading == again, "the outcome depends on bytes outside the buffer"
+    assert reading == _decode(data, 0xFF, aborted, slice_rows=2), "the outcome depends on where slices end"
     if not has_odd_markers(data):
         expected = read_oracle(data, aborted)
         assert reading.seen == expected.seen

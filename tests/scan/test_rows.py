@@ -20,15 +20,19 @@ from tests.support.strategies import FetchBuffer, fetch_buffers, mutate
 
 ROUNDS = int(os.environ.get("OVERLAY_FUZZ", "1000"))
 LIMIT = 1 << 20
+MOST = 6
+"""Records of a batch; few of those drawn have more."""
 SLOW_DRAWS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Seen = list[Record | Malformed]
 
 
-def read_by_kernels(data: bytes, aborted: Sequence[tuple[int, int]], position: int = 0, stop: int = NO_STOP) -> Seen:
+def read_by_kernels(
+    data: bytes, aborted: Sequence[tuple[int, int]], position: int = 0, stop: int = NO_STOP, slice_rows: int = 4096
+) -> Seen:
     pairs = np.array(aborted, np.int64).reshape(-1, 2)
     seen: Seen = []
-    decoder = Decoder(PLAN, slice_bytes=400, arena=Arena(512, LIMIT))
+    decoder = Decoder(PLAN, slice_bytes=400, slice_rows=slice_rows, most_records=MOST, arena=Arena(512, LIMIT))
     for piece in decoder.decode(as_array(data), position, stop=stop, aborted=pairs):
         seen += [piece] if isinstance(piece, Malformed) else [read_row(piece, row) for row in range(len(piece))]
     return seen
@@ -36,13 +40,16 @@ def read_by_kernels(data: bytes, aborted: Sequence[tuple[int, int]], position: i
 
 def read_plain(data: bytes, aborted: Sequence[tuple[int, int]], position: int = 0, stop: int = NO_STOP) -> Seen:
     pairs = np.array(aborted, np.int64).reshape(-1, 2)
-    rows = read_rows(as_array(data), position, stop=stop, aborted=pairs, arena=Arena(512, LIMIT))
+    arena = Arena(512, LIMIT)
+    rows = read_rows(as_array(data), position, stop=stop, aborted=pairs, arena=arena, most_records=MOST)
     return [row if isinstance(row, Malformed) else Record(*row[:4], [*row.headers]) for row in rows]
 
 
 def check(data: bytes, aborted: Sequence[tuple[int, int]], position: int = 0, stop: int = NO_STOP) -> Seen:
     seen = read_plain(data, aborted, position, stop)
     assert seen == read_by_kernels(data, aborted, position, stop)
+    # batches of more records than a slice has
+    assert seen == read_by_kernels(data, aborted, position, stop, slice_rows=2)
     mine, theirs = split(as_array(data), find_batches), split(as_array(data))
     assert mine[1:] == theirs[1:]
     assert mine.batches.tolist() == theirs.batches.tolist()

@@ -10,11 +10,15 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from overlay.config import Loaded
+from overlay.control.tail import MOST_RECORDS
 from overlay.kafka.header_names import CORRELATION, TOKEN
 from tests.oracle.push import parse_token
+from tests.support.tiny_records import build_tiny
 
 from .asking import CONTROL, ask, await_answer, find_answers
 from .host import Worker, read_config, warm_up
+from .kafka.codes import Code
+from .kafka.produce import append
 from .reading import read_topic
 from .scenes import await_records, until
 from .world import World
@@ -211,6 +215,27 @@ def test_the_log_names_only_the_first_of_many_records_that_are_no_requests() -> 
         await await_answer(world, "last")
         counts = [int(line.rpartition("count=")[2].split()[0]) for line in world.story if "passed over" in line]
         assert (sum(counts), len(counts) < 10) == (100, True)
+        await worker.stop()
+
+    world.run(history)
+
+
+def test_a_batch_of_too_many_records_is_passed_over() -> None:
+    """Each of them may be a request, and compressed they take less than a byte."""
+    warm_up()
+    world = World(6, brokers=1, tells=True)
+
+    async def history(world: World) -> None:
+        for topic in ("source", REQUESTS, REPLIES):
+            world.cluster.create_topic(topic)
+        partition = world.cluster.topics[REQUESTS].partitions[0]
+        assert append(world.cluster, partition, build_tiny(MOST_RECORDS + 1), None, 1)[0] == Code.NONE
+        await ask_openly(world, "behind", "stream.list")
+        worker = Worker(world, "w", configure(world))
+        worker.start()
+        await await_answer(world, "behind")
+        (line,) = [line for line in world.story if "passed over" in line]
+        assert "has more records than the limit" in line
         await worker.stop()
 
     world.run(history)

@@ -13,14 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overlay.config import StreamConfig
+from overlay.index.skip import encode as chunks
 from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from overlay.index.skip.contents import Contents
-from overlay.index.skip.encode import decode, encode
 from overlay.index.skip.seal import Sealer
 from overlay.index.skip.terms import UNFILTERED, Term, null_term, property_term, value_term
 from overlay.index.skip.zones import Bounds, text_key
 from overlay.match import Addressed, Addressing
+from overlay.scan import decode
 from overlay.scan.header import split
 from overlay.subject import SubjectRule
 from overlay.subject.dictionary import Dictionary
@@ -106,7 +107,7 @@ def check(header: Header, chunk: Chunk, stream: StreamConfig) -> None:
         )
         assert header.zones[property] == expected
     assert header.zones.keys() == set(config_fingerprint.zones.values())
-    assert decode(encode(header)[1]) == header
+    assert chunks.decode(chunks.encode(header)[1]) == header
 
 
 def fetcher(
@@ -161,9 +162,14 @@ def compare(stream: StreamConfig, log: FetchBuffer, stops: list[int]) -> None:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(streams, fetch_buffers(), st.lists(st.integers(0, 200), max_size=3))
-def test_headers_are_what_the_twin_says(stream: StreamConfig, log: FetchBuffer, stops: list[int]) -> None:
-    compare(stream, log, stops)
+@given(streams, fetch_buffers(), st.lists(st.integers(0, 200), max_size=3), st.sampled_from([1, 3, decode.SLICE_ROWS]))
+def test_headers_are_what_the_twin_says(
+    stream: StreamConfig, log: FetchBuffer, stops: list[int], slice_rows: int
+) -> None:
+    """Also if slices end within batches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "SLICE_ROWS", slice_rows)
+        compare(stream, log, stops)
 
 
 @pytest.mark.parametrize("value", FILTER_VALUES)
@@ -278,7 +284,7 @@ def test_long_subjects_are_not_counted() -> None:
         reader = Reader(make_stream(index={"chunk_records": 1000}))
         assert reader.read(make_log(4, 0, name)) == []
         (header,) = reader.sealer.flush()
-        assert header.subjects is None and len(encode(header)) < 8_192
+        assert header.subjects is None and len(chunks.encode(header)) < 8_192
 
 
 def test_partitions_share_what_is_known_of_subjects() -> None:
