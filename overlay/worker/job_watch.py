@@ -1,0 +1,132 @@
+"""What a worker knows of the consumers that Spark jobs deliver: where they are, by the jobs' plans in Kafka, and for how long
+a job has been silent.
+
+The owner of a consumer's shard tells of it, as it does of those that it serves. Nothing is asked while there are no such
+consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from overlay.clock import now_ms
+from overlay.errors import OverlayError
+from overlay.kafka.admin import Admin
+from overlay.kafka.properties import Properties
+from overlay.logs import get_logger
+from overlay.state.job_positions import NOT_BEGUN, InJob, find_in_jobs, find_job_places
+from overlay.state.lag import Lag, Lags
+from overlay.state.lag_watch import find_ends
+from overlay.state.plan_reader import PlanReader
+from overlay.state.shard_state import ConsumerId, ConsumerState
+from overlay.waits import is_set_within, unless
+
+log = get_logger(__name__)
+
+LOOK_S = 5.0
+"""Seconds between two looks at the plans."""
+
+
+@dataclass(slots=True)
+class JobStandings:
+    """The last look at the plans, for the reports and metrics of a worker. `begun`: the consumers that a job has, of those
+    that were looked for."""
+
+    begun: Mapping[ConsumerId, InJob] = field(default_factory=dict)
+    _since: dict[ConsumerId, int] = field(default_factory=dict)
+    """When each consumer was first looked for, ms since 1970."""
+
+    def note(self, wanted: Iterable[ConsumerId], begun: Mapping[ConsumerId, InJob], now: int) -> set[ConsumerId]:
+        """Set what was found of the consumers that were looked for. Return those of the last look that are not among them
+        any more. `now`: ms since 1970."""
+        since = {consumer: self._since.get(consumer, now) for consumer in wanted}
+        gone = self._since.keys() - since.keys()
+        self.begun, self._since = begun, since
+        return gone
+
+    def describe(self, consumer: ConsumerId, lag: Lag, now: int) -> dict[str, Any]:
+        """Return what /consumers says of a consumer besides its config: the `reason` names its job, and the rest is
+        known if a job has begun with it. Empty if no look was for this consumer. `now`: ms since 1970."""
+        if consumer not in self._since:
+            return {}
+        if (found := self.begun.get(consumer)) is None:
+            return {"reason": NOT_BEGUN}
+        positions = {f"{topic}-{number}": at for (topic, number), at in sorted(found.position.offsets.items())}
+        told: dict[str, Any] = {
+            "reason": found.describe(),
+            "job": found.job,
+            "owner": found.owner,
+            "consumer_sequence": found.position.sequence,
+            "positions": positions,
+        }
+        if (rate := found.find_rate(now)) is not None:
+            told["rate"] = rate
+        return told if lag.records is None else told | {"lag_records": lag.records}
+
+    def measure_silence(self, lags: Lags, is_paused: Callable[[ConsumerId], bool], now: int) -> dict[ConsumerId, float]:
+        """Return for how many seconds each consumer has had records to read while its job has written no plan; 0 if it has
+        none, or if its file pauses it. One with which no job has begun counts from the first look for it. A consumer whose
+        lag is not known is left out. `now`: ms since 1970."""
+        silence: dict[ConsumerId, float] = {}
+        for consumer, since in self._since.items():
+            found, lag = self.begun.get(consumer), lags.find(consumer, now)
+            written = since if found is None or not found.written else found.written
+            silent = max(0, now - written) / 1000
+            if is_paused(consumer) or lag.records == 0:
+                silence[consumer] = 0.0
+            elif found is None:
+                silence[consumer] = silent
+            elif lag.seconds is not None:
+                silence[consumer] = min(silent, lag.seconds)
+        return silence
+
+
+@dataclass(slots=True)
+class JobWatch:
+    """Reads the plans of Spark jobs for one worker, and sets in `standings` and `lags` where their consumers are.
+
+    `find_wanted`: returns the consumers with `engine: spark` of this worker's shards, each with its entry in the state, None
+    if there is none or the state is not at hand. `close`: removes the metric series of consumers that are not among them
+    any more.
+    """
+
+    kafka: Properties
+    admin: Admin
+    prefix: str
+    standings: JobStandings
+    lags: Lags
+    find_wanted: Callable[[], Mapping[ConsumerId, ConsumerState | None]]
+    close: Callable[[Iterable[ConsumerId]], None]
+    _reader: PlanReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reader = PlanReader(self.kafka, self.admin, self.prefix)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look every LOOK_S seconds until `stop`. An error is logged, and the next look tries again: jobs that cannot
+        be seen end no worker."""
+        while not await is_set_within(stop, LOOK_S):
+            try:
+                await unless(stop, self.look())
+            except OverlayError as error:
+                log.debug("Spark jobs are not known for now", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - of any library; deliveries do not depend on it
+                log.warning("Spark jobs are not known for now", reason=f"{type(error).__name__}: {error}")
+
+    async def look(self) -> None:
+        """Read the plans once, and ask for the ends of the logs that they read. Kafka is not asked if no consumer is wanted.
+        Raises OverlayError."""
+        wanted = self.find_wanted()
+        plans = await self._reader.read() if wanted else {}
+        found = {consumer: find_in_jobs(consumer, known, plans) for consumer, known in wanted.items()}
+        begun = {consumer: each for consumer, each in found.items() if each is not None}
+        ends = await find_ends(self.admin, {source for each in begun.values() for source in each.position.offsets})
+        now = now_ms()
+        self.lags.note(find_job_places(begun, ends), now)
+        gone = self.standings.note(wanted, begun, now)
+        # what the service knew of a consumer with which no job has begun is out of date
+        self.lags.forget(gone | (wanted.keys() - begun.keys()))
+        self.close(gone)
