@@ -128,7 +128,7 @@ class Metrics:
         )
         self.spark_silent_seconds = gauge(
             "spark_silent_seconds",
-            "Time for which a consumer has had records to read and its Spark job has written no plan",
+            "Time for which a consumer has had records to read and its Spark job has neither begun nor ended a batch",
             "stream",
             "consumer",
         )

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from overlay.clock import now_ms
+from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
@@ -66,10 +67,12 @@ class LagWatcher:
                     while await unless(stop, self._look(admin, reader)):
                         self._show()
                         await is_set_within(stop, LOOK_S)
+            except OverlayError as error:
+                log.debug("the lag is not known for now", job=self.job, reason=str(error))
             except Exception as error:  # noqa: BLE001 - of any library; deliveries do not depend on the lag
                 log.warning("the lag is not known for now", job=self.job, reason=f"{type(error).__name__}: {error}")
-                self._show()
-                await is_set_within(stop, LOOK_S)
+            self._show()
+            await is_set_within(stop, LOOK_S)
 
     async def _look(self, admin: Admin, reader: PlanReader) -> None:
         """Ask Kafka once where the consumers are and how old the records are that they wait for. Raises OverlayError."""

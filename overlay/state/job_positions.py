@@ -33,9 +33,9 @@ class InJob:
         return self.plan.owner if self.plan is not None else ""
 
     @property
-    def written(self) -> int:
-        """When the job wrote the plan, or when the consumer may have the next batch if that is later (it is paused, or has
-        used up its rate); ms since 1970, 0 without a plan."""
+    def active_ms(self) -> int:
+        """When the job last began or ended a batch, or when the consumer may have the next one if that is later (it is paused,
+        or has used up its rate); ms since 1970, 0 without a plan."""
         if self.plan is None:
             return 0
         return max(self.plan.now, self.plan.ended, self.plan.consumers[self.consumer[1]].pace.due)

@@ -67,14 +67,14 @@ class JobStandings:
         return told if lag.records is None else told | {"lag_records": lag.records}
 
     def measure_silence(self, lags: Lags, is_paused: Callable[[ConsumerId], bool], now: int) -> dict[ConsumerId, float]:
-        """Return for how many seconds each consumer has had records to read while its job has written no plan; 0 if it has
-        none, or if its file pauses it. One with which no job has begun counts from the first look for it. A consumer whose
-        lag is not known is left out. `now`: ms since 1970."""
+        """Return for how many seconds each consumer has had records to read while its job has neither begun nor ended a
+        batch; 0 if it has none to read, or if its file pauses it. One with which no job has begun counts from the first
+        look for it. A consumer whose lag is not known is left out. `now`: ms since 1970."""
         silence: dict[ConsumerId, float] = {}
         for consumer, since in self._since.items():
             found, lag = self.begun.get(consumer), lags.find(consumer, now)
-            written = since if found is None or not found.written else found.written
-            silent = max(0, now - written) / 1000
+            active_ms = since if found is None or not found.active_ms else found.active_ms
+            silent = max(0, now - active_ms) / 1000
             if is_paused(consumer) or lag.records == 0:
                 silence[consumer] = 0.0
             elif found is None:

@@ -40,11 +40,11 @@ def test_without_an_entry_the_plan_that_delivers_the_consumer_counts() -> None:
 def test_what_a_consumer_says_of_its_job() -> None:
     found = InJob(C, "J", AFTER, BATCH)
     assert found.describe() == "Spark job 'J' delivers it, as application app-7"
-    assert (found.owner, found.written, found.find_rate(2_000)) == ("app-7", 2_000, 2.0)
+    assert (found.owner, found.active_ms, found.find_rate(2_000)) == ("app-7", 2_000, 2.0)
     waiting = replace(BATCH.consumers["c"], pace=PaceState(spent_until=9_000))
-    assert replace(found, plan=replace(BATCH, consumers={"c": waiting})).written == 9_000
+    assert replace(found, plan=replace(BATCH, consumers={"c": waiting})).active_ms == 9_000
     unknown = replace(found, plan=None)
-    assert (unknown.describe(), unknown.owner, unknown.written) == ("Spark job 'J' delivers it", "", 0)
+    assert (unknown.describe(), unknown.owner, unknown.active_ms) == ("Spark job 'J' delivers it", "", 0)
     assert unknown.find_rate(2_000) is None
 
 
