@@ -9,17 +9,17 @@ from overlay.kafka.log_position import TopicPartition
 
 from .job_plan import BatchPlan, JobPosition
 from .lag import Place
-from .shard_state import ConsumerId, ConsumerState
+from .shard_state import ConsumerId, ConsumerState, ShardState
 
 NOT_BEGUN = "no Spark job has begun with it"
 
 
 @dataclass(frozen=True, slots=True)
 class InJob:
-    """A consumer that a Spark job delivers.
+    """A consumer that a Spark job delivers, or has still to take from the service.
 
-    `job`: the job's name. `position`: how far the consumer's deliveries are committed. `plan`: the last plan of the job
-    if the job delivers the consumer by it, under the claim of `position`; None if not.
+    `job`: the job's name, "" if no job has begun with it. `position`: how far the consumer's deliveries are committed.
+    `plan`: the last plan of the job if the job delivers the consumer by it, under the claim of `position`; None if not.
     """
 
     consumer: ConsumerId
@@ -46,6 +46,8 @@ class InJob:
 
     def describe(self) -> str:
         """Return a sentence that names the job and the application."""
+        if not self.job:
+            return NOT_BEGUN
         return f"Spark job {self.job!r} delivers it" + (f", as application {self.owner}" if self.owner else "")
 
 
@@ -71,6 +73,18 @@ def find_in_jobs(consumer: ConsumerId, known: ConsumerState | None, jobs: Mappin
         return None
     own = {source: log_position.position for source, log_position in known.own.items()}
     return InJob(consumer, known.job, JobPosition(own, known.sequence, known.claim), None)
+
+
+def find_in_state(consumer: ConsumerId, state: ShardState | None, jobs: Mapping[str, BatchPlan]) -> InJob | None:
+    """Return a consumer that is left to Spark jobs, as a job has it, or as the service has left it if no job has begun with
+    it; None if neither knows it. `state`: of its shard, None if that is not at hand. `jobs`: as in `find_in_jobs`.
+    """
+    known = None if state is None else state.consumers.get(consumer)
+    if state is None or known is None or known.job:
+        return find_in_jobs(consumer, known, jobs)
+    offsets = {source: at.position for (stream, source), at in state.cursors.items() if stream == consumer[0]}
+    offsets |= {source: at.position for source, at in known.own.items()}
+    return InJob(consumer, "", JobPosition(offsets, known.sequence), None)
 
 
 def find_job_places(

@@ -17,11 +17,11 @@ from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
-from overlay.state.job_positions import NOT_BEGUN, InJob, find_in_jobs, find_job_places
+from overlay.state.job_positions import NOT_BEGUN, InJob, find_in_state, find_job_places
 from overlay.state.lag import Lag, Lags
 from overlay.state.lag_watch import find_ends
 from overlay.state.plan_reader import PlanReader
-from overlay.state.shard_state import ConsumerId, ConsumerState
+from overlay.state.shard_state import ConsumerId, ShardState
 from overlay.waits import is_set_within, unless
 
 log = get_logger(__name__)
@@ -32,27 +32,27 @@ LOOK_S = 5.0
 
 @dataclass(slots=True)
 class JobStandings:
-    """The last look at the plans, for the reports and metrics of a worker. `begun`: the consumers that a job has, of those
-    that were looked for."""
+    """The last look at the plans, for the reports and metrics of a worker. `known`: where consumers are, of those that were
+    looked for; one that neither a job nor the service has delivered is missing."""
 
-    begun: Mapping[ConsumerId, InJob] = field(default_factory=dict)
+    known: Mapping[ConsumerId, InJob] = field(default_factory=dict)
     _since: dict[ConsumerId, int] = field(default_factory=dict)
     """When each consumer was first looked for, ms since 1970."""
 
-    def note(self, wanted: Iterable[ConsumerId], begun: Mapping[ConsumerId, InJob], now: int) -> set[ConsumerId]:
+    def note(self, wanted: Iterable[ConsumerId], known: Mapping[ConsumerId, InJob], now: int) -> set[ConsumerId]:
         """Set what was found of the consumers that were looked for. Return those of the last look that are not among them
         any more. `now`: ms since 1970."""
         since = {consumer: self._since.get(consumer, now) for consumer in wanted}
         gone = self._since.keys() - since.keys()
-        self.begun, self._since = begun, since
+        self.known, self._since = known, since
         return gone
 
     def describe(self, consumer: ConsumerId, lag: Lag, now: int) -> dict[str, Any]:
-        """Return what /consumers says of a consumer besides its config: the `reason` names its job, and the rest is
-        known if a job has begun with it. Empty if no look was for this consumer. `now`: ms since 1970."""
+        """Return what /consumers says of a consumer besides its config: the `reason` names its job, and the rest is there if
+        it is known where the consumer is. Empty if no look was for this consumer. `now`: ms since 1970."""
         if consumer not in self._since:
             return {}
-        if (found := self.begun.get(consumer)) is None:
+        if (found := self.known.get(consumer)) is None:
             return {"reason": NOT_BEGUN}
         positions = {f"{topic}-{number}": at for (topic, number), at in sorted(found.position.offsets.items())}
         told: dict[str, Any] = {
@@ -69,10 +69,10 @@ class JobStandings:
     def measure_silence(self, lags: Lags, is_paused: Callable[[ConsumerId], bool], now: int) -> dict[ConsumerId, float]:
         """Return for how many seconds each consumer has had records to read while its job has neither begun nor ended a
         batch; 0 if it has none to read, or if its file pauses it. One with which no job has begun counts from the first
-        look for it. A consumer whose lag is not known is left out. `now`: ms since 1970."""
+        look for it at most. A consumer whose lag is not known is left out. `now`: ms since 1970."""
         silence: dict[ConsumerId, float] = {}
         for consumer, since in self._since.items():
-            found, lag = self.begun.get(consumer), lags.find(consumer, now)
+            found, lag = self.known.get(consumer), lags.find(consumer, now)
             active_ms = since if found is None or not found.active_ms else found.active_ms
             silent = max(0, now - active_ms) / 1000
             if is_paused(consumer) or lag.records == 0:
@@ -88,8 +88,8 @@ class JobStandings:
 class JobWatch:
     """Reads the plans of Spark jobs for one worker, and sets in `standings` and `lags` where their consumers are.
 
-    `find_wanted`: returns the consumers with `engine: spark` of this worker's shards, each with its entry in the state, None
-    if there is none or the state is not at hand. `close`: removes the metric series of consumers that are not among them
+    `find_wanted`: returns the consumers with `engine: spark` of this worker's shards, each with the state of its shard, None
+    if that is not at hand. `close`: removes the metric series of consumers that are not among them
     any more.
     """
 
@@ -98,7 +98,7 @@ class JobWatch:
     prefix: str
     standings: JobStandings
     lags: Lags
-    find_wanted: Callable[[], Mapping[ConsumerId, ConsumerState | None]]
+    find_wanted: Callable[[], Mapping[ConsumerId, ShardState | None]]
     close: Callable[[Iterable[ConsumerId]], None]
     _reader: PlanReader = field(init=False)
 
@@ -121,12 +121,12 @@ class JobWatch:
         Raises OverlayError."""
         wanted = self.find_wanted()
         plans = await self._reader.read() if wanted else {}
-        found = {consumer: find_in_jobs(consumer, known, plans) for consumer, known in wanted.items()}
-        begun = {consumer: each for consumer, each in found.items() if each is not None}
-        ends = await find_ends(self.admin, {source for each in begun.values() for source in each.position.offsets})
+        found = {consumer: find_in_state(consumer, state, plans) for consumer, state in wanted.items()}
+        known = {consumer: each for consumer, each in found.items() if each is not None}
+        ends = await find_ends(self.admin, {source for each in known.values() for source in each.position.offsets})
         now = now_ms()
-        self.lags.note(find_job_places(begun, ends), now)
-        gone = self.standings.note(wanted, begun, now)
-        # what the service knew of a consumer with which no job has begun is out of date
-        self.lags.forget(gone | (wanted.keys() - begun.keys()))
+        self.lags.note(find_job_places(known, ends), now)
+        gone = self.standings.note(wanted, known, now)
+        # an earlier consumer of that name may have had a lag
+        self.lags.forget(gone | (wanted.keys() - known.keys()))
         self.close(gone)

@@ -29,7 +29,7 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.amend import amend, forget_consumer
 from overlay.state.lag import Lags
-from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState
+from overlay.state.shard_state import ConsumerId, ShardState
 
 from .dispatch_loop import DispatchLoop
 from .gauges import Gauges
@@ -341,14 +341,14 @@ class ShardManager:
         for name in sorted(self.loaded.streams):
             gauges.set_stream(self.report_stream(name))
 
-    def find_job_consumers(self) -> dict[ConsumerId, ConsumerState | None]:
-        """Return the consumers of our shards that are left to Spark jobs, each with its entry in the state; None if it has
-        none, or while the shard is not served."""
-        found: dict[ConsumerId, ConsumerState | None] = {}
+    def find_job_consumers(self) -> dict[ConsumerId, ShardState | None]:
+        """Return the consumers of our shards that are left to Spark jobs, each with the state of its shard; None while that
+        is not served."""
+        found: dict[ConsumerId, ShardState | None] = {}
         for id, config in self.loaded.consumers.items():
             if config.engine is Engine.SPARK and (number := self.find_shard(id)) is not None:
                 session = self.shards[number].session if number in self.shards else None
-                found[id] = None if session is None else session.commits.state.consumers.get(id)
+                found[id] = None if session is None else session.commits.state
         return found
 
     def _is_paused(self, id: ConsumerId) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from overlay.kafka.log_position import LogPosition
 from overlay.state.job_pace import PaceState
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
-from overlay.state.job_positions import InJob, find_in_jobs, find_job_places
+from overlay.state.job_positions import InJob, find_in_jobs, find_in_state, find_job_places
 from overlay.state.lag import Place
-from overlay.state.shard_state import ConsumerState
+from overlay.state.shard_state import ConsumerState, ShardState
 
 C = ("S", "c")
 T0, T1 = ("t", 0), ("t", 1)
@@ -35,6 +35,18 @@ def test_without_an_entry_the_plan_that_delivers_the_consumer_counts() -> None:
     assert find_in_jobs(C, None, {"A": left}) == InJob(C, "A", AFTER, None)
     assert find_in_jobs(C, None, {"A": replace(BATCH, name="R")}) is None
     assert find_in_jobs(C, None, {}) is None
+
+
+def test_without_a_job_a_consumer_is_where_the_service_has_left_it() -> None:
+    state = ShardState({("S", T0): LogPosition(9), ("S", T1): LogPosition(8)}, {C: replace(MINE, job="")})
+    found = InJob(C, "", JobPosition({T0: 20, T1: 8}, 7), None)
+    assert find_in_state(C, state, {"J": BATCH}) == found
+    assert found.describe() == "no Spark job has begun with it"
+    taken = ShardState({}, {C: MINE})
+    assert find_in_state(C, taken, {"J": BATCH}) == InJob(C, "J", AFTER, BATCH)
+    for unknown in (None, ShardState()):
+        assert find_in_state(C, unknown, {"J": BATCH}) == InJob(C, "J", AFTER, BATCH)
+        assert find_in_state(C, unknown, {}) is None
 
 
 def test_what_a_consumer_says_of_its_job() -> None:

@@ -66,6 +66,18 @@ def test_a_consumer_with_which_no_job_has_begun_is_silent_from_the_first_look() 
     assert standings.describe(C, Lag(None, None), 12_000) == {}, "another worker tells of it"
 
 
+def test_a_consumer_that_no_job_takes_from_the_service_is_silent_while_there_is_something_to_read() -> None:
+    standings, lags = JobStandings(), Lags()
+    standings.note([C], {C: InJob(C, "", JobPosition({T0: 5}, 4), None)}, 5_000)
+    lags.note({C: {T0: Place(5, 5, None, False)}}, 5_000)
+    assert standings.measure_silence(lags, never, 60_000) == {C: 0.0}
+    lags.note({C: {T0: Place(5, 9, None, False)}}, 60_000)
+    lags.note_time((T0, 5), 70_000)
+    assert standings.measure_silence(lags, never, 90_000) == {C: 20.0}
+    told = standings.describe(C, lags.find(C, 90_000), 90_000)
+    assert (told["reason"], told["consumer_sequence"], told["lag_records"]) == ("no Spark job has begun with it", 4, 4)
+
+
 def test_a_lag_that_is_not_known_is_no_silence() -> None:
     standings = JobStandings()
     standings.note([C], {C: deliver(5, 0)}, 5_000)
