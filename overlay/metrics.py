@@ -23,7 +23,8 @@ class Metrics:
     def __init__(self) -> None:
         """Make all metrics. Long because it is the list of them, one statement each."""
         self.registry = registry = CollectorRegistry()
-        self._others: list[Collector] = [ProcessCollector(registry=registry)]
+        self.others: list[Collector] = [ProcessCollector(registry=registry)]
+        """What is known of the process and of the program."""
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, namespace="overlay", registry=registry)
@@ -114,6 +115,23 @@ class Metrics:
             "stream",
             "consumer",
         )
+        self.consumer_position = gauge(
+            "consumer_position",
+            "The next offset of a partition that a Spark job reads for a consumer",
+            "stream",
+            "consumer",
+            "topic",
+            "partition",
+        )
+        self.spark_job_info = gauge(
+            "spark_job_info", "1 for the Spark application that runs a job", "stream", "spark_job", "application"
+        )
+        self.spark_silent_seconds = gauge(
+            "spark_silent_seconds",
+            "Time for which a consumer has had records to read and its Spark job has neither begun nor ended a batch",
+            "stream",
+            "consumer",
+        )
         self.redeliveries = counter("redeliveries", "Deliveries of records beyond the first", "stream", "consumer")
         self.acks = counter("acks", "Acks read from a stream's ack topic, by what they say", "stream", "kind")
         self.acks_refused = counter("acks_refused", "Records of ack topics that change nothing, by reason", "reason")
@@ -146,9 +164,9 @@ class Metrics:
         )  # fmt: skip
         build = Info("build", "Versions", namespace="overlay", registry=registry)
         build.info({"version": __version__, "python": platform.python_version()})
-        self._others.append(build)
+        self.others.append(build)
 
     def list_collectors(self) -> Iterator[Collector]:
         """Yield every metric, and the collector of what the system knows of the process."""
-        yield from self._others
+        yield from self.others
         yield from (metric for metric in vars(self).values() if isinstance(metric, Counter | Gauge | Histogram))

@@ -21,15 +21,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from overlay.config import Loaded, load
+from overlay.config.service import split_address
 from overlay.errors import OverlayError
 
 from .errors import explain
-from .figures import Figures
+from .figures import Figures, JobMetrics
 from .job.folder import NotForSpark, choose_consumers, list_streams
 from .job.start import start_job
 from .lease import PATIENCE_S
 from .output import Config
-from .session import overlay_session
+from .session import LOOPBACK, overlay_session
+from .watch import LagWatcher
 
 LOOK_S = 1
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
@@ -46,6 +48,7 @@ def start_pipeline(
     job: str = "",
     once: bool = True,
     metrics_port: int | None = None,
+    metrics: JobMetrics | None = None,
     options: Mapping[str, str] = NO_OPTIONS,
     index: bool = False,
     patience_s: float = PATIENCE_S,
@@ -56,30 +59,42 @@ def start_pipeline(
     `stream`: may be empty if the names, or the consumers with `engine: spark`, leave only one. While the query runs,
     it follows the config folder: the next batch takes up what has changed. `job`: the name under which the job keeps
     its state, by default the stream's. `once`: process what exists now, and end the query; otherwise it runs on.
-    `checkpoint`: a folder that all of Spark can reach. `metrics_port`: serve /metrics there, None for not at all.
-    `options`: more options of format("overlay"), such as maxRecordsPerTrigger. `index`: also keep the stream's chunk
-    index while no service does. `patience_s`: seconds to wait for another pipeline's lease. Raises OverlayError, such
-    as UnknownConsumer, NotForSpark, NotOwner, TopicNotFound, and what `format("overlay")` raises at planning. Later
-    errors come out of the query.
+    `checkpoint`: a folder that all of Spark can reach. `metrics_port`: serve /metrics there, at the loopback address.
+    `metrics`: count in these, which the caller serves for several jobs. None for both: not at all. `options`: more options
+    of format("overlay"), such as maxRecordsPerTrigger. `index`: also keep the stream's chunk index while no service does.
+    `patience_s`: seconds to wait for another pipeline's lease. Raises OverlayError, such as UnknownConsumer, NotForSpark,
+    NotOwner, TopicNotFound, and what `format("overlay")` raises at planning. Later errors come out of the query.
     """
     loaded = config if isinstance(config, Loaded) else load(Path(config))
     wanted = (names,) if isinstance(names, str) else tuple(names)
     chosen = choose_consumers(loaded, wanted, stream)
     chosen.outputs[0].check_topics(*chosen.stream.topic_names)
-    figures = Figures(chosen.stream.name)
+    name = job or chosen.stream.name
     with ExitStack() as stack:
-        if metrics_port is not None:
-            stack.enter_context(figures.serve(metrics_port))
+        if metrics is None and metrics_port is not None:
+            metrics = JobMetrics()
+            stack.enter_context(metrics.serve(LOOPBACK, metrics_port))
+        figures = Figures(chosen.stream.name, name, metrics or JobMetrics())
         query = stack.enter_context(
             start_job(
-                spark, chosen, wanted, job or chosen.stream.name, checkpoint,
+                spark, chosen, wanted, name, checkpoint,
                 once=once, options=options, index=index, patience_s=patience_s, note=figures.note,
             )
         )  # fmt: skip
         figures.query = str(query.runId)
         spark.streams.addListener(figures)
         stack.callback(spark.streams.removeListener, figures)
+        if metrics is not None:
+            stack.enter_context(LagWatcher(chosen.kafka, chosen.prefix, name, figures.show).run())
         yield query
+
+
+def read_address(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, int] | None:
+    """Return the host and the port of an option, None if it was not given. Raises click.BadParameter."""
+    try:
+        return None if text is None else split_address(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,7 +110,14 @@ def start_pipeline(
 @click.option("--checkpoint", required=True, help="Folder for the position, in any file system that Spark knows.")
 @click.option("--once/--continuous", default=True, help="End with what is there now (the default), or go on.")
 @click.option("--master", default=None, help="Spark's master; spark-submit's, else local[*].")
-@click.option("--metrics-port", type=int, default=None, help="Serve /metrics there; 0 picks a free port.")
+@click.option("--metrics-port", type=int, default=None, help="Serve /metrics there, at 127.0.0.1; 0 takes a free port.")
+@click.option(
+    "--metrics-listen",
+    "metrics_address",
+    callback=read_address,
+    metavar="ADDRESS:PORT",
+    help="Serve /metrics there, in place of --metrics-port, such as 10.1.2.3:9102.",
+)
 @click.option("--index", is_flag=True, help="Keep the chunk index as well, while no service does.")
 @click.option("--option", "pairs", multiple=True, metavar="NAME=VALUE", help='More options of format("overlay").')
 def main(
@@ -107,25 +129,29 @@ def main(
     once: bool,
     master: str | None,
     metrics_port: int | None,
+    metrics_address: tuple[str, int] | None,
     index: bool,
     pairs: tuple[str, ...],
 ) -> None:
     """Run consumers whose files say `engine: spark` as Spark jobs: the named ones, of one stream, or all
     of them, with a job for each stream.
     """
+    if metrics_port is not None and metrics_address is not None:
+        raise click.UsageError("give --metrics-port or --metrics-listen, not both")
+    address = metrics_address if metrics_port is None else (LOOPBACK, metrics_port)
     options = dict(pair.partition("=")[::2] for pair in pairs)
     try:
         # before Java is started: a wrong name should not take ten seconds to be reported
         places = find_checkpoints(load(folder), consumers, stream, checkpoint)
-        if len(places) > 1 and (job or metrics_port is not None):
-            raise NotForSpark(f"--job and --metrics-port are for one stream. Add --stream: {', '.join(places)}")
-        spark = overlay_session(f"overlay {job or ' '.join(places)}", master)
-        with ExitStack() as stack:
+        if len(places) > 1 and job:
+            raise NotForSpark(f"--job is for one stream. Add --stream: {', '.join(places)}")
+        with _serve_metrics(address) as metrics, ExitStack() as stack:
+            spark = overlay_session(f"overlay {job or ' '.join(places)}", master)
             queries = [
                 stack.enter_context(
                     start_pipeline(
                         spark, folder, consumers, place,
-                        stream=name, job=job, once=once, metrics_port=metrics_port, options=options, index=index,
+                        stream=name, job=job, once=once, metrics=metrics, options=options, index=index,
                     )
                 )
                 for name, place in places.items()
@@ -149,6 +175,17 @@ def find_checkpoints(loaded: Loaded, consumers: Sequence[str], stream: str, chec
     if streams := list_streams(loaded):
         return {name: f"{checkpoint.rstrip('/')}/{name}" for name in streams}
     return {choose_consumers(loaded).stream.name: checkpoint}  # raises UnknownConsumer
+
+
+@contextmanager
+def _serve_metrics(address: tuple[str, int] | None) -> Iterator[JobMetrics | None]:
+    """Serve the metrics of all jobs at an address within the block, and yield them; None for None."""
+    if address is None:
+        yield None
+        return
+    metrics = JobMetrics()
+    with metrics.serve(*address):
+        yield metrics
 
 
 def _await_end(queries: Sequence[StreamingQuery]) -> None:

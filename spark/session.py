@@ -37,10 +37,11 @@ _SETTINGS = {
     # plans show options; Spark's own pattern of secrets leaves the PEM key of a client out
     "spark.sql.redaction.options.regex": "(?i)url|jaas|keystore.key",
 }
+LOOPBACK = "127.0.0.1"
 _LOCAL = {
     # no other machine has to reach a driver with local executors, and its host name may not resolve
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
     "spark.python.daemon.module": "spark.daemon",
 }
 
@@ -68,7 +69,7 @@ def overlay_session(
         settings["spark.jars"] = ",".join([*([given] if given else []), *map(str, find_connector())])
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _environment():
+    with _environment(master):
         session = builder.getOrCreate()
         session.dataSource.register(OverlaySource)
         if config is not None:
@@ -98,14 +99,17 @@ def _is_submitted() -> bool:
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
+def _environment(master: str | None) -> Iterator[None]:
     """Set, within the block, the environment variables that the launcher and the Python workers
-    read. A PYSPARK_PYTHON that the user has set stays, and JAVA_HOME is set only if Java is still
-    to be started. Afterwards the former values are back.
+    read. What the user has set of PYSPARK_PYTHON and SPARK_LOCAL_IP stays, and JAVA_HOME is set only if
+    Java is still to be started. Afterwards the former values are back.
     """
     ours = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
     if not _is_submitted() and SparkContext._gateway is None:
         ours["JAVA_HOME"] = str(find_java_home())
+        if is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
+            # the address of Spark's web page, which has no setting of its own
+            ours["SPARK_LOCAL_IP"] = LOOPBACK
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

@@ -36,7 +36,7 @@ PURE_FILES = (
     ),
     "output/record.py",
     *(f"schemas/{name}.py" for name in ("ids", "protobuf_files")),
-    "state/shard_state.py",
+    *(f"state/{name}.py" for name in ("job_positions", "lag", "shard_state")),
     *(f"fleet/{name}.py" for name in ("changes", "drain", "findings", "live", "memory", "picture", "status")),
 )
 FORBIDDEN = {

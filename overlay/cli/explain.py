@@ -20,6 +20,7 @@ from .lookup import find_consumer
 if TYPE_CHECKING:
     from overlay.config import ConsumerConfig, Loaded, StreamConfig
     from overlay.match import Values
+    from overlay.view.account import DeliveringEngine
     from overlay.view.analysis import Matches, Observed
     from overlay.view.explanation import Explanation, ReadConditions
 
@@ -62,8 +63,9 @@ def explain(
     """Explain what CONSUMER's filter skips in the log, or what a filter on a stream would.
 
     CONSUMER is a consumer's name, or STREAM/NAME if several streams have a consumer of that name.
-    Only chunk headers are read, no topics, unless --analyze is given. Nothing is changed. The
-    explanation covers the whole log, whatever the consumer's position is.
+    Only chunk headers are read, no topics, unless --analyze is given; for a consumer with `engine: spark`
+    also which job delivers it. Nothing is changed. The explanation covers the whole log, whatever the
+    consumer's position is.
     """
     if bool(consumer) == bool(stream):
         raise click.UsageError("name a CONSUMER or a --stream" + (", not both" if stream else ""))
@@ -85,7 +87,8 @@ def explain(
     explanation = _explain(loaded, wanted)
     filtered = config.filter.properties if config else parse_object(properties) if properties is not None else None
     observed, matches = _analyze(loaded, explanation, filtered) if analyze else (None, None)
-    _show(loaded, explanation, observed, matches, as_json)
+    engine = _find_engine(loaded, config) if config else None
+    _show(loaded, explanation, engine, observed, matches, as_json)
 
 
 def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:
@@ -160,6 +163,23 @@ def _explain(loaded: Loaded, wanted: ReadConditions) -> Explanation:
     return make(wanted, parts, now_ms(), stored.reason)
 
 
+def _find_engine(loaded: Loaded, config: ConsumerConfig) -> DeliveringEngine:
+    """Return what delivers a consumer. For one with `engine: spark`, Kafka is asked which job; if this user may not read
+    that, the `reason` says so."""
+    from overlay.config.consumer import Engine
+    from overlay.errors import OverlayError
+    from overlay.view.account import DeliveringEngine
+    from overlay.view.stored import describe_memory, read_memory
+
+    if config.engine is not Engine.SPARK:
+        return DeliveringEngine(config.engine.value)
+    try:
+        facts = describe_memory(loaded, asyncio.run(read_memory(loaded))).consumers[config.id]
+    except OverlayError as error:
+        return DeliveringEngine(config.engine.value, f"which job delivers it is not known: {error}")
+    return DeliveringEngine(config.engine.value, facts.reason, facts.job, facts.owner)
+
+
 def _analyze(
     loaded: Loaded, explanation: Explanation, properties: Mapping[str, Any] | None
 ) -> tuple[Observed, Matches]:
@@ -205,6 +225,7 @@ def _as_moment(ms: int) -> Any:
 def _show(
     loaded: Loaded,
     explanation: Explanation,
+    engine: DeliveringEngine | None,
     observed: Observed | None,
     matches: Matches | None,
     as_json: bool,
@@ -216,6 +237,7 @@ def _show(
     canvases = {} if matches is None else matches.canvases
     strips = [part.draw(name_source(part.source), STRIP_WIDTH, canvases.get(part.source)) for part in explanation.parts]
     if as_json:
-        print_json(describe_explanation(explanation, strips, observed))
+        print_json(describe_explanation(explanation, engine, strips, observed))
         return
-    print_explanation(make_console(), explanation, strips, loaded.files[explanation.wanted.stream.name].file, observed)
+    file = loaded.files[explanation.wanted.stream.name].file
+    print_explanation(make_console(), explanation, engine, strips, file, observed)

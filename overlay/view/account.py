@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,6 +37,22 @@ class Advice:
 
     text: str
     lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveringEngine:
+    """What delivers a consumer: `name` is `service` or `spark`. `reason`: a sentence that names the Spark job and its
+    application, or says that none has begun. `job`, `owner`: the job's name, and the id of the application. All three are ""
+    for the service."""
+
+    name: str
+    reason: str = ""
+    job: str = ""
+    owner: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}: {self.reason}" if self.reason else self.name
 
 
 def list_advice(found: Explanation) -> Iterator[Advice]:
@@ -83,14 +99,22 @@ def _judge_chunks(found: Explanation) -> Iterator[Advice]:
 
 
 def print_explanation(
-    console: Console, found: Explanation, strips: Sequence[Strip], file: str, observed: Observed | None = None
+    console: Console,
+    found: Explanation,
+    engine: DeliveringEngine | None,
+    strips: Sequence[Strip],
+    file: str,
+    observed: Observed | None = None,
 ) -> None:
     """Print the output of `overlay explain`.
 
-    `strips`: one for each partition, from PartPlan.draw. `file`: the stream's config file, for the
-    advice. `observed`: the results of --analyze, None without it.
+    `engine`: what delivers the consumer, None if a filter on a stream is explained. `strips`: one for each partition,
+    from PartPlan.draw. `file`: the stream's config file, for the advice. `observed`: the results of --analyze, None
+    without it.
     """
-    console.print(make_sheet(*_describe_question(found)))
+    # a consumer of the service is the rule, and needs no line
+    row = [("engine", engine.text)] if engine is not None and engine.reason else []
+    console.print(make_sheet(*row, *_describe_question(found)))
     console.print()
     table = make_table(console, "answer", right=("chunks", "bytes"))
     for answer, share in found.shares.items():
@@ -194,10 +218,13 @@ def print_strips(console: Console, strips: Sequence[Strip]) -> None:
         console.print(Text(f"and {len(filled) - MOST_STRIPS} more partitions"), soft_wrap=True)
 
 
-def describe_explanation(found: Explanation, strips: Sequence[Strip], observed: Observed | None) -> dict[str, Any]:
-    """Return the explanation as a JSON object."""
+def describe_explanation(
+    found: Explanation, engine: DeliveringEngine | None, strips: Sequence[Strip], observed: Observed | None
+) -> dict[str, Any]:
+    """Return the explanation as a JSON object. `engine`: as in `print_explanation`."""
     return {
         **_describe_wanted(found.wanted),
+        "engine": None if engine is None else asdict(engine),
         "answers": {
             answer.name: {"chunks": share.chunks, "bytes": share.bytes} for answer, share in found.shares.items()
         },

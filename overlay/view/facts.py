@@ -174,6 +174,10 @@ class ConsumerFacts:
 
     None if unknown, and for consumers without acks.
     """
+    job: str = ""
+    """The name of the Spark job that delivers the consumer; "" if none does, or if that is unknown."""
+    owner: str = ""
+    """The id of the Spark application that runs the job; "" if unknown."""
     config: ConsumerConfig | None = None
     """The config from its file or from the control topic, with defaults and a pause by request.
 

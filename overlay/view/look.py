@@ -130,16 +130,17 @@ def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFac
 
 def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFacts:
     """Return the service's facts about a consumer, with its config, and with positions from the state if it has none.
-    Then, if a Spark job delivers the consumer, return the stored facts; if another worker serves it (state
-    ELSEWHERE), `delivered`, `rate` and `lag_seconds` are None.
+    Then, if another worker serves it (state ELSEWHERE), `delivered`, `rate` and `lag_seconds` are None. If the consumer
+    is left to Spark jobs, return the stored facts, with the service's `lag_seconds`, unless the service still serves it.
     """
     if stored is None:
         return says
+    if stored.state == SPARK and (says.state == SPARK or not says.positions):
+        # the plans were read now, and by the service some seconds ago
+        return replace(stored, lag_seconds=says.lag_seconds)
     says = replace(says, config=stored.config)
     if says.positions:
         return says
-    if stored.state == SPARK:
-        return stored
     found = replace(
         says,
         consumer_sequence=stored.consumer_sequence,

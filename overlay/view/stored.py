@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from overlay.clock import now_ms, now_ns
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
@@ -16,7 +16,8 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import shard_of
 from overlay.state.amend import read_states
 from overlay.state.handover import read_plans
-from overlay.state.job_plan import BatchPlan, JobPosition
+from overlay.state.job_plan import BatchPlan
+from overlay.state.job_positions import NOT_BEGUN, InJob, find_in_jobs
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import ConsumerId, ShardState
 from overlay.units import format_time
@@ -54,26 +55,9 @@ class Memory:
         """Return the state of the shard that owns a consumer; an empty one if no service has run yet."""
         return self.states[shard_of(consumer, len(self.states))] if self.states else ShardState()
 
-    def find_in_jobs(self, consumer: ConsumerId) -> tuple[str, JobPosition] | None:
-        """Return the name of the Spark job that delivers a consumer, and the consumer's position; None if no job
-        does.
-
-        If the service's state has an entry for the consumer, that names the job; the position is from the job's last
-        plan, or from the entry if the plan does not have the consumer under the same claim. Without an entry, the job
-        is the first by name whose last plan has the consumer, also as one that has left.
-        """
-        known = self.state_for(consumer).consumers.get(consumer)
-        if known is not None and not known.job:
-            return None
-        for job in [known.job] if known is not None else sorted(self.jobs):
-            plan = self.jobs.get(job)
-            found = plan.find_delivered(consumer[1]) if plan is not None and plan.name == consumer[0] else None
-            if found is not None and (known is None or found.claim == known.claim):
-                return job, found
-        if known is None:
-            return None
-        own = {source: log_position.position for source, log_position in known.own.items()}
-        return known.job, JobPosition(own, known.sequence, known.claim)
+    def find_in_jobs(self, consumer: ConsumerId) -> InJob | None:
+        """Return a consumer as a Spark job has it; None if no job delivers it."""
+        return find_in_jobs(consumer, self.state_for(consumer).consumers.get(consumer), self.jobs)
 
     def known_consumers(self) -> list[ConsumerId]:
         """Return the ids of all consumers with a state, sorted."""
@@ -172,11 +156,7 @@ def _consumer(consumer: ConsumerId, config: ConsumerConfig, memory: Memory, reas
     if not reason and (config.pause_until or 0) > now_ns():
         assert config.pause_until is not None
         reason = f"paused until {format_time(config.pause_until)}"
-    rate = None
-    if config.engine is Engine.SPARK:
-        state = SPARK
-        reason, rate = _describe_job(consumer, memory)
-    return ConsumerFacts(
+    found = ConsumerFacts(
         *consumer,
         config.deliver_subject,
         config.filters,
@@ -185,23 +165,18 @@ def _consumer(consumer: ConsumerId, config: ConsumerConfig, memory: Memory, reas
         facts.sequence,
         facts.positions,
         facts.lag,
-        rate=rate,
         config=config,
     )
+    return _name_job(found, memory.find_in_jobs(consumer)) if config.engine is Engine.SPARK else found
 
 
-def _describe_job(consumer: ConsumerId, memory: Memory) -> tuple[str, float | None]:
-    """Return a sentence about the Spark job of a consumer, and the consumer's deliveries per second, None if not known."""
-    job = memory.find_in_jobs(consumer)
+def _name_job(found: ConsumerFacts, job: InJob | None) -> ConsumerFacts:
+    """Return the facts about a consumer that is left to Spark jobs, with what is known by its job; None if none has begun
+    with it."""
     if job is None:
-        return "no Spark job has begun with it", None
-    name, position = job
-    plan = memory.jobs.get(name)
-    known = plan.consumers.get(consumer[1]) if plan is not None and plan.name == consumer[0] else None
-    if plan is None or known is None or known.claim != position.claim:
-        return f"Spark job {name!r} delivers it", None
-    owner = f", as application {plan.owner}" if plan.owner else ""
-    return f"Spark job {name!r} delivers it{owner}", plan.find_rate(consumer[1], now_ms())
+        return replace(found, state=SPARK, reason=NOT_BEGUN)
+    rate = job.find_rate(now_ms())
+    return replace(found, state=SPARK, reason=job.describe(), rate=rate, job=job.job, owner=job.owner)
 
 
 def _removed(consumer: ConsumerId, memory: Memory, *, known: bool) -> ConsumerFacts:
@@ -230,7 +205,7 @@ def _placed(consumer: ConsumerId, memory: Memory, *, with_lag: bool) -> _Placed 
     state = memory.state_for(consumer)
     known = state.consumers.get(consumer)
     if (of_job := memory.find_in_jobs(consumer)) is not None:
-        return _measure(of_job[1].sequence, of_job[1].offsets, memory, with_lag=with_lag)
+        return _measure(of_job.position.sequence, of_job.position.offsets, memory, with_lag=with_lag)
     if known is None:
         return None
     log_positions = {source: state.log_position_of(consumer, source) for source in _sources_of(state, consumer)}

@@ -9,15 +9,16 @@ from typing import Any
 
 from overlay.clock import now_ms
 from overlay.metrics import Metrics
+from overlay.state.lag import Lags
 from overlay.state.shard_state import ConsumerId
 
-from .lag import Lags
 from .metric_series import TURN
 
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Sets the gauges of what one worker serves. Other workers and Spark jobs set those of the rest."""
+    """Sets the gauges of what one worker serves, and of the consumers of its shards that Spark jobs deliver. Other workers
+    and the jobs set those of the rest."""
 
     metrics: Metrics
     lags: Lags
@@ -47,6 +48,11 @@ class Gauges:
                 self.metrics.consumer_stalled.labels(*id).set(id in stalled)
             if count % TURN == 0:
                 await asyncio.sleep(0)
+
+    def set_silence(self, found: Mapping[ConsumerId, float]) -> None:
+        """Set for how many seconds the Spark jobs of these consumers have been silent."""
+        for id, seconds in found.items():
+            self.metrics.spark_silent_seconds.labels(*id).set(seconds)
 
     def set_suspended(self, found: Iterable[Mapping[str, bool]]) -> None:
         """Set whether the redelivery of streams is suspended. `found`: of each shard, by stream, whether it

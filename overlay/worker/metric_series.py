@@ -118,6 +118,11 @@ class Series:
             ):
                 _remove(metric, name)
 
+    def close_silences(self, ids: Iterable[ConsumerId]) -> None:
+        """Remove the gauges of consumers that are no more left to Spark jobs, or whose shard is not ours any more."""
+        for id in ids:
+            _remove(self.metrics.spark_silent_seconds, *id)
+
     def open_consumers(self, ids: Iterable[ConsumerId]) -> None:
         """Create, at zero, the series of deliveries, redeliveries and dead letters of these consumers. Series of
         consumers that have them keep their values.

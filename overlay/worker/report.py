@@ -12,12 +12,14 @@ from overlay.clock import now_ms, now_ns
 from overlay.config import Loaded
 from overlay.config.consumer import Engine
 from overlay.control.responses import describe_acks
+from overlay.state.lag import Lags
 from overlay.state.shard_state import ConsumerId
 from overlay.units import format_time
 
 from .commit.first_reads import FirstReads, ReadCounts
 from .cursors.cursor import find_tail
-from .lag import Lags, find_places
+from .job_watch import JobStandings
+from .places import find_places
 from .round.task import Counts
 
 if TYPE_CHECKING:
@@ -102,17 +104,18 @@ def report_service(
     rates: Rates,
     lags: Lags,
     elsewhere: Collection[ConsumerId],
+    jobs: JobStandings,
 ) -> dict[str, Any]:
     """Return the bodies of /streams and /consumers, by the keys `streams` and `consumers`. Sets the
     present places of the consumers in `lags`. `elsewhere`: consumers whose shards other workers
-    own."""
+    own. `jobs`: of the consumers that Spark jobs deliver."""
     now = now_ms()
     for session in sessions:
         lags.note(find_places(session, rates.newest), now)
     return {
         "streams": [report_stream(loaded, sessions, rates, name, elsewhere) for name in sorted(loaded.streams)],
         "consumers": [
-            report_consumer(loaded, sessions, rates, lags, consumer, consumer in elsewhere)
+            report_consumer(loaded, sessions, rates, lags, consumer, consumer in elsewhere, jobs)
             for consumer in sorted(loaded.consumers)
         ],
     }
@@ -141,10 +144,16 @@ def report_readiness(
 
 
 def report_consumer(
-    loaded: Loaded, sessions: list[Session], rates: Rates, lags: Lags, consumer: ConsumerId, is_elsewhere: bool
+    loaded: Loaded,
+    sessions: list[Session],
+    rates: Rates,
+    lags: Lags,
+    consumer: ConsumerId,
+    is_elsewhere: bool,
+    jobs: JobStandings,
 ) -> dict[str, Any]:
     """Return what /consumers says of one consumer of `loaded`. `lags`: have its present places.
-    `is_elsewhere`: whether another worker owns its shard."""
+    `is_elsewhere`: whether another worker owns its shard. `jobs`: of the consumers that Spark jobs deliver."""
     now = now_ms()
     config = loaded.consumers[consumer]
     found: dict[str, Any] = {
@@ -158,6 +167,10 @@ def report_consumer(
         "delivered": rates.delivered[consumer],
         "rate": rates.of_consumer(consumer, now),
     }
+    lag = lags.find(consumer, now)
+    found["lag_seconds"] = lag.seconds
+    if config.engine is Engine.SPARK:
+        return found | jobs.describe(consumer, lag, now)
     for session in sessions:
         if consumer in session.assignment.stalled:
             found |= {"state": "stalled", "reason": session.assignment.stalled[consumer]}
@@ -174,10 +187,8 @@ def report_consumer(
     if found["state"] in ("running", "catching up", "parked") and (config.pause_until or 0) > now_ns():
         assert config.pause_until is not None
         found |= {"state": "paused", "reason": f"until {format_time(config.pause_until)}"}
-    lag = lags.find(consumer, now)
-    if not is_elsewhere and config.engine is not Engine.SPARK:
+    if not is_elsewhere:
         found["lag_records"] = lag.records
-    found["lag_seconds"] = lag.seconds
     return found
 
 

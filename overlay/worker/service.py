@@ -30,14 +30,15 @@ from overlay.kafka.own_topics import list_shared_topics, requests_topic, state_t
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.topics import find_fault
+from overlay.state.lag import Lags
+from overlay.state.lag_watch import LagWatch
 from overlay.state.shard_state import ConsumerId
 from overlay.state.takeover import ensure_state_topic
 from overlay.waits import is_set_within, unless
 
 from .gauges import Gauges
 from .http import start_pages
-from .lag import Lags
-from .lag_watch import LagWatch
+from .job_watch import JobStandings, JobWatch
 from .membership import Membership
 from .metric_series import Series
 from .report import Rates, report_readiness, report_service
@@ -69,6 +70,7 @@ class Service:
     metrics: Metrics = field(default_factory=Metrics)
     rates: Rates = field(default_factory=Rates)
     lags: Lags = field(default_factory=Lags)
+    jobs: JobStandings = field(default_factory=JobStandings)
     port: int = 0
     trouble: str = "starting"
     identity: Identity = field(init=False)
@@ -181,7 +183,7 @@ class Service:
             return
         async with asyncio.TaskGroup() as group:
             self.shard_manager = ShardManager(
-                registry.effective(), self._shards, admin, self.metrics, membership, group, self.rates, self.lags,
+                registry.effective(), self._shards, admin, self.metrics, membership, group, self.rates, self.lags, self.jobs,
                 latency_by_consumer=service.metrics.latency_by == "consumer", opened=self._opened,
             )  # fmt: skip
             self.trouble = ""
@@ -212,11 +214,14 @@ class Service:
         return name_worker(self.loaded.service, socket.gethostname(), self.port)
 
     def _watch(self, admin: Admin, shard_manager: ShardManager, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
-        """Start tasks in `group` that run until `stop`: the watch on the lag of the consumers and, if
-        `fleet.publish` is set, the publisher of this worker's status."""
-        kafka = self.loaded.service.kafka
+        """Start tasks in `group` that run until `stop`: the watch on the lag of the consumers, the one on Spark jobs, and,
+        if `fleet.publish` is set, the publisher of this worker's status."""
+        kafka, prefix = self.loaded.service.kafka, self.loaded.service.topics.prefix
         lag_watch = LagWatch(kafka, admin, self.lags, shard_manager.note_places)
         group.create_task(lag_watch.run(stop), name="lag")
+        wanted, close = shard_manager.find_job_consumers, shard_manager.series.close_silences
+        job_watch = JobWatch(kafka, admin, prefix, self.jobs, self.lags, wanted, close)
+        group.create_task(job_watch.run(stop), name="jobs")
         if self.loaded.service.fleet.publish:
             group.create_task(self._open_publisher(admin, shard_manager).run(stop), name="fleet")
 
@@ -284,7 +289,7 @@ class Service:
         """Return the bodies of /service, /streams and /consumers, by the keys `service`, `streams` and
         `consumers`."""
         if self.shard_manager is None:
-            found = report_service(self.loaded, [], self.rates, self.lags, ())
+            found = report_service(self.loaded, [], self.rates, self.lags, (), self.jobs)
         else:
             found = self.shard_manager.report()
         place = {"cluster": self.cluster, "shards": sorted(self._list_owned()), "shard_count": self._count_shards()}

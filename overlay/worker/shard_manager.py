@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from overlay.chance import draw_id
 from overlay.clock import now_ms, now_ns
 from overlay.config import ConsumerConfig, Loaded, StreamConfig, fill_defaults
-from overlay.config.consumer import AckPolicy
+from overlay.config.consumer import AckPolicy, Engine
 from overlay.consumer.events import Deleted, Paused, Pulled, Resumed, Updated
 from overlay.consumer.info import ConsumerInfo, Facts
 from overlay.consumer.pulls import PullRequest, StatusText
@@ -28,14 +28,16 @@ from overlay.kafka.own_topics import shard_of
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.amend import amend, forget_consumer
+from overlay.state.lag import Lags
 from overlay.state.shard_state import ConsumerId, ShardState
 
 from .changes import find_step
 from .dispatch_loop import DispatchLoop
 from .gauges import Gauges
-from .lag import Lags, find_places
+from .job_watch import JobStandings
 from .membership import Membership
 from .metric_series import Series, observe_all
+from .places import find_places
 from .report import Rates, report_consumer, report_readiness, report_service, report_stream
 from .round.task import Counts
 from .session import Session
@@ -70,6 +72,8 @@ class ShardManager:
     group: asyncio.TaskGroup
     rates: Rates
     lags: Lags = field(default_factory=Lags)
+    jobs: JobStandings = field(default_factory=JobStandings)
+    """Of the consumers that Spark jobs deliver; outlives the membership, as `lags` do."""
     latency_by_consumer: bool = False
     """Whether delivery latencies are kept for each consumer, not for each stream."""
     shards: dict[int, Shard] = field(default_factory=dict)
@@ -306,7 +310,7 @@ class ShardManager:
 
     def report(self) -> dict[str, Any]:
         """Return the bodies of /streams and /consumers, by the keys `streams` and `consumers`."""
-        return report_service(self.loaded, self.sessions, self.rates, self.lags, self.elsewhere)
+        return report_service(self.loaded, self.sessions, self.rates, self.lags, self.elsewhere, self.jobs)
 
     def report_readiness(self) -> dict[str, Any]:
         """Return the body of /readyz."""
@@ -324,10 +328,25 @@ class ShardManager:
         await gauges.set_consumers(
             lambda: {consumer for session in self.sessions for consumer in session.assignment.stalled}
         )
+        gauges.set_silence(self.jobs.measure_silence(self.lags, self._is_paused, now_ms()))
         loops = (session.dispatch_loop for session in self.sessions)
         gauges.set_suspended(loop.listening.find_suspended() for loop in loops if loop is not None)
         for name in sorted(self.loaded.streams):
             gauges.set_stream(self.report_stream(name))
+
+    def find_job_consumers(self) -> dict[ConsumerId, ShardState | None]:
+        """Return the consumers of our shards that are left to Spark jobs, each with the state of its shard; None while that
+        is not served."""
+        found: dict[ConsumerId, ShardState | None] = {}
+        for id, config in self.loaded.consumers.items():
+            if config.engine is Engine.SPARK and (number := self.find_shard(id)) is not None:
+                session = self.shards[number].session if number in self.shards else None
+                found[id] = None if session is None else session.commits.state
+        return found
+
+    def _is_paused(self, id: ConsumerId) -> bool:
+        config = self.loaded.consumers.get(id)
+        return config is not None and (config.pause_until or 0) > now_ns()
 
     def find_kept_policies(self) -> dict[ConsumerId, AckPolicy]:
         """Return the ack policies of the state, for our consumers whose configs say another one."""
@@ -339,7 +358,8 @@ class ShardManager:
             return {}
         for session in self.sessions:
             self.lags.note(find_places(session, self.rates.newest, id), now_ms())
-        return report_consumer(self.loaded, self.sessions, self.rates, self.lags, id, self.find_shard(id) is None)
+        is_elsewhere = self.find_shard(id) is None
+        return report_consumer(self.loaded, self.sessions, self.rates, self.lags, id, is_elsewhere, self.jobs)
 
     def report_stream(self, name: str) -> Mapping[str, Any]:
         """Return what /streams says of one stream, empty if it is unknown."""

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from overlay.clock import now_ms
+from overlay.state.job_plan import BatchPlan, ConsumerPlan
+from spark.job.journal import Journal
 from tests.support.kafka import NewTopicFixture, SureProducer
 
 from .trips import Trips
@@ -45,6 +48,23 @@ def test_a_consumer_before_and_with_an_index(trips: Trips) -> None:
     assert (found["unindexed"], found["outdated"], found["observed"]) == (0, 0, None)
     strip = found["strips"][f"{trips.topic}-0"]
     assert len(strip) == 64 and strip.strip(".") == "#" * 13
+
+
+def test_the_job_of_a_consumer_is_named(trips: Trips) -> None:
+    """Without Spark: the plan is written as a driver does."""
+    trips.add_consumer("rome", engine="spark")
+    nothing = {"name": "spark", "reason": "no Spark job has begun with it", "job": "", "owner": ""}
+    assert trips.run_json("explain", "rome")["engine"] == nothing
+    consumers = {"rome": ConsumerPlan("", 0, 5, 0)}
+    plan = BatchPlan(1, now_ms(), "TRIPS", "", {(trips.topic, 0): (0, 9)}, consumers, {}, owner="app-7")
+    with Journal({"bootstrap.servers": trips.bootstrap}, trips.prefix, "J", 1) as journal:
+        journal.write(plan.complete(now_ms()))
+    sentence = "Spark job 'J' delivers it, as application app-7"
+    assert trips.run("explain", "rome").splitlines()[0] == f"engine    spark: {sentence}"
+    found = trips.run_json("explain", "rome")["engine"]
+    assert found == {"name": "spark", "reason": sentence, "job": "J", "owner": "app-7"}
+    assert trips.run_json("explain", "late")["engine"] == {"name": "service", "reason": "", "job": "", "owner": ""}
+    assert trips.run_json("explain", "--stream", "TRIPS")["engine"] is None
 
 
 def test_what_is_read_and_what_to_index(trips: Trips) -> None:

@@ -25,6 +25,7 @@ ALERTS: dict[str, Any] = {rule["alert"]: rule for rule in read_yaml(RULES)["grou
 A_MINUTE = 4
 """Values."""
 WORKER = {"instance": "w:8222", "job": "overlay"}
+DRIVER = {"instance": "d:9102", "job": "overlay-spark"}
 OF_STREAM = {**WORKER, "stream": "S"}
 OF_CONSUMER = {**OF_STREAM, "consumer": "c"}
 GONE = ["stale"]
@@ -139,6 +140,25 @@ GAUGES = [
         (7.25, 7.75, 11),
         OF_CONSUMER,
         "Consumer c of stream S cannot go on",
+    ),
+    Case(
+        "SparkJobDown",
+        {name("up", DRIVER): [*hold(1, 5), *hold(0, 10), *hold(1, 5)]},
+        (5, 9.75, 15),
+        (10, 14.75),
+        DRIVER,
+        "The Spark driver at d:9102 has not answered for five minutes",
+    ),
+    Case(
+        "SparkJobSilent",
+        {
+            name("overlay_spark_silent_seconds", OF_CONSUMER): [*grow(0, 15, 20), *hold(0, 5)],
+            name("overlay_spark_silent_seconds", {**OF_CONSUMER, "consumer": "busy"}): [*grow(0, 15, 10), *hold(0, 15)],
+        },
+        (15, 16, 20),
+        (16.25,),
+        OF_CONSUMER,
+        "Consumer c of stream S has records to read, and its Spark job has done nothing for 16m 15s",
     ),
     Case(
         "ConsumerFallsBehind",

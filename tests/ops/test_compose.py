@@ -144,9 +144,11 @@ def test_prometheus_scrapes_the_overlay_where_it_listens(tmp_path: Path) -> None
     path = next(a.partition("=")[2] for a in prometheus["command"] if a.startswith("--config.file="))
     config = read_yaml(find_in_tree(prometheus, path))
     port = load(_assemble_config(tmp_path), environment=OVERLAY["environment"]).service.http.address[1]
-    (job,) = config["scrape_configs"]
+    job, spark = config["scrape_configs"]
     assert job["job_name"] == "overlay", "dashboards and alerts ask for job overlay"
     assert job["static_configs"] == [{"targets": [f"overlay:{port}"]}]
+    assert spark["job_name"] == "overlay-spark", "dashboards and alerts ask for job overlay-spark"
+    assert spark["static_configs"] == [{"targets": []}], "a target that is not there would page"
     for rules in config["rule_files"]:
         assert find_in_tree(prometheus, str(Path(path).parent / rules)).is_file()
 

@@ -75,5 +75,5 @@ def test_panels_have_a_title_a_text_and_a_unit_each_and_do_not_overlap(board: An
 
 def test_the_rows_are_those_of_the_operations_page(board: Any) -> None:
     rows = [panel["title"] for panel in board["panels"] if panel["type"] == "row"]
-    assert rows == ["Now", "Throughput", "Lag", "Acks", "Latency", "Health", "Process", "Fleet"]
+    assert rows == ["Now", "Throughput", "Lag", "Acks", "Latency", "Health", "Process", "Fleet", "Spark"]
     assert [variable["name"] for variable in board["templating"]["list"]] == ["stream", "consumer"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
@@ -24,7 +25,7 @@ from spark.figures import count_offsets
 from spark.job.folder import NotForSpark, check_consumer
 from spark.lease import Lease, NotOwner
 from spark.output import Output, UnknownConsumer, find_output
-from spark.pipeline import start_pipeline
+from spark.pipeline import main, start_pipeline
 from tests.oracle.push import place
 from tests.spark.deliveries import write_folder, write_job_folder
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
@@ -274,6 +275,36 @@ def test_metrics_have_the_service_s_names(
         line = f'overlay_records_delivered_total{{consumer="c",stream="S"}} {wanted}.0'
         wait_until(lambda: line in read(), 60, line)
         wait_until(lambda: 'overlay_consumer_lag_records{consumer="c",stream="S"} 0.0' in read(), 30, "no lag")
+        wait_until(lambda: 'overlay_consumer_lag_seconds{consumer="c",stream="S"} 0.0' in read(), 60, "no age")
+        owner = f'application="{spark.sparkContext.applicationId}",spark_job="S",stream="S"'
+        page = read()
+        assert f"overlay_spark_job_info{{{owner}}} 1.0" in page
+        assert f'overlay_consumer_position{{consumer="c",partition="0",stream="S",topic="{source}"}} 30.0' in page
+        assert "overlay_ready" not in page
+
+
+def test_jobs_of_several_streams_share_their_metrics(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    """The program takes an address of metrics for all streams."""
+    source = new_topic(retention_ms=-1)
+    produce_source(bootstrap, source, range(10))
+    folder = write_job_folder(tmp_path / "config", bootstrap, f"{source}-out", source=source, more=ONCE_MORE)
+    for kind in ("streams", "consumers"):
+        (first,) = (folder / kind).iterdir()
+        text = first.read_text().replace(f"{source}-out", f"{source}-out2")
+        first.with_name("other.yaml").write_text(
+            text.replace("name: S\n", "name: T\n").replace("stream: S\n", "stream: T\n")
+        )
+    words = ["--config", str(folder), "--checkpoint", str(tmp_path / "checkpoint"), "--metrics-port", "0"]
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        done = CliRunner().invoke(main, words)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.exit_code == 0, done.output
+    for output in ("out", "out2"):
+        assert len(read_all(bootstrap, f"{source}-{output}")) == 10
 
 
 def test_times_of_the_source_and_no_values(

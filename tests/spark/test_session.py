@@ -196,6 +196,45 @@ print("FOUND", sorted(rows), scanned.count(), *processes)
 """
 
 
+PAGE = """
+import socket
+from urllib.parse import urlsplit
+from spark.session import overlay_session
+
+session = overlay_session("page", "local[1]", conf={"spark.ui.port": "0", "spark.log.level": "ERROR"})
+page = urlsplit(session.sparkContext.uiWebUrl)
+
+def answers(host):
+    try:
+        socket.create_connection((host, page.port), 10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+print("FOUND", page.hostname, answers("127.0.0.1"), answers("127.0.0.2"))
+session.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_spark_s_page_is_bound_to_loopback_where_executors_are_local(tmp_path: Path) -> None:
+    """A server of all addresses would answer at each address of the loopback interface."""
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+    environment["PYTHONPATH"] = str(Path(java.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", PAGE],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.stdout[done.stdout.index("FOUND") :].split() == ["FOUND", "127.0.0.1", "True", "False"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_executors_that_have_the_code_from_an_archive(

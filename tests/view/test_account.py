@@ -8,7 +8,7 @@ import json
 from rich.console import Console
 
 from overlay.subject import Pattern
-from overlay.view.account import MOST_STRIPS, describe_explanation, print_explanation
+from overlay.view.account import MOST_STRIPS, DeliveringEngine, describe_explanation, print_explanation
 from overlay.view.analysis import Observed
 from overlay.view.explanation import Explanation, ReadConditions, explain
 from overlay.view.strip import Strip
@@ -16,6 +16,9 @@ from tests.index.partitions import Record, load, seal, sql, stream
 
 CONFIG = stream(properties={"n": "long"}, index={"chunk_records": 50})
 OBSERVED = Observed(scanned=120, matched=3, in_vain=1, seconds=0.25)
+
+
+SPARK = DeliveringEngine("spark", "Spark job 'J' delivers it", "J", "app-1")
 
 
 def make_explanation() -> Explanation:
@@ -26,10 +29,10 @@ def make_explanation() -> Explanation:
     return explain(wanted, [(("t", 0), chunks, 0, 120)], 1_700_000_000_001)
 
 
-def write(console: Console, observed: Observed | None = None) -> str:
+def write(console: Console, observed: Observed | None = None, engine: DeliveringEngine | None = None) -> str:
     found = make_explanation()
     strips = [part.draw("t-0", 12) for part in found.parts]
-    print_explanation(console, found, strips, "streams/s.yaml", observed)
+    print_explanation(console, found, engine, strips, "streams/s.yaml", observed)
     assert isinstance(console.file, io.TextIOWrapper)
     console.file.flush()
     raw = console.file.buffer
@@ -65,6 +68,11 @@ def test_everything_that_is_known() -> None:
     assert lines[-4:] == ["", "  # streams/s.yaml", "  index:", "    zones: [n]"]
 
 
+def test_a_consumer_of_a_job_names_it() -> None:
+    assert write(make_console(), engine=SPARK).splitlines()[0] == "engine    spark: Spark job 'J' delivers it"
+    assert write(make_console(), engine=DeliveringEngine("service")) == write(make_console())
+
+
 def test_colours_are_an_addition() -> None:
     coloured = write(make_console(is_terminal=True))
     assert "\x1b[" in coloured and "░" in coloured
@@ -81,7 +89,7 @@ def test_many_partitions() -> None:
     filled = [Strip(f"t-{number}", found.parts[0].draw("", 5).cells) for number in range(MOST_STRIPS + 3)]
     strips = [Strip("empty", filled[0].cells[:0])] * MOST_STRIPS + filled
     console = make_console()
-    print_explanation(console, found, strips, "s.yaml")
+    print_explanation(console, found, None, strips, "s.yaml")
     console.file.flush()
     raw = console.file.buffer  # type: ignore[attr-defined]
     assert "and 3 more partitions" in raw.getvalue().decode()
@@ -90,9 +98,11 @@ def test_many_partitions() -> None:
 def test_as_json() -> None:
     found = make_explanation()
     strips = [part.draw("t-0", 12) for part in found.parts]
-    shown = json.loads(json.dumps(describe_explanation(found, strips, OBSERVED)))
+    shown = json.loads(json.dumps(describe_explanation(found, SPARK, strips, OBSERVED)))
     assert shown["answers"]["NO"] == {"chunks": 1, "bytes": 1 << 20}
     assert shown["strips"] == {"t-0": ".....-----??"}
     assert shown["missing"] == {"terms": [], "zones": ["n"], "properties": {}}
     assert shown["observed"] == {"scanned": 120, "matched": 3, "in_vain": 1, "seconds": 0.25}
-    assert describe_explanation(found, strips, None)["observed"] is None
+    assert shown["engine"] == {"name": "spark", "reason": "Spark job 'J' delivers it", "job": "J", "owner": "app-1"}
+    bare = describe_explanation(found, None, strips, None)
+    assert (bare["engine"], bare["observed"]) == (None, None)

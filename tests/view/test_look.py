@@ -96,6 +96,22 @@ def test_a_worker_speaks_for_its_own_shards() -> None:
     assert "has these of the 3 shards: 0, 2. Consumers of the others are marked elsewhere" in note
 
 
+def test_of_a_consumer_of_a_job_the_plans_are_newer_and_the_service_knows_the_age() -> None:
+    stored = ConsumerFacts("A", "c", state="spark", positions={"t-0": 9}, consumer_sequence=5, rate=2.0, owner="app-2")
+    says = replace(
+        stored, positions={"t-0": 7}, consumer_sequence=3, rate=1.0, lag_seconds=4.0, delivered=0, owner="app-1"
+    )
+
+    def show(running: ConsumerFacts) -> ConsumerFacts:
+        facts = OverlayFacts({}, {("A", "c"): running}, WORKER)
+        return combine(facts, OverlayFacts({}, {("A", "c"): stored}), MINE).consumers["A", "c"]
+
+    assert show(says) == replace(stored, lag_seconds=4.0)
+    assert show(ConsumerFacts("A", "c", state="spark")) == stored
+    # its file has changed, and the service has not taken that up
+    assert show(replace(says, state="running")).state == "running"
+
+
 @pytest.fixture
 def loaded(tmp_path: Path) -> Loaded:
     (tmp_path / "overlay.yaml").write_text("kafka: {bootstrap.servers: 'localhost:1'}\n")

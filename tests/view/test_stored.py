@@ -13,6 +13,7 @@ from overlay.errors import SourceChanged
 from overlay.kafka.admin import TopicFacts
 from overlay.kafka.log_position import LogPosition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
+from overlay.state.job_positions import InJob
 from overlay.state.shard_state import ConsumerState, ShardState
 from overlay.view.rewind import Where, plan_rewind
 from overlay.view.stored import Memory, describe_memory
@@ -139,4 +140,4 @@ def test_a_consumer_that_has_left_a_job(tmp_path: Path) -> None:
     left = {"late": JobPosition({SOURCE: 40}, 9, "C")}
     plan = BatchPlan(3, 0, "FLIGHTS", "", {SOURCE: (30, 45)}, {}, {}, is_complete=True, left=left)
     memory = Memory([ShardState(consumers={LATE: ConsumerState(job="J", claim="C")})], {}, {}, jobs={"J": plan})
-    assert memory.find_in_jobs(LATE) == ("J", left["late"])
+    assert memory.find_in_jobs(LATE) == InJob(LATE, "J", left["late"], None)

@@ -14,8 +14,8 @@ from overlay.clock import monotonic
 from overlay.dispatch.ack_topics import STALL_S, AckTopics, _Probe
 from overlay.kafka.admin import Admin
 from overlay.metrics import Metrics
+from overlay.state.lag import Lags
 from overlay.worker.gauges import Gauges
-from overlay.worker.lag import Lags
 from overlay.worker.metric_series import FEW, TURN, Series, observe_all
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import Scene, serve

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
 from overlay.metrics import Metrics
+from overlay.state.lag import Lags, Place
 from overlay.worker import metrics_page
 from overlay.worker.gauges import Gauges
-from overlay.worker.lag import Lags, Place
 from overlay.worker.metric_series import TURN, Series
 from overlay.worker.metrics_page import MetricsPage, Writer
 

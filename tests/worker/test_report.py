@@ -11,10 +11,11 @@ from overlay.clock import now_ns
 from overlay.errors import CorruptBatch
 from overlay.kafka.log_position import LogPosition
 from overlay.schemas.gate import Wait
+from overlay.state.lag import Lags
 from overlay.state.shard_state import ConsumerState, StreamPartition
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.table import State
-from overlay.worker.lag import Lags
+from overlay.worker.job_watch import JobStandings
 from overlay.worker.report import PARKED, SLOT_MS, WINDOW_MS, Rates, report_consumer
 from overlay.worker.round.task import Counts
 from tests.control.registries import make_config
@@ -67,7 +68,9 @@ def report(
         list_waits=lambda: iter(waits),
     )
     loaded = SimpleNamespace(consumers={CONSUMER: config})
-    return report_consumer(cast("Any", loaded), [cast("Any", session)], Rates(began=0), Lags(), CONSUMER, False)
+    return report_consumer(
+        cast("Any", loaded), [cast("Any", session)], Rates(began=0), Lags(), CONSUMER, False, JobStandings()
+    )
 
 
 def place_at(offset: int) -> Cursors:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
-from overlay.kafka.log_position import LogPosition
-from overlay.state.shard_state import ConsumerState, ShardState
-from overlay.worker.lag import Lag, Lags, Place, find_places
+from overlay.state.lag import Lag, Lags, Place
 
 C, D = ("S", "c"), ("S", "d")
 T0, T1 = ("t", 0), ("t", 1)
@@ -141,17 +136,11 @@ def test_a_consumer_that_went_has_no_lag() -> None:
     assert not lags.list_unread()
 
 
-def test_places_of_one_consumer_are_those_it_has_among_all() -> None:
-    """Nothing is read for them: one is stalled, one is of a stopped stream, and one is a Spark job's."""
-    stopped, job = ("R", "c"), ("R", "d")
-    own = {T0: LogPosition(3)}
-    consumers = {C: ConsumerState(own=own), D: ConsumerState(), stopped: ConsumerState(), job: ConsumerState(job="j")}
-    assignment = SimpleNamespace(readers={}, stalled={C: "full"}, stopped={"R": "gone"})
-    state = ShardState({("S", T0): LogPosition(7), ("R", T1): LogPosition(9)}, consumers)
-    cursors, commits = SimpleNamespace(partitions=lambda: ()), SimpleNamespace(state=state)
-    session = cast("Any", SimpleNamespace(assignment=assignment, cursors=cursors, commits=commits))
-    every = find_places(session, {})
-    assert every == {C: {T0: unread(3)}, stopped: {T1: unread(9)}}
-    for consumer in (*consumers, ("S", "unknown")):
-        only = {consumer: every[consumer]} if consumer in every else {}
-        assert find_places(session, {}, consumer) == only
+def test_a_job_that_was_at_the_end_is_behind_since_then_at_most() -> None:
+    """Its records are not read here, and its ends are asked for."""
+    lags = Lags()
+    lags.note({C: {T0: unread(5, 5)}}, 5_000)
+    lags.note({C: {T0: unread(5, 9)}}, 7_000)
+    assert lags.list_unknown(10) == {(T0, 5): 9}
+    lags.note_time((T0, 5), 1_000)
+    assert lags.find(C, 9_000) == Lag(4, 4.0)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from overlay.errors import CredentialsRefused, SourceUnavailable
-from overlay.worker import lag_watch
-from overlay.worker.lag_watch import LagWatch
+from overlay.state import lag_watch
+from overlay.state.lag_watch import LagWatch
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, Scene, Served, await_state, produce, serve

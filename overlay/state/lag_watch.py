@@ -1,10 +1,10 @@
 """Asks Kafka for what the lag of consumers needs and no fetch tells: ends of logs, and timestamps
-of records that are not being read (worker/lag.py)."""
+of records that are not being read (state/lag.py)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ from aiokafka.client import AIOKafkaClient
 from overlay.errors import CredentialsRefused, OverlayError, SourceChanged
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
+from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.properties import Properties
 from overlay.kafka.range_reader import read_span
 from overlay.kafka.records import RowReader
 from overlay.logs import get_logger
@@ -33,10 +35,10 @@ LOOKUP_S = 5.0
 
 @dataclass(slots=True)
 class LagWatch:
-    """Asks Kafka for what the lags of one worker's consumers need, and sets it in `lags`. `note`: called
+    """Asks Kafka for what the lags of the consumers of one worker or Spark job need, and sets it in `lags`. `note`: called
     before each look; it sets in `lags` where the consumers are."""
 
-    kafka: dict[str, str]
+    kafka: Properties
     admin: Admin
     lags: Lags
     note: Callable[[], None]
@@ -56,13 +58,7 @@ class LagWatch:
         """Ask Kafka once for what the lags need: the ends of partitions that are not being read, and the
         timestamps of at most MOST_LOOKUPS records. Raises OverlayError."""
         self.note()
-        if unread := self.lags.list_unread():
-            known = await self.admin.find_topics({topic for topic, _ in unread}, with_config=False, denied={})
-            there = {source for source in unread if source[0] in known and source[1] < known[source[0]].partitions}
-            ends = await self.admin.find_bounds(there)
-            self.lags.note_ends({source: end for source, (_, end) in ends.items()})
-        else:
-            self.lags.note_ends({})
+        self.lags.note_ends(await find_ends(self.admin, self.lags.list_unread()))
         if spots := self.lags.list_unknown(MOST_LOOKUPS):
             await self._look_up(spots)
 
@@ -82,6 +78,16 @@ class LagWatch:
                         self.lags.note_time(spot, time)
         finally:
             await client.close()
+
+
+async def find_ends(admin: Admin, sources: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the last stable offset of each of these partitions. Those that do not exist, or whose topic this user may
+    not describe, are left out. Kafka is not asked if there are none. Raises OverlayError."""
+    if not sources:
+        return {}
+    known = await admin.find_topics({topic for topic, _ in sources}, with_config=False, denied={})
+    there = {source for source in sources if source[0] in known and source[1] < known[source[0]].partitions}
+    return {source: end for source, (_, end) in (await admin.find_bounds(there)).items()}
 
 
 async def find_time(client: AIOKafkaClient, spot: Spot, end: int) -> int | None:
