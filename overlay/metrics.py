@@ -102,6 +102,9 @@ class Metrics:
         self.shard_restarts = counter(
             "shard_restarts", "Times that a shard began again from what is committed, by cause", "cause"
         )
+        self.unforeseen_errors = counter(
+            "unforeseen_errors", "Errors that the overlay does not know, by the task that tries again", "task"
+        )
         self.consumer_lag_records = gauge(
             "consumer_lag_records",
             "Offsets between the first record that a consumer has not been given and the end of its topics",

@@ -170,7 +170,7 @@ class Tail:
         start.
         """
         if now_ms() - self._began_at > WHOLE_MS:
-            await self._read_anew("it took so long to read the control topic that deletions may be gone from it")
+            await self.read_anew("it took so long to read the control topic that deletions may be gone from it")
             return False
         self._again_to = -1
         assert self._partition_fetch is not None
@@ -195,7 +195,7 @@ class Tail:
         # start
         match taken:
             case Fetched() if has_hole(taken, self._again_to if self.is_behind else 0):
-                await self._read_anew("records were compacted away before they were read")
+                await self.read_anew("records were compacted away before they were read")
             case Fetched():
                 return await self._take(taken, self._partition_fetch)
             case Denied():
@@ -223,9 +223,9 @@ class Tail:
         self._clear(end)
         self._is_same = False
 
-    async def _read_anew(self, reason: str) -> None:
-        """Clear the registry and go back to the topic's start, since the registry may contain what
-        was deleted. `reason`: for the log.
+    async def read_anew(self, reason: str) -> None:
+        """Clear the registry and go back to the topic's start, since the registry may contain what was deleted, or lack
+        what was read. `reason`: for the log.
         """
         log.warning("the control topic is read anew", topic=self.topic, reason=reason, read_before=self.seen)
         start, end = await self._find_bounds()

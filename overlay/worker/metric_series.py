@@ -35,6 +35,8 @@ CAUSES = (
     "SnapshotUnreadable",
 )
 """Errors after which a shard begins again; the label of `shard_restarts`."""
+TASKS = ("control", "files", "shard")
+"""Tasks that try again after an error that was not foreseen; the label of `unforeseen_errors`."""
 ACTIONS = ("skip", "stop")
 ANSWERS = ("no", "maybe")
 OUTCOMES = ("fetched", "unknown", "unusable", "failed")
@@ -65,6 +67,8 @@ class Series:
         """Create, at zero, the series of counters without a stream label."""
         for cause in CAUSES:
             self.metrics.shard_restarts.labels(cause)
+        for task in TASKS:
+            self.metrics.unforeseen_errors.labels(task)
         for flaw in Flaw:
             self.metrics.acks_refused.labels(flaw.value)
         for part in PARTS:

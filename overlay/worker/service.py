@@ -32,7 +32,7 @@ from overlay.metrics import Metrics
 from overlay.output.topics import find_fault
 from overlay.state.shard_state import ConsumerId
 from overlay.state.takeover import ensure_state_topic
-from overlay.waits import is_set_within, unless
+from overlay.waits import Backoff, is_set_within, unless
 
 from .gauges import Gauges
 from .http import start_pages
@@ -54,6 +54,8 @@ pipeline pass bytes to each other all the time. With Python's default of 5 ms, e
 whenever the other has a little work."""
 LOOK_S = 0.5
 """Seconds between two looks at the folder's files if there is no control topic."""
+REST_S = (1.0, 60.0)
+"""Shortest and longest pause in seconds after changed files could not be taken up."""
 PAUSE_S = 2.0
 """Longest pause in seconds between two attempts to reach Kafka, and so how late its return may be
 noticed."""
@@ -230,13 +232,22 @@ class Service:
 
     async def _follow_files(self, registry: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
         """Pass changes of the folder's files (`reload`) to the shard manager, until `stop`. For use if
-        there is no control topic."""
-        taken = registry.files
+        there is no control topic. After an error, log it and try again after a pause."""
+        taken, backoff = registry.files, Backoff(*REST_S)
         while not await is_set_within(stop, LOOK_S):
-            if self.loaded is not taken:
-                taken = self.loaded
-                registry.reload(taken)
+            if (found := self.loaded) is taken:
+                continue
+            try:
+                registry.reload(found)
                 await shard_manager.take_up(registry.effective())
+            except Exception as error:
+                # if it ended this task, it would end all shards of the worker
+                self.metrics.unforeseen_errors.labels("files").inc()
+                log.exception("an error that was not foreseen: changed files wait", cause=type(error).__name__)
+                await backoff.rest(stop)
+            else:
+                taken = found
+                backoff.reset()
 
     async def _ensure_control(self, admin: Admin) -> bool:
         """Create the control, reply and events topics where they are missing, and the requests topic

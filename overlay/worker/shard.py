@@ -135,6 +135,7 @@ class Shard:
                 # unreadable state, refused credentials or a bug: none of them concerns other shards
                 self._note(error)
                 if not isinstance(error, OverlayError):
+                    self.metrics.unforeseen_errors.labels("shard").inc()
                     log.exception("an error that was not foreseen", shard=self.number)
                 await self._rest(stop, LONG_BACKOFF_S)
 

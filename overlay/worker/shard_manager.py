@@ -153,38 +153,48 @@ class ShardManager:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
         to shards of ours.
 
-        Every change is carried out even if the state of some consumers could not be dropped; then
-        the first OverlayError is raised at the end.
+        Every change is carried out even if the state of some consumers could not be dropped; then the first
+        OverlayError is raised at the end. Another error ends it at once. The next call then carries out what is missing.
         """
         failures: list[OverlayError] = []
         async with self._changing:
             before, self.loaded = self.loaded, loaded
-            self.series.open_streams(loaded.streams.keys() - before.streams.keys())
-            for number in sorted(self.owned):
-                gone = [id for id in forget if self.find_shard(id) == number]
-                old, new = self._choose(before, number), self._choose(loaded, number)
-                if gone or (old != new and not self._change_in_place(number, old, new)):
-                    log.info("shard takes up a change", shard=number)
-                    for id in gone:
-                        if (dispatch_loop := self._find_dispatch_loop(id)) is not None:
-                            # the machine's last step tells clients with open pull requests
-                            dispatch_loop.order(id, Deleted())
-                    await self._stop([number])
-                    try:
-                        # one that is made again under the name begins at 0, and its session opens its series
-                        await self._drop(gone)
-                        failures += await self._forget(number, gone)
-                    finally:
-                        self._start(number)
-                elif (shard := self.shards.get(number)) is not None:
-                    shard.loaded = loaded
-            # after the last commits of the ended sessions, which would open the series again
-            elsewhere = {id for id in forget if self.find_shard(id) is None}
-            await self._drop((before.served.keys() - loaded.served.keys()) | elsewhere)
-            self.series.close_streams(before.streams.keys() - loaded.streams.keys())
-            self._close_moved()
+            try:
+                self.series.open_streams(loaded.streams.keys() - before.streams.keys())
+                for number in sorted(self.owned):
+                    failures += await self._change(number, [id for id in forget if self.find_shard(id) == number])
+                # after the last commits of the ended sessions, which would open the series again
+                elsewhere = {id for id in forget if self.find_shard(id) is None}
+                await self._drop((before.served.keys() - loaded.served.keys()) | elsewhere)
+                self.series.close_streams(before.streams.keys() - loaded.streams.keys())
+                self._close_moved()
+            except Exception:
+                self.loaded = before
+                raise
         if failures:
             raise failures[0]
+
+    async def _change(self, number: int, gone: Collection[ConsumerId]) -> list[OverlayError]:
+        """Have a shard of ours serve `loaded`, with a new session if its machines cannot take the change over, and drop
+        the state of its consumers `gone`. Return one error for each of them whose state could not be dropped.
+        """
+        old, new = self._choose_running(number), self._choose(self.loaded, number)
+        if not gone and (old == new or self._change_in_place(number, old, new)):
+            if (shard := self.shards.get(number)) is not None:
+                shard.loaded = self.loaded
+            return []
+        log.info("shard takes up a change", shard=number)
+        for id in gone:
+            if (dispatch_loop := self._find_dispatch_loop(id)) is not None:
+                # the machine's last step tells clients with open pull requests
+                dispatch_loop.order(id, Deleted())
+        await self._stop([number])
+        try:
+            # one that is made again under the name begins at 0, and its session opens its series
+            await self._drop(gone)
+            return await self._forget(number, gone)
+        finally:
+            self._start(number)
 
     async def _close_consumers(self, ids: Collection[ConsumerId]) -> None:
         """Remove the series and the lag of consumers that are not served here any more."""
@@ -367,6 +377,11 @@ class ShardManager:
         keeps = tuple(name for name in loaded.streams if shard_of((name,), self.count) == number)
         streams = {name: loaded.streams[name] for name in sorted({*keeps, *(stream for stream, _ in mine)})}
         return _Part(mine, keeps, streams)
+
+    def _choose_running(self, number: int) -> _Part:
+        """Return what a shard runs on now; nothing if it does not run. An error may have kept it from an earlier change."""
+        shard = self.shards.get(number)
+        return _Part({}, (), {}) if shard is None else self._choose(shard.loaded, number)
 
     def _start(self, number: int) -> None:
         """Start a shard, unless it has no consumers and keeps no index."""
