@@ -59,6 +59,8 @@ class Series:
     metrics: Metrics
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have series."""
+    _filtered: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have the series of filters."""
     _delivered: dict[ConsumerId, Counter] = field(default_factory=dict)
     """The series of `records_delivered`, which a round of thousands of consumers needs at once: finding one by its labels takes
     longer than counting."""
@@ -122,11 +124,15 @@ class Series:
             ):
                 _remove(metric, name)
 
-    def open_consumers(self, ids: Iterable[ConsumerId]) -> None:
-        """Create, at zero, the series of deliveries, redeliveries and dead letters of these consumers. Series of
-        consumers that have them keep their values.
+    def open_consumers(self, ids: Iterable[ConsumerId], filtered: Iterable[ConsumerId] = ()) -> None:
+        """Create, at zero, the series of deliveries, redeliveries and dead letters of these consumers, and those of
+        filters for the consumers in `filtered`, which have one. Series of consumers that have them keep their values.
         """
         metrics = self.metrics
+        for id in (id for id in filtered if id not in self._filtered):
+            self._filtered.add(id)
+            for metric, rest in self._list_of_filter():
+                metric.labels(*id, *rest)
         # a session opens those of all its consumers, and thousands of them are open already
         for id in (id for id in ids if id not in self.opened):
             self.opened.add(id)
@@ -145,6 +151,7 @@ class Series:
         other tasks run after every TURN consumers."""
         for count, id in enumerate(self.opened.intersection(ids), 1):
             self.opened.discard(id)
+            self._filtered.discard(id)
             self._close_consumer(id)
             if count % TURN == 0:
                 await asyncio.sleep(0)
@@ -157,7 +164,6 @@ class Series:
             metrics.records_delivered,
             metrics.redeliveries,
             metrics.dead_letters,
-            metrics.records_evaluated,
             metrics.delivery_latency_seconds,
             metrics.consumer_lag_records,
             metrics.consumer_lag_seconds,
@@ -166,6 +172,12 @@ class Series:
         )
         for metric in plain:
             _remove(metric, *id)
+        for metric, rest in self._list_of_filter():
+            _remove(metric, *id, *rest)
+
+    def _list_of_filter(self) -> Iterator[tuple[Labelled, tuple[str, ...]]]:
+        """Yield each counter of a consumer's filter with the label values that follow the consumer's name."""
+        yield self.metrics.records_evaluated, ()
         for result in RESULTS:
             _remove(metrics.filter_results, *id, result)
         for reason in NULL_REASONS.values():

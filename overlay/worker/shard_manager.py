@@ -71,6 +71,11 @@ def is_light(before: ConsumerConfig, after: ConsumerConfig) -> bool:
     return differing <= LIGHT
 
 
+def has_filter(config: ConsumerConfig) -> bool:
+    """Return whether a filter is evaluated on the consumer's records."""
+    return config.filter.sql is not None or config.filter.properties is not None
+
+
 @dataclass(slots=True)
 class ShardManager:
     """Runs the shards of one group membership. `loaded`: the configs to serve; `count`: the number
@@ -390,7 +395,7 @@ class ShardManager:
             return
         shard = Shard(self.loaded, number, mine, keeps, self.admin, self.metrics, self.membership, self._note_commit)
         self.shards[number] = shard
-        self.series.open_consumers(mine)
+        self.series.open_consumers(mine, (id for id, config in mine.items() if has_filter(config)))
         enough = asyncio.Event()
         self._serving[number] = self.group.create_task(shard.run(enough), name=f"shard-{number}"), enough
 
