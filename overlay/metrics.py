@@ -91,7 +91,16 @@ class Metrics:
         )
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
         self.control_records_unreadable = counter(
-            "control_records_unreadable", "Records and batches of the control topic that were passed over", "reason"
+            "control_records_unreadable",
+            "Records and batches of the control topic and the requests topic that were passed over",
+            "topic",
+            "reason",
+        )
+        self.index_records_unreadable = counter(
+            "index_records_unreadable",
+            "Records and batches of a stream's index topic that were passed over",
+            "stream",
+            "reason",
         )
         self.replies_refused = counter(
             "replies_refused",

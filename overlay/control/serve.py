@@ -41,6 +41,7 @@ from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
+from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
@@ -55,7 +56,7 @@ from .creation import find_log_ends, is_missing
 from .decide import Body, Decision, decide, describe
 from .grouping import MOST as MOST_TOGETHER
 from .grouping import group_requests, is_independent
-from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
+from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
 from .registry import Registry
 from .relay import Relay
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
@@ -128,6 +129,8 @@ class RequestServer:
     worker: tuple[str, str] = "", ""
     """The worker's name in the fleet, and what tells the starts of its process apart."""
     metrics: Metrics = field(default_factory=Metrics)
+    on_passed_over: OnPassedOver = ignore
+    """Called for each reason for which records of the control topic or the requests topic could not be read."""
     host: Host = field(init=False)
     _tail: Tail = field(init=False)
     _relay: Relay | None = None
@@ -180,8 +183,10 @@ class RequestServer:
         name, boot = self.worker
         return bool(name) and self.registry.drained.get(name) == boot
 
-    def _count_passed_over(self, misfit: Misfit, count: int) -> None:
-        self.metrics.control_records_unreadable.labels(misfit.value).inc(count)
+    def _count_passed_over(self, found: PassedOver) -> None:
+        topic = "control" if found.topic == self._tail.topic else "requests"
+        self.metrics.control_records_unreadable.labels(topic, found.reason).inc(found.count)
+        self.on_passed_over(found)
 
     def _count_refused(self, reason: str, count: int) -> None:
         self.metrics.replies_refused.labels(reason).inc(count)

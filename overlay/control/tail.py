@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -32,6 +30,7 @@ from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC, SENT
 from overlay.kafka.own_topics import HOUR_MS, control_topic
+from overlay.kafka.passed_over import OnPassedOver, PassedOver, gather, ignore
 from overlay.kafka.properties import Properties
 from overlay.kafka.records import PlainReader, RowReader, StoredRecord
 from overlay.logs import get_logger
@@ -62,10 +61,6 @@ suspended."""
 HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT, SENT)
 
 
-def _ignore(misfit: Misfit, count: int) -> None:
-    """Do nothing with records that were passed over."""
-
-
 @dataclass(slots=True)
 class Tail:
     """A reader that fills a registry from the control topic, and again from its start if records are missing.
@@ -75,8 +70,8 @@ class Tail:
     kafka: Properties
     admin: Admin
     registry: Registry
-    on_passed_over: Callable[[Misfit, int], None] = _ignore
-    """Called with a reason, and the number of records and batches that could not be read for it."""
+    on_passed_over: OnPassedOver = ignore
+    """Called for each reason for which records and batches of a fetch could not be read."""
     plain: bool = False
     """Whether to read without kernels, as commands do (kafka/records.py)."""
     seen: int = 0
@@ -308,8 +303,8 @@ class Tail:
         """
         if not passed_over:
             return
-        for misfit, count in Counter(misfit for *_, misfit in passed_over).items():
-            self.on_passed_over(misfit, count)
+        for each in gather(PassedOver(self.topic, 0, at, misfit.value, text) for at, text, misfit in passed_over):
+            self.on_passed_over(each)
         offset, reason, _ = passed_over[0]
         log.warning(
             "control records passed over", first=f"{self.topic}-0@{offset}", reason=reason[:200], count=len(passed_over)

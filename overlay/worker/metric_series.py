@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from overlay.consumer.acks import Flaw, Verb
 from overlay.control.records import Misfit
+from overlay.index.topic import MISREADINGS
 from overlay.metrics import Metrics
 from overlay.scan.states import REASONS as NULL_REASONS
 from overlay.state.shard_state import ConsumerId
@@ -79,8 +81,8 @@ class Series:
             self.metrics.fleet_statuses.labels(result)
         for reason in REFUSALS:
             self.metrics.replies_refused.labels(reason)
-        for misfit in Misfit:
-            self.metrics.control_records_unreadable.labels(misfit.value)
+        for topic, misfit in itertools.product(("control", "requests"), Misfit):
+            self.metrics.control_records_unreadable.labels(topic, misfit.value)
 
     def open_streams(self, names: Iterable[str]) -> None:
         """Create, at zero, the series of counters of these streams. Existing series keep their
@@ -179,9 +181,9 @@ class Series:
         """Yield each counter of a consumer's filter with the label values that follow the consumer's name."""
         yield self.metrics.records_evaluated, ()
         for result in RESULTS:
-            _remove(metrics.filter_results, *id, result)
+            yield self.metrics.filter_results, (result,)
         for reason in NULL_REASONS.values():
-            _remove(metrics.filter_nulls, *id, reason)
+            yield self.metrics.filter_nulls, (reason,)
 
     def _list_of_stream(self) -> Iterator[tuple[Labelled, tuple[str, ...]]]:
         """Yield each counter of a stream with the label values that follow the stream's name."""
@@ -201,6 +203,7 @@ class Series:
             (metrics.chunks, ANSWERS),
             (metrics.schemas_asked, OUTCOMES),
             (metrics.acks, KINDS),
+            (metrics.index_records_unreadable, MISREADINGS),
             (metrics.records_unaddressed, tuple(reason.value for reason in REASONS)),
         ):
             for value in values:

@@ -44,6 +44,7 @@ from .report import Rates, report_readiness, report_service
 from .session import Session
 from .shard_manager import ShardManager
 from .status import ProcessStart, StatusSource, name_worker
+from .unreadable import Unreadable, UnreadableTeller
 from .warmup import load_kernels
 
 log = get_logger(__name__)
@@ -78,6 +79,7 @@ class Service:
     """Kafka's id of the cluster, empty until it has been reached."""
     shard_manager: ShardManager | None = None
     """None until this worker is a member of the group."""
+    unreadable: Unreadable = field(default_factory=Unreadable)
     _start: ProcessStart = field(default_factory=ProcessStart)
     _request_server: RequestServer | None = None
     _shards: int = 0
@@ -185,6 +187,7 @@ class Service:
             self.shard_manager = ShardManager(
                 registry.effective(), self._shards, admin, self.metrics, membership, group, self.rates, self.lags,
                 latency_by_consumer=service.metrics.latency_by == "consumer", opened=self._opened,
+                on_passed_over=self.unreadable.note,
             )  # fmt: skip
             self.trouble = ""
             if request_server is not None:
@@ -214,9 +217,11 @@ class Service:
         return name_worker(self.loaded.service, socket.gethostname(), self.port)
 
     def _watch(self, admin: Admin, shard_manager: ShardManager, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
-        """Start tasks in `group` that run until `stop`: the watch on the lag of the consumers and, if
-        `fleet.publish` is set, the publisher of this worker's status."""
-        kafka = self.loaded.service.kafka
+        """Start tasks in `group` that run until `stop`: the watch on the lag of the consumers, what tells of records that
+        cannot be read and, if `fleet.publish` is set, the publisher of this worker's status."""
+        kafka, prefix = self.loaded.service.kafka, self.loaded.service.topics.prefix
+        teller = UnreadableTeller(self.unreadable, kafka, admin, prefix, self.worker)
+        group.create_task(teller.run(stop), name="unreadable")
         lag_watch = LagWatch(kafka, admin, self.lags, shard_manager.note_places)
         group.create_task(lag_watch.run(stop), name="lag")
         if self.loaded.service.fleet.publish:
@@ -281,6 +286,7 @@ class Service:
             name,
             worker=(self.worker, self._start.boot),
             metrics=self.metrics,
+            on_passed_over=self.unreadable.note,
         )
         try:
             await request_server.open()

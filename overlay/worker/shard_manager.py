@@ -25,6 +25,7 @@ from overlay.consumer.table import PAUSED
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.own_topics import shard_of
+from overlay.kafka.passed_over import OnPassedOver, ignore
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.amend import amend, forget_consumer
@@ -91,6 +92,8 @@ class ShardManager:
     lags: Lags = field(default_factory=Lags)
     latency_by_consumer: bool = False
     """Whether delivery latencies are kept for each consumer, not for each stream."""
+    on_passed_over: OnPassedOver = ignore
+    """Called for each reason for which records of an ack topic or an index topic could not be read."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
     trouble: str = WAITING
@@ -393,7 +396,17 @@ class ShardManager:
         mine, keeps, _ = self._choose(self.loaded, number)
         if not mine and not keeps:
             return
-        shard = Shard(self.loaded, number, mine, keeps, self.admin, self.metrics, self.membership, self._note_commit)
+        shard = Shard(
+            self.loaded,
+            number,
+            mine,
+            keeps,
+            self.admin,
+            self.metrics,
+            self.membership,
+            self._note_commit,
+            self.on_passed_over,
+        )
         self.shards[number] = shard
         self.series.open_consumers(mine, (id for id, config in mine.items() if has_filter(config)))
         enough = asyncio.Event()

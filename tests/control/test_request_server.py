@@ -25,6 +25,8 @@ from overlay.control.serve import RequestServer
 from overlay.control.tail import Tail
 from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
+from overlay.kafka.own_topics import control_topic, requests_topic
+from overlay.kafka.passed_over import PassedOver
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.waits import until

@@ -104,7 +104,7 @@ async def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None
     metrics = Metrics()
     series = Series(metrics)
     series.open_streams(["S"])
-    series.open_consumers([("S", "c")])
+    series.open_consumers([("S", "c")], [("S", "c")])
     third = {"reason": ["unparsable"], "action": ["skip"], "answer": ["no"], "kind": ["ack"], "result": ["true"]}
     third["outcome"] = ["fetched"]
     for metric in vars(metrics).values():
@@ -113,6 +113,8 @@ async def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None
             values = {"stream": "S", "consumer": "c"} | {name: found[0] for name, found in third.items()}
             if metric is metrics.records_unaddressed:
                 values["reason"] = "missing"
+            if metric is metrics.index_records_unreadable:
+                values["reason"] = "crc"
             metric.labels(*(values[name] for name in names))
     if label == "consumer":
         await series.close_consumers([("S", "c")])
