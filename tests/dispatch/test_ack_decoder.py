@@ -256,7 +256,9 @@ def test_each_consumer_is_told_what_it_has_not_heard(records: list[Record], shar
 def test_the_first_refused_record_of_each_reason_is_named() -> None:
     token = b"$JS.ACK._..S.b.1.5.6.1700000000000000000.3"
     records = [Record(at, 0, key, b"-NAK x", []) for at, key in enumerate((b"zork", token, b"zork", token), 40)]
-    heard = AckDecoder("S", ("b",), (), RULE).read(np.frombuffer(build(records, base_offset=40), np.uint8), 40, NO_ABORTS)
+    heard = AckDecoder("S", ("b",), (), RULE).read(
+        np.frombuffer(build(records, base_offset=40), np.uint8), 40, NO_ABORTS
+    )
     assert heard.refused == Counter({Flaw.TOKEN: 2, Flaw.PAYLOAD: 2})
     assert heard.firsts == {Flaw.TOKEN: (40, ""), Flaw.PAYLOAD: (41, "")}
 
