@@ -78,7 +78,7 @@ class Shard:
     membership: Membership
     on_commit: Callable[[Counts], None]
     on_passed_over: OnPassedOver = ignore
-    """Called for each reason for which records of an ack topic or an index topic could not be read."""
+    """Called for each reason for which records of an ack topic, an index topic or a source could not be read."""
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
     reply_sender: ReplySender = field(init=False)
@@ -254,6 +254,7 @@ class Shard:
                 assignment.output_partitions, since_all=state.length,
             ),
             plain=await self._open_plain(assignment, closing),
+            on_passed_over=self.on_passed_over,
         )  # fmt: skip
         return session, state
 

@@ -93,7 +93,7 @@ class ShardManager:
     latency_by_consumer: bool = False
     """Whether delivery latencies are kept for each consumer, not for each stream."""
     on_passed_over: OnPassedOver = ignore
-    """Called for each reason for which records of an ack topic or an index topic could not be read."""
+    """Called for each reason for which records of an ack topic, an index topic or a source could not be read."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
     trouble: str = WAITING

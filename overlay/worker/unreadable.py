@@ -1,4 +1,4 @@
-"""Tells the events topic which records of the overlay's own topics could not be read.
+"""Tells the events topic which records of the overlay's own topics, and which batches of sources, could not be read.
 
 Any client may write many of them, so one event a minute tells of those of a partition and a reason, with the first offset and
 their number. The events are sent outside all transactions, by a sender of their own: what clients write must not disturb
@@ -34,7 +34,7 @@ _Kind = tuple[str, int, str]
 @dataclass(slots=True)
 class Unreadable:
     """The records that could not be read and that no event has told of yet, by partition and reason. There are few of both:
-    the overlay's own topics, and the reasons that the metrics name.
+    the topics of the overlay and its sources, and the reasons that the metrics and the decoder name.
     """
 
     _waiting: dict[_Kind, PassedOver] = field(default_factory=dict)
