@@ -1,24 +1,29 @@
-"""Secrets among the Kafka settings, and where they are read from.
+"""Secrets among the settings, and where they are read from.
 
 The value of a secret may be a reference: `env:NAME` for an environment variable, `file:PATH` for the content of a
 file. Settings keep the reference, and `resolve` reads the value for each client that is made. So settings can be shown,
-and a file that was replaced is read again.
+and a file that was replaced is read again. A KeptSecret does so for a server, which has no clients to make.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from overlay.errors import SourceUnavailable
+from overlay.logs import get_logger
+
+log = get_logger(__name__)
 
 SECRETS = (
     "sasl.password", "ssl.key.password", "sasl.oauthbearer.client.secret", "basic.auth.user.info", "bearer.auth.token",
 )  # fmt: skip
 """Settings that are never shown; the last two are a schema registry's."""
-REFERABLE = (*SECRETS, "sasl.username", "sasl.oauthbearer.client.id")
+TOKENS = ("http.token", "http.admin_token")
+"""Settings with what requests to the HTTP pages have to bring."""
+REFERABLE = (*SECRETS, *TOKENS, "sasl.username", "sasl.oauthbearer.client.id")
 """Settings whose values may be references."""
 CERTIFICATES = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 """Settings that name files with certificates and keys."""
@@ -41,6 +46,39 @@ class Secret(str):
 
     def __repr__(self) -> str:
         return "'***'"
+
+
+class KeptSecret:
+    """A secret of the settings that is read again when its file was replaced. `name`: of the setting. `value`: a reference, or
+    the secret itself. `check`: raises ValueError, with a text that does not repeat it, if a text may not be the secret.
+    """
+
+    def __init__(self, name: str, value: str, check: Callable[[str], object]) -> None:
+        """Read the secret. Raises SourceUnavailable if that is not possible, or if `check` refuses it."""
+        self._name, self._settings, self._check = name, {name: value}, check
+        self._seen = stamp(self._settings)
+        self._secret = self._read()
+
+    def get(self) -> str:
+        """Return the secret as its file has it now. While the file cannot be read, or does not hold such a secret, that is the
+        former one, and the first failure is logged.
+        """
+        if (found := stamp(self._settings)) != self._seen:
+            self._seen = found
+            try:
+                self._secret = self._read()
+                log.info("a secret was replaced", setting=self._name)
+            except SourceUnavailable as error:
+                log.warning("a secret stays the former one", setting=self._name, reason=str(error))
+        return self._secret
+
+    def _read(self) -> str:
+        secret = resolve(self._settings)[self._name]
+        try:
+            self._check(secret)
+        except ValueError as error:
+            raise SourceUnavailable(f"{self._name}: {error}") from None
+        return secret
 
 
 def find_reference_fault(value: str) -> str:

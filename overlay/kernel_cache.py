@@ -31,8 +31,15 @@ import numba as nb
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.runtime import rtsys
 
+from overlay.errors import OverlayError
+
 AT_ONCE_S = 60.0
 """Seconds within which processes count as compiling at the same time."""
+
+_NO_FOLDER = (
+    "compiled kernels cannot be kept: this user may write neither beside the installed package nor to a cache in the home"
+    " folder. Let NUMBA_CACHE_DIR name a folder that this user may write to"
+)
 
 FindStamp = Callable[[FunctionType], str]
 
@@ -50,7 +57,10 @@ class Cache(FunctionCache):  # type: ignore[misc]
     """The cache on disk of one function's machine code, in place of numba's own."""
 
     def __init__(self, function: FunctionType, find_stamp: FindStamp) -> None:
-        super().__init__(function)
+        try:
+            super().__init__(function)
+        except RuntimeError as error:
+            raise OverlayError(_NO_FOLDER) from error
         self._function, self._find_stamp = function, find_stamp
         self._numbas = self.__dict__.pop("_cache_file")
 
@@ -95,8 +105,8 @@ class CacheFolder:
 
 
 def find_folder(kernel: Any) -> CacheFolder:
-    """Return where the machine code of a kernel (kernels.py) is kept. Raises RuntimeError if numba finds no
-    folder for it.
+    """Return where the machine code of a kernel (kernels.py) is kept. Raises OverlayError if there is no folder for
+    it.
     """
     cache = kernel.dispatcher._cache
     path = Path(cache.cache_path)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
@@ -29,6 +30,9 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 BURST, WINDOW_S = 10, 60.0
 """Warnings and errors of a kind that are logged in so many seconds."""
 MOST_KINDS = 10_000
+OF_ONE = frozenset({"reason", "error", "exception", "timestamp", "request", "subject"})
+"""Fields whose texts may differ each time: a client chooses the id of its request, and what the request is about."""
+_OFFSET = re.compile(r"@\d+$")
 
 
 class ModuleLogger:
@@ -55,9 +59,9 @@ class Repeats:
     """A processor of structlog that lets BURST warnings or errors of a kind pass in WINDOW_S seconds, and drops the
     others. The next one that passes says how many there were: `repeated=N`.
 
-    Of a kind are those with the same event, whose other texts are the same (but for `reason`,
-    `error` and `exception`), about the same shard, broker and partition number. `monotonic`: the
-    clock, in seconds.
+    Of a kind are those with the same event, whose other texts are the same (but for those in OF_ONE,
+    and for offsets, as in `topic-0@17`), about the same shard, broker and partition number.
+    `monotonic`: the clock, in seconds.
     """
 
     monotonic: Callable[[], float] = monotonic
@@ -68,7 +72,9 @@ class Repeats:
         """Return the event to log. Raises structlog.DropEvent if there are too many."""
         if event.get("level") not in ("warning", "error"):
             return event
-        kind = tuple((name, value) for name, value in sorted(event.items()) if _is_of_kind(name, value))
+        kind = tuple(
+            (name, _leave_out_offset(value)) for name, value in sorted(event.items()) if _is_of_kind(name, value)
+        )
         now = self.monotonic()
         known = self._kinds.setdefault(kind, [now, 0, 0])
         self._kinds.move_to_end(kind)
@@ -87,8 +93,13 @@ class Repeats:
 
 
 def _is_of_kind(name: str, value: object) -> bool:
-    is_text = isinstance(value, str) and name not in ("reason", "error", "exception", "timestamp")
+    is_text = isinstance(value, str) and name not in OF_ONE
     return is_text or (isinstance(value, int) and name in ("shard", "broker", "partition"))
+
+
+def _leave_out_offset(value: object) -> object:
+    """Return a text without the offset at its end, anything else as it is. Strangers choose how many offsets are told of."""
+    return _OFFSET.sub("", value) if isinstance(value, str) else value
 
 
 class _Late:

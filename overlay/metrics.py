@@ -92,7 +92,16 @@ class Metrics:
         )
         self.corrupt_batches = counter("corrupt_batches", "Batches that could not be read", "stream", "action")
         self.control_records_unreadable = counter(
-            "control_records_unreadable", "Records and batches of the control topic that were passed over", "reason"
+            "control_records_unreadable",
+            "Records and batches of the control topic and the requests topic that were passed over",
+            "topic",
+            "reason",
+        )
+        self.index_records_unreadable = counter(
+            "index_records_unreadable",
+            "Records and batches of a stream's index topic that were passed over",
+            "stream",
+            "reason",
         )
         self.replies_refused = counter(
             "replies_refused",
@@ -102,6 +111,9 @@ class Metrics:
         self.fenced = counter("fenced", "Times that another worker took a shard over")
         self.shard_restarts = counter(
             "shard_restarts", "Times that a shard began again from what is committed, by cause", "cause"
+        )
+        self.unforeseen_errors = counter(
+            "unforeseen_errors", "Errors that the overlay does not know, by the task that tries again", "task"
         )
         self.consumer_lag_records = gauge(
             "consumer_lag_records",

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from overlay.client.client import check_settings, open_client
-from overlay.credentials import MAX_BYTES, REFERABLE, SECRETS, Secret, hide, list_files, resolve, stamp
+from overlay.credentials import MAX_BYTES, REFERABLE, SECRETS, KeptSecret, Secret, hide, list_files, resolve, stamp
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.confluent import make_admin_client
 from overlay.kafka.connection import for_aiokafka, reach
@@ -126,3 +127,33 @@ def test_a_stamp_changes_with_the_files(tmp_path: Path) -> None:
     assert len({*seen}) == 5
     assert stamp({"sasl.password": "file:a\0b"}) == ((0, 0, 0),)
     assert stamp(settings) == seen[-1]
+
+
+def test_a_kept_secret_follows_its_file(tmp_path: Path) -> None:
+    """The first failure of each content is logged, and repeats no secret."""
+
+    def check(text: str) -> None:
+        if "bad" in text:
+            raise ValueError("it is no token")
+
+    file = tmp_path / "token"
+    file.write_text("first")
+    with capture_logs() as logs:
+        kept = KeptSecret("http.token", f"file:{file}", check)
+        assert kept.get() == "first"
+        file.write_text("a bad one")
+        assert [kept.get(), kept.get()] == ["first", "first"]
+        file.write_text("the second")
+        assert [kept.get(), kept.get()] == ["the second", "the second"]
+        file.unlink()
+        assert kept.get() == "the second"
+    assert [each["event"] for each in logs] == [
+        "a secret stays the former one",
+        "a secret was replaced",
+        "a secret stays the former one",
+    ]
+    assert "http.token: it is no token" in logs[0]["reason"]
+    assert not any("bad one" in str(each) for each in logs)
+    with pytest.raises(SourceUnavailable, match=r"http\.token: .* cannot be read"):
+        KeptSecret("http.token", f"file:{file}", check)
+    assert KeptSecret("http.token", "plain", check).get() == "plain"

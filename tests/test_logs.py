@@ -115,6 +115,23 @@ def test_what_is_about_something_else_is_no_repetition() -> None:
     assert passes(repeats, "error", consumer="c", shard=1)
 
 
+@pytest.mark.parametrize("name", ["first", "where", "offset"])
+def test_an_offset_makes_no_other_kind(name: str) -> None:
+    """Strangers write as many bad records as they like."""
+    repeats = Repeats(Clock())
+    places = [f"topic-0@{offset}" if name != "offset" else offset for offset in range(BURST + 3)]
+    passed = [passes(repeats, **{name: place}) for place in places]
+    assert passed.count(None) == 3
+    if name != "offset":
+        assert passes(repeats, **{name: "topic-1@0"}), "another partition"
+
+
+def test_the_ids_of_requests_make_no_other_kind() -> None:
+    repeats = Repeats(Clock())
+    passed = [passes(repeats, request=f"id-{number}", subject=f"$JS.API.{number}") for number in range(BURST + 3)]
+    assert passed.count(None) == 3
+
+
 def test_kinds_that_are_not_met_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MOST_KINDS", 3)
     repeats = Repeats(Clock())

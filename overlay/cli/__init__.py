@@ -61,6 +61,8 @@ COMMANDS = {
 }
 
 
+UNFORESEEN = 70
+"""Exit code after an error that is none of the overlay's own: EX_SOFTWARE of sysexits.h."""
 LASTING = {"demo", "fleet", "index", "local", "run", "top"}
 """Commands that may run for long, or make many objects."""
 
@@ -107,7 +109,8 @@ class _WithoutPandas:
 
 
 def main() -> None:
-    """Run the command. An OverlayError is printed on stderr, and the exit code is 1."""
+    """Run the command. An OverlayError is printed on stderr, and the exit code is 1. Any other error is logged with its
+    traceback, a line on stderr says what to do, and the exit code is UNFORESEEN."""
     # numpy's linear algebra starts a thread for each core when it is loaded; no command uses it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # pydantic looks for plugins in every installed package when it builds its first validator
@@ -122,3 +125,20 @@ def main() -> None:
     except OverlayError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+    except Exception as error:  # noqa: BLE001 - of any library, or a bug
+        _tell_unforeseen(error)
+        sys.exit(UNFORESEEN)
+
+
+def _tell_unforeseen(error: Exception) -> None:
+    """Log an error with its traceback, and then print a line that says what to do."""
+    from overlay.logs import get_logger
+
+    get_logger(__name__).error("an error that was not foreseen", exc_info=error)
+    cause: BaseException = error
+    while isinstance(cause, BaseExceptionGroup):
+        # errors of the overlay's own are told elsewhere, and are mostly what follows from the other one
+        cause = min(cause.exceptions, key=lambda each: isinstance(each, OverlayError))
+    what = ": ".join(filter(None, (type(cause).__name__, str(cause).partition("\n")[0])))
+    todo = "Report it with the traceback, which is logged above; docs/operations.md#unforeseen-errors says how"
+    click.echo(f"error: not foreseen: {what}. {todo}", err=True)

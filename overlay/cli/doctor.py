@@ -152,7 +152,7 @@ def find_kernels() -> KernelFacts:
 
     try:
         found = run.find_kernels()
-    except RuntimeError as error:
+    except OverlayError as error:
         return KernelFacts(failure=str(error))
     return KernelFacts(str(found.path), found.is_writable, found.is_filled)
 

@@ -16,7 +16,8 @@ from .folder import config_option, log_options
 from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
-    from overlay.config import Loaded
+    from overlay.config import HttpConfig, Loaded
+    from overlay.credentials import KeptSecret
 
 
 @click.group(cls=SuggestingGroup)
@@ -42,9 +43,24 @@ def run(folder: Path, log_format: str, log_level: str) -> None:
     asyncio.run(serve(load(folder), folder))
 
 
+def open_admin_token(http: HttpConfig) -> KeptSecret | None:
+    """Return the token of administrators, None if there is none. Raises OverlayError if it cannot be read, or is that of all
+    users.
+    """
+    from overlay.config.service import check_token
+    from overlay.credentials import KeptSecret, resolve
+
+    if not http.admin_token:
+        return None
+    kept = KeptSecret("http.admin_token", http.admin_token, check_token)
+    if kept.get() == resolve({"http.token": http.token})["http.token"]:
+        raise OverlayError("http.admin_token is the token of all users. Choose another one")
+    return kept
+
+
 async def serve(loaded: Loaded, folder: Path) -> None:
-    """Listen for HTTP and run the application until SIGTERM or SIGINT. Raises OverlayError if the address is taken,
-    CredentialsRefused.
+    """Listen for HTTP and run the application until SIGTERM or SIGINT. Raises OverlayError if the address is taken, or if a
+    token cannot be used; CredentialsRefused.
     """
     from overlay.client.control.control import Control
     from overlay.fleet.actions import Actions
@@ -69,7 +85,8 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     http, address = loaded.service.http, loaded.service.fleet.address
     # connects at the first action
     control = Control(loaded.service.kafka, loaded.service.topics.prefix, name="fleet page", is_patient=False)
-    actions = Actions(http.admin_token, control, live) if http.admin_token else None
+    admin = open_admin_token(http)
+    actions = Actions(admin.get, control, live) if admin is not None else None
     runner, port = await start_http(make_app(live, FleetMetrics(), actions), http, address, field="fleet.listen")
     log.info("http listens", url=f"{http.scheme}://{address[0]}:{port}/")
     watching = asyncio.create_task(watch_folder(folder, reload))

@@ -106,7 +106,7 @@ async def compile_kernels(stop: asyncio.Event) -> None:
 
 
 def find_kernels() -> CacheFolder:
-    """Return where this installation keeps compiled kernels. Raises RuntimeError if numba finds no folder for them."""
+    """Return where this installation keeps compiled kernels. Raises OverlayError if there is no folder for them."""
     from overlay.kernel_cache import find_folder
     from overlay.scan.kernel import walk
 

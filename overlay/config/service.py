@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from overlay.credentials import find_reference_fault, hide
+from overlay.credentials import find_reference_fault, hide, is_reference
 
 from .model import Model, check_topic
 
@@ -65,8 +65,11 @@ def _check_host(text: str) -> str:
 
 
 def _check_token(text: str) -> str:
-    if text.startswith(("env:", "file:")):
-        raise ValueError("a token is no reference to a variable or a file, but ${VARIABLE} may stand for it")
+    return _check_reference(text) if is_reference(text) else check_token(text)
+
+
+def check_token(text: str) -> str:
+    """Return a token for HTTP, or "". Raises ValueError, whose text does not repeat the token, if it may not be one."""
     # 16 characters of base64 are 96 bits; blanks and other scripts are cut or changed on their way through headers
     if text and not _TOKEN.fullmatch(text):
         raise ValueError(
@@ -317,11 +320,11 @@ class HttpConfig(Model):
     """Host names by which the pages may be asked, beside addresses, `localhost` and the name in `listen`. Without any, every
     name may be used, unless the pages are at a loopback address."""
     token: Annotated[str, AfterValidator(_check_token), Field(repr=False)] = ""
-    """Secret that every request must bring, as `Authorization: Bearer TOKEN` or as a password; write ${VARIABLE} to take it
-    from the environment."""
+    """Secret that every request must bring, as `Authorization: Bearer TOKEN` or as a password; write file:PATH, env:NAME or
+    ${VARIABLE}, and no token here."""
     admin_token: Annotated[str, AfterValidator(_check_token), Field(repr=False)] = ""
     """Secret with which the page of `overlay fleet run` lets an administrator pause consumers and drain workers; without one
-    nothing can be changed there. Write ${VARIABLE} to take it from the environment."""
+    nothing can be changed there. Write file:PATH, env:NAME or ${VARIABLE}, and no token here."""
     tls_certificate: str = ""
     """File with the server's certificate chain (PEM); the pages are served by HTTPS then."""
     tls_key: str = ""

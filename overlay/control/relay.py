@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +24,7 @@ from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.own_topics import requests_topic
+from overlay.kafka.passed_over import OnPassedOver, PassedOver, gather
 from overlay.kafka.properties import Properties
 from overlay.kafka.records import RowReader, StoredRecord
 from overlay.logs import get_logger
@@ -61,8 +61,7 @@ class Relay:
     """A reader of open requests. It connects with the first `take`, and again after `close`.
 
     `rule`: which topics clients may name for answers. `on_ready`: called when there is something to
-    take. `on_passed_over`: called with a reason, and the number of records and batches that could
-    not be read for it.
+    take. `on_passed_over`: called for each reason for which records and batches could not be read.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Relay:
         admin: Admin,
         rule: ReplyRule,
         on_ready: Callable[[], None],
-        on_passed_over: Callable[[Misfit, int], None],
+        on_passed_over: OnPassedOver,
     ) -> None:
         self.topic = requests_topic(rule.prefix)
         self._kafka, self._admin, self._rule = kafka, admin, rule
@@ -226,8 +225,9 @@ class Relay:
         """Count what could not be read, and log only the first of it: clients may write much of it."""
         if not self._passed_over:
             return
-        for misfit, count in Counter(misfit for *_, misfit in self._passed_over).items():
-            self._on_passed_over(misfit, count)
+        found = (PassedOver(self.topic, 0, offset, misfit.value, text) for offset, text, misfit in self._passed_over)
+        for each in gather(found):
+            self._on_passed_over(each)
         offset, reason, _ = self._passed_over[0]
         log.warning(
             "open requests passed over",

@@ -42,12 +42,13 @@ from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
+from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from overlay.waits import Backoff, Slices, is_set_within, until
+from overlay.waits import Backoff, Slices, is_cancelled, is_set_within, until
 
 from . import decide as rules
 from .brokertime import Age
@@ -56,7 +57,7 @@ from .creation import find_log_ends, is_missing
 from .decide import Body, Decision, decide, describe
 from .grouping import MOST as MOST_TOGETHER
 from .grouping import group_requests, is_independent
-from .records import ConsumerId, Definition, Misfit, Origin, Subject, make_key, write_definition, write_json
+from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
 from .registry import Registry
 from .relay import Relay
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
@@ -78,6 +79,10 @@ HELD_S = 30.0
 has lost its marker. A journal gives its transactions up after 20 s."""
 REST_S = (0.5, 30.0)
 """Shortest and longest pause in seconds after an error; it doubles with each error in a row."""
+LONG_REST_S = (1.0, 60.0)
+"""The same after an error that was not foreseen, which an operator has to mend or report."""
+STEADY_S = 30.0
+"""After so long without an unforeseen error, the next pause is the shortest again."""
 SLICE_S = 0.02
 """Seconds of deciding or answering requests before the event loop does other work."""
 DELETED = "it was deleted meanwhile"
@@ -125,6 +130,8 @@ class RequestServer:
     worker: tuple[str, str] = "", ""
     """The worker's name in the fleet, and what tells the starts of its process apart."""
     metrics: Metrics = field(default_factory=Metrics)
+    on_passed_over: OnPassedOver = ignore
+    """Called for each reason for which records of the control topic or the requests topic could not be read."""
     host: Host = field(init=False)
     _tail: Tail = field(init=False)
     _relay: Relay | None = None
@@ -153,6 +160,8 @@ class RequestServer:
     again."""
     _told: set[str] = field(default_factory=set)
     """Problems that were logged."""
+    _is_astray: bool = False
+    """Whether an unforeseen error may have left half done what the topic says."""
     _taken_up: int = -1
     """The offset up to which the host serves what the topic says; -1 while `run` does not run."""
 
@@ -175,8 +184,10 @@ class RequestServer:
         name, boot = self.worker
         return bool(name) and self.registry.drained.get(name) == boot
 
-    def _count_passed_over(self, misfit: Misfit, count: int) -> None:
-        self.metrics.control_records_unreadable.labels(misfit.value).inc(count)
+    def _count_passed_over(self, found: PassedOver) -> None:
+        topic = "control" if found.topic == self._tail.topic else "requests"
+        self.metrics.control_records_unreadable.labels(topic, found.reason).inc(found.count)
+        self.on_passed_over(found)
 
     def _count_refused(self, reason: str, count: int) -> None:
         self.metrics.replies_refused.labels(reason).inc(count)
@@ -203,32 +214,60 @@ class RequestServer:
         await self._tail.close()
 
     async def run(self, host: Host, stop: asyncio.Event) -> None:
-        """Read the topic and answer requests until `stop` is set. After an error of Kafka, log it,
-        close the journals and try again; consumers are served meanwhile.
+        """Read the topic and answer requests until `stop` is set. After an error, log it, close the journals and try
+        again after a pause; consumers are served meanwhile. After one that was not foreseen, read the topic anew.
         """
         self.host = self._journals.host = host
         self._journals.stop = stop
-        backoff = Backoff(*REST_S)
+        backoff, unforeseen = Backoff(*REST_S), Backoff(*LONG_REST_S)
+        began_at = monotonic()
         self._taken_up = 0
         self.wake()  # shards may wait for the first turn
         stopping = asyncio.create_task(self._wake_after(stop), name="stopping")
         try:
             while not stop.is_set():
                 try:
-                    await self._turn()
-                    backoff.reset()
-                except Fenced as error:
-                    # no error of Kafka: the group soon tells whose the shard is, or that it is ours
-                    log.warning("requests wait", reason=str(error))
-                    await self._journals.drop()
-                    await is_set_within(stop, REST_S[0])
-                except (OverlayError, KafkaError) as error:
-                    log.warning("requests wait", reason=str(error))
-                    await self._journals.drop()
-                    await backoff.rest(stop)
+                    await self._turn_or_wait(stop, backoff)
+                except (Exception, asyncio.CancelledError) as error:
+                    if is_cancelled():
+                        raise
+                    if monotonic() - began_at >= STEADY_S:
+                        unforeseen.reset()
+                    # a bug: if it ended this task, it would end all shards of the worker
+                    self._note_unforeseen(error)
+                    await unforeseen.rest(stop)
+                    began_at = monotonic()
         finally:
             self._taken_up = -1
             stopping.cancel()
+
+    async def _turn_or_wait(self, stop: asyncio.Event, backoff: Backoff) -> None:
+        """Take a turn. After an error of Kafka, log it, close the journals and wait, until `stop` at most."""
+        try:
+            await self._turn()
+            backoff.reset()
+        except Fenced as error:
+            # no error of Kafka: the group soon tells whose the shard is, or that it is ours
+            log.warning("requests wait", reason=str(error))
+            await self._journals.drop()
+            await is_set_within(stop, REST_S[0])
+        except (OverlayError, KafkaError) as error:
+            log.warning("requests wait", reason=str(error))
+            await self._journals.drop()
+            await backoff.rest(stop)
+
+    def _note_unforeseen(self, error: BaseException) -> None:
+        """Log and count an error that was not foreseen, and have the next turn begin from what the topic says."""
+        self._is_astray = True
+        self.metrics.unforeseen_errors.labels("control").inc()
+        log.exception("an error that was not foreseen: requests wait", cause=type(error).__name__, reason=str(error))
+
+    async def _recover(self) -> None:
+        """Forget what an unforeseen error may have left half done: close the journals, and read the topic again from its
+        start. Raises errors of Kafka."""
+        await self._journals.drop()
+        await self._tail.read_anew("an error that was not foreseen may have left out what it says")
+        self._is_astray = False
 
     async def _wake_after(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -267,6 +306,8 @@ class RequestServer:
         """Read new records, have the host serve changes, and decide the requests of our shards.
         Stops early if something that was written has to be read back first.
         """
+        if self._is_astray:
+            await self._recover()
         await self._outbox.make_room()
         subjects = await self._tail.read()
         # while the topic is read again from its start, the registry is incomplete

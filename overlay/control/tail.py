@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
@@ -32,6 +31,7 @@ from overlay.kafka.connection import open_client
 from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
 from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC, SENT
 from overlay.kafka.own_topics import HOUR_MS, control_topic
+from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
 from overlay.kafka.properties import Properties
 from overlay.kafka.records import PlainReader, RowReader, StoredRecord
 from overlay.logs import get_logger
@@ -68,10 +68,6 @@ suspended."""
 HEADERS = (REPLY_TOPIC, REPLY_PARTITION, CORRELATION, CLIENT, SENT)
 
 
-def _ignore(misfit: Misfit, count: int) -> None:
-    """Do nothing with records that were passed over."""
-
-
 @dataclass(slots=True)
 class Tail:
     """A reader that fills a registry from the control topic, and again from its start if records are missing.
@@ -81,8 +77,8 @@ class Tail:
     kafka: Properties
     admin: Admin
     registry: Registry
-    on_passed_over: Callable[[Misfit, int], None] = _ignore
-    """Called with a reason, and the number of records and batches that could not be read for it."""
+    on_passed_over: OnPassedOver = ignore
+    """Called for each reason for which records and batches of a fetch could not be read."""
     plain: bool = False
     """Whether to read without kernels, as commands do (kafka/records.py)."""
     seen: int = 0
@@ -177,7 +173,7 @@ class Tail:
         start.
         """
         if now_ms() - self._began_at > WHOLE_MS:
-            await self._read_anew("it took so long to read the control topic that deletions may be gone from it")
+            await self.read_anew("it took so long to read the control topic that deletions may be gone from it")
             return False
         self._again_to = -1
         assert self._partition_fetch is not None
@@ -202,7 +198,7 @@ class Tail:
         # start
         match taken:
             case Fetched() if has_hole(taken, self._again_to if self.is_behind else 0):
-                await self._read_anew("records were compacted away before they were read")
+                await self.read_anew("records were compacted away before they were read")
             case Fetched():
                 return await self._take(taken, self._partition_fetch)
             case Denied():
@@ -230,9 +226,9 @@ class Tail:
         self._clear(end)
         self._is_same = False
 
-    async def _read_anew(self, reason: str) -> None:
-        """Clear the registry and go back to the topic's start, since the registry may contain what
-        was deleted. `reason`: for the log.
+    async def read_anew(self, reason: str) -> None:
+        """Clear the registry and go back to the topic's start, since the registry may contain what was deleted, or lack
+        what was read. `reason`: for the log.
         """
         log.warning("the control topic is read anew", topic=self.topic, reason=reason, read_before=self.seen)
         start, end = await self._find_bounds()
@@ -287,20 +283,20 @@ class Tail:
         """
         subjects: set[Subject] = set()
         reached = fetched.next_offset
-        passed_over = _PassedOver()
+        passed_over: dict[Misfit, PassedOver] = {}
         count = size = 0
         for found in self._rows.read(fetched, fetched.position):
             count += 1
             if isinstance(found, Malformed):
                 size += TURN_BYTES  # it may have been decompressed up to the limit
-                passed_over.add(found.base_offset, found.fault.text, judge_batch(found))
+                self._pass_over(passed_over, found.base_offset, found.fault.text, judge_batch(found))
                 reached = max(reached, found.next_offset)
             else:
                 size += len(found.value or b"")
                 if (subject := self._take_row(found)) is not None:
                     subjects.add(subject)
                 else:
-                    passed_over.add(found.offset, self.registry.fault, self.registry.misfit)
+                    self._pass_over(passed_over, found.offset, self.registry.fault, self.registry.misfit)
             if count >= TURN or size >= TURN_BYTES:
                 await asyncio.sleep(0)
                 count = size = 0
@@ -315,20 +311,27 @@ class Tail:
         self.brokers.note(row.timestamp, monotonic())
         return self.registry.take(row.key, row.value, row.headers.get, row.timestamp)
 
-    def _tell(self, passed_over: _PassedOver) -> None:
-        """Count the records that could not be read, and log only the first: any client may write many
-        of them.
+    def _tell(self, found: Mapping[Misfit, PassedOver]) -> None:
+        """Tell of the records that could not be read, by reason, and log only the first: any client may
+        write many of them.
         """
-        if not passed_over.counts:
+        if not found:
             return
-        for misfit, count in passed_over.counts.items():
-            self.on_passed_over(misfit, count)
+        for each in found.values():
+            self.on_passed_over(each)
+        first = next(iter(found.values()))
         log.warning(
             "control records passed over",
-            first=f"{self.topic}-0@{passed_over.offset}",
-            reason=passed_over.reason[:200],
-            count=passed_over.counts.total(),
+            first=first.place,
+            reason=first.text[:200],
+            count=sum(each.count for each in found.values()),
         )
+
+    def _pass_over(self, found: dict[Misfit, PassedOver], offset: int, text: str, misfit: Misfit) -> None:
+        """Add a record or batch that cannot be read to those of its reason. `text`: for the log."""
+        first = found.get(misfit)
+        again = PassedOver(self.topic, 0, offset, misfit.value, text)
+        found[misfit] = again if first is None else replace(first, count=first.count + 1)
 
     async def find_end(self) -> int:
         """Return the topic's last stable offset, which Kafka is asked for."""
@@ -346,23 +349,6 @@ class Tail:
             with contextlib.suppress(KafkaError, OSError):
                 await self._client.close()
         self._fetcher = self._client = self._partition_fetch = None
-
-
-@dataclass(slots=True)
-class _PassedOver:
-    """What could not be read of a fetch: how much by reason, and the offset and the reason of the first
-    record or batch.
-    """
-
-    counts: Counter[Misfit] = field(default_factory=Counter)
-    offset: int = -1
-    reason: str = ""
-
-    def add(self, offset: int, reason: str, misfit: Misfit) -> None:
-        """Count one more. `reason`: for the log."""
-        if not self.counts:
-            self.offset, self.reason = offset, reason
-        self.counts[misfit] += 1
 
 
 def judge_batch(batch: Malformed) -> Misfit:

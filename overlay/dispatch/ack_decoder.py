@@ -108,10 +108,17 @@ class DecodedAcks:
     said: dict[str, list[AckBatch | Event]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
     refused: Counter[Flaw] = field(default_factory=Counter)
+    firsts: dict[Flaw, tuple[int, str]] = field(default_factory=dict)
+    """By reason the offset of the first record or batch that was refused, and what is wrong with a batch."""
     unanswered: int = 0
     """Number of acks that name a reply topic that is not allowed. These acks count all the same."""
     since: AckOffsets = EVERYTHING
     """Records below these offsets were processed before and are ignored."""
+
+    def refuse(self, flaw: Flaw, offset: int, text: str = "") -> None:
+        """Count a record, or a batch that cannot be read, as refused."""
+        self.refused[flaw] += 1
+        self.firsts.setdefault(flaw, (offset, text))
 
     def add(self, consumer: str, *said: AckBatch | Event) -> None:
         """Append ack batches or events for a consumer."""
@@ -151,7 +158,8 @@ class AckDecoder:
         heard = DecodedAcks(since=since)
         for piece in self._decoder.decode(data, position, aborted=aborted):
             if isinstance(piece, Malformed):
-                heard.refused[Flaw.RECORDS if piece.fault == Fault.TOO_MANY else Flaw.PAYLOAD] += 1
+                flaw = Flaw.RECORDS if piece.fault == Fault.TOO_MANY else Flaw.PAYLOAD
+                heard.refuse(flaw, piece.base_offset, piece.fault.text)
             elif len(piece):
                 self._read_slice(piece, heard)
         return heard
@@ -241,17 +249,18 @@ class AckDecoder:
             return self._tell_flow(text, body, offset, heard)
         found = parse_ack(text, body)
         if isinstance(found, Garbage):
-            heard.refused[found.flaw] += offset >= heard.since.shared
+            if offset >= heard.since.shared:
+                heard.refuse(found.flaw, offset)
             return
         stream, name = _name(found)
         if offset < heard.since.of(name):
             return
         if stream != self._stream or name not in self._names:
-            heard.refused[Flaw.UNKNOWN] += 1
+            heard.refuse(Flaw.UNKNOWN, offset)
         elif name not in self._mine:
             return  # the worker that has the consumer counts it
         elif isinstance(found, Ack) and found.is_flawed:
-            heard.refused[Flaw.PAYLOAD] += 1
+            heard.refuse(Flaw.PAYLOAD, offset)
         else:
             heard.kinds["range" if isinstance(found, RangeAck) else found.verb.name.lower()] += 1
             # the record's offset serves as the id that a pinned client gets
@@ -273,7 +282,7 @@ class AckDecoder:
         if offset < heard.since.of(parts[-2]):
             return
         if len(parts) not in (5, 7) or parts[-3] != self._stream or parts[-2] not in self._names:
-            heard.refused[Flaw.UNKNOWN] += 1
+            heard.refuse(Flaw.UNKNOWN, offset)
         elif parts[-2] in self._mine:
             taken = parse_ack(f"$JS.ACK.{parts[-3]}.{parts[-2]}".encode(), body)
             up_to = max(last for _, last in taken.ranges) if isinstance(taken, RangeAck) else 0

@@ -84,11 +84,11 @@ class Requests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """The HTTP routes by which a page's administrators act. `token`: what a request has to bring.
+    """The HTTP routes by which a page's administrators act. `find_token`: returns what a request has to bring now.
     `requests`: carries actions out. `live`: tells which workers can be drained.
     """
 
-    token: str
+    find_token: Callable[[], str]
     requests: Requests
     live: LivePicture
 
@@ -105,7 +105,7 @@ class Actions:
         `{"error": reason}` and status 403, 413, 400, 409 or 502.
         """
         given = request.headers.get(HEADER, "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self.token.encode()):
+        if not hmac.compare_digest(given, self.find_token().encode()):
             return _refuse(HTTPStatus.FORBIDDEN, f"this is not the http.admin_token of overlay.yaml (header {HEADER})")
         try:
             # aiohttp counts what it reads: a chunked body has no Content-Length, and that of a compressed one says little

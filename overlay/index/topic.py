@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from aiokafka.client import AIOKafkaClient
@@ -21,6 +22,7 @@ from overlay.arrays import Ints
 from overlay.config.stream import StreamConfig
 from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.passed_over import PassedOver
 from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger
 from overlay.scan import Decoder, Malformed, Records, make_plan
@@ -34,6 +36,13 @@ from .skip.config_fingerprint import find_config_fingerprint
 from .skip.encode import Block, Flaw, Foreign, parse
 
 log = get_logger(__name__)
+
+MISREADINGS = (
+    "batch",
+    *(flaw.name.lower() for flaw in Flaw if flaw is not Flaw.NONE),
+    *(refusal.name.lower() for refusal in Refusal if refusal is not Refusal.NONE),
+)
+"""Why records are passed over: a whole batch cannot be decoded, a record has a flaw, or its ledger entry is refused."""
 
 
 class Index:
@@ -57,6 +66,8 @@ class Index:
         """Offset up to which the index topic has been read."""
         self.foreign = 0
         """Records and batches that were skipped."""
+        self.passed_over: dict[str, PassedOver] = {}
+        """The same by reason, one of MISREADINGS."""
         self.gap: int | None = None
         """The first sequence after ledger entries that the topic has lost from its midst; None if none are missing."""
         self.bytes = 0
@@ -130,7 +141,7 @@ class Index:
         self.bytes += fetched.data.size
         for piece in self._decoder.decode(fetched.data, fetched.position, stop=end, aborted=fetched.aborted):
             if isinstance(piece, Malformed):
-                self._pass_over(topic, piece.base_offset, piece.fault.text)
+                self._pass_over(topic, piece.base_offset, "batch", piece.fault.text)
                 self._doubted = self.ledger.next_sequence, piece.base_offset
             else:
                 self._take(topic, piece)
@@ -152,18 +163,20 @@ class Index:
                 self.gap = rounds.find_gap(self.ledger.next_sequence)
             for row, refusal in zip(others.tolist(), self.ledger.extend(rounds).tolist(), strict=True):
                 if refusal:
-                    self._pass_over(
-                        topic, int(piece.offset[row]), f"a round that contradicts others ({Refusal(refusal).name})"
-                    )
+                    name = Refusal(refusal).name
+                    why = f"a round that contradicts others ({name})"
+                    self._pass_over(topic, int(piece.offset[row]), name.lower(), why)
         for row in np.flatnonzero((flaws != 0) & (size >= 0)).tolist():
             offset = int(piece.offset[row])
-            self._pass_over(topic, offset, Foreign.of(flaws[row]).reason)
+            self._pass_over(topic, offset, Flaw(flaws[row]).name.lower(), Foreign.of(flaws[row]).reason)
             key = piece.buf[key_at[row] : key_at[row] + max(0, key_size[row])].tobytes()
             if (named := entries.decode_key(key)) is not None and named[0] == self.stream.name:
                 self._doubted = max(self._doubted, (named[1], offset))
 
-    def _pass_over(self, topic: str, offset: int, why: str) -> None:
+    def _pass_over(self, topic: str, offset: int, reason: str, why: str) -> None:
         self.foreign += 1
+        first = self.passed_over.get(reason) or PassedOver(topic, 0, offset, reason, why, 0)
+        self.passed_over[reason] = replace(first, count=first.count + 1)
         log.warning("index record passed over", topic=topic, offset=offset, why=why)
 
 

@@ -347,6 +347,8 @@ class Fetcher:
         self._apart = apart
         self._plain = plain
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
+        self._backoffs: dict[int, Backoff] = {}
+        """Of the brokers whose last fetch has failed."""
         self._holding: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._dispatcher = asyncio.create_task(self._dispatch(), name="fetching")
@@ -500,8 +502,10 @@ class Fetcher:
                 await self._refresh()
         except (TimeoutError, KafkaError, OSError) as error:
             log.warning("fetch failed, trying again", broker=node, error=str(error) or type(error).__name__)
-            await asyncio.sleep(BACKOFF_S[0])
+            await self._backoffs.setdefault(node, Backoff(*BACKOFF_S)).rest()
             await self._refresh()
+        else:
+            self._backoffs.pop(node, None)
         finally:
             for partition_fetch in partition_fetches:
                 partition_fetch.in_flight = False

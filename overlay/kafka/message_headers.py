@@ -31,7 +31,9 @@ def read_headers(record: Message) -> Headers:
     except (SystemError, UnicodeDecodeError):
         log.warning(
             "a record is passed over: the name of a header is not UTF-8",
-            where=f"{record.topic()}-{record.partition()}@{record.offset()}",
+            topic=record.topic(),
+            partition=record.partition(),
+            offset=record.offset(),
         )
         return ()
     return tuple(found.items()) if isinstance(found, dict) else found

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from overlay.config import HttpConfig
+from overlay.credentials import resolve
 from overlay.errors import ConfigError, CredentialsRefused, FilePosition, OverlayError
 
 from .facts import (
@@ -44,8 +45,8 @@ class _Wire:
 async def ask_service(http: HttpConfig) -> OverlayFacts:
     """Ask the service that listens at this address over HTTP, and return what it says. Raises NoService if none
     answers within DEADLINE_S seconds, if it does not have the folder's certificate, if another program answers, or if
-    the port is 0; CredentialsRefused if the answer is a refusal (401, 403), and ConfigError if http.tls_certificate
-    cannot be used.
+    the port is 0; CredentialsRefused if the answer is a refusal (401, 403), SourceUnavailable if the file of http.token
+    cannot be read, and ConfigError if http.tls_certificate cannot be used.
     """
     host, port = http.address
     if port == 0:
@@ -87,11 +88,13 @@ def _fetch(http: HttpConfig, host: str, port: int, url: str) -> _Wire:
     """Return the three pages of a service, read over one connection.
 
     Raises CredentialsRefused for status 401 or 403, ssl.SSLError, OSError if none answers, HTTPException or
-    ValueError if the answer is not that of a service, and ConfigError. `url`: of the service, for messages.
+    ValueError if the answer is not that of a service, SourceUnavailable if the token cannot be read, and
+    ConfigError. `url`: of the service, for messages.
 
     It uses the client of the standard library, since importing another one takes longer than the requests.
     """
-    headers = {"Authorization": f"Bearer {http.token}"} if http.token else {}
+    token = resolve({"http.token": http.token})["http.token"]
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     with closing(_connect(http, host.strip("[]"), port)) as connection:
         parts = []
         for part in ("service", "streams", "consumers"):

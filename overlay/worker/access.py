@@ -22,6 +22,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from overlay.config import HttpConfig
+from overlay.config.service import check_token
+from overlay.credentials import KeptSecret
 from overlay.errors import OverlayError
 from overlay.logs import get_logger
 
@@ -59,11 +61,9 @@ def split_host(header: str) -> str:
     return host.partition(":")[0].rstrip(".")
 
 
-def has_token(http: HttpConfig, authorization: str) -> bool:
+def has_token(token: str, authorization: str) -> bool:
     """Return whether an Authorization header has the token, as `Bearer TOKEN`, or as the password of
-    `Basic`; True if no token is configured."""
-    if not http.token:
-        return True
+    `Basic`."""
     scheme, _, rest = authorization.strip().partition(" ")
     given = rest.strip().encode("utf-8", "surrogateescape")
     if scheme.lower() == "basic":
@@ -74,21 +74,23 @@ def has_token(http: HttpConfig, authorization: str) -> bool:
     elif scheme.lower() != "bearer":
         return False
     # compare_digest takes as long for a wrong token as for the right one
-    return hmac.compare_digest(given, http.token.encode())
+    return hmac.compare_digest(given, token.encode())
 
 
 def make_guard(http: HttpConfig, listens_at: str) -> Middleware:
     """Return a middleware that refuses requests under a foreign host name (403), and those without
     the token (401) if `http` has one. No path is exempt.
 
-    `listens_at`: the host to listen on, without the port (`find_host_fault`).
+    `listens_at`: the host to listen on, without the port (`find_host_fault`). A token in a file that was replaced holds from
+    the next request on. Raises SourceUnavailable if the file cannot be read now, or has no token.
     """
+    kept = KeptSecret("http.token", http.token, check_token) if http.token else None
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if fault := find_host_fault(http, listens_at, request.headers.get("Host", "")):
             return web.json_response({"error": fault}, status=HTTPStatus.FORBIDDEN)
-        if not has_token(http, request.headers.get("Authorization", "")):
+        if kept is not None and not has_token(kept.get(), request.headers.get("Authorization", "")):
             reason = "send the http.token of overlay.yaml as `Authorization: Bearer TOKEN`"
             headers = {"WWW-Authenticate": CHALLENGE}
             return web.json_response({"error": reason}, status=HTTPStatus.UNAUTHORIZED, headers=headers)

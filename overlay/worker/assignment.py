@@ -21,6 +21,7 @@ from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import index_topic
+from overlay.kafka.passed_over import PassedOver
 from overlay.logs import get_logger
 from overlay.match import choose_values
 from overlay.output.batch_builder import OutputBatch
@@ -81,6 +82,8 @@ class Assignment:
     including the entries in `opening`."""
     opening: list[OutputBatch] = field(default_factory=list)
     """Batches for index topics that the session's first transaction must contain."""
+    passed_over: list[tuple[str, PassedOver]] = field(default_factory=list)
+    """Records of index topics that could not be read, each with its stream."""
     unindexed: dict[str, str] = field(default_factory=dict)
     """Streams whose index should be kept here and cannot be, with the reason."""
 

@@ -24,6 +24,7 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.arrays import Ints
 from overlay.clock import now_ns
+from overlay.consumer.acks import Flaw
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Event, Pulled, Unreachable
 from overlay.dispatch.ack_decoder import AckBatch, AckDecoder, DecodedAcks
@@ -38,6 +39,8 @@ from overlay.dispatch.undelivered import Undelivered
 from overlay.jobs import Jobs
 from overlay.kafka.fetcher import Fetched, Fetcher
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
+from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.batch_builder import OutputBatch, refuse_oversized
 from overlay.output.entry import Entry
@@ -50,6 +53,8 @@ from .commit.commits import Commits, CommitUnit
 from .cursors.cursors import Cursors
 from .round.task import Counts
 
+log = get_logger(__name__)
+
 _Written = tuple[ConsumerId, int, int, tuple[int, int]]
 """Of a batch: its consumer, its partition, the number of its records, and their first and last
 consumer sequence; (0, -1) if it holds no deliveries."""
@@ -58,6 +63,13 @@ LONGEST_WAIT_S = 1.0
 """Longest pause between two looks for work, in seconds."""
 PROBE_S = 0.1
 """The same while deadlines wait for acks to be read, or while a reply topic is full."""
+REFUSED = {
+    Flaw.TOKEN: "it has no token of a delivery",
+    Flaw.PAYLOAD: "what it says of the delivery cannot be read",
+    Flaw.RANGES: "its ranges cannot be read",
+    Flaw.UNKNOWN: "its token is of another stream, or of no consumer of this one",
+}
+"""What is wrong with a record of an ack topic, in words."""
 
 
 @dataclass(slots=True)
@@ -80,6 +92,8 @@ class DispatchLoop:
     maybe in an earlier session."""
     plain: PlainSender | None = None
     """Sends batches that belong to no transaction."""
+    on_passed_over: OnPassedOver = ignore
+    """Called for each reason for which records of a fetch of an ack topic were refused."""
     on_progress: Callable[[], None] = lambda: None
     """Called when consumers may have room for more offers."""
     machine_facts: MachineFacts = field(init=False)
@@ -302,12 +316,12 @@ class DispatchLoop:
             patience = min(patience, PROBE_S)
         await is_set_within(self._wake, patience)
 
-    def _hear(self, fetches: Iterable[tuple[StreamPartition, Fetched]]) -> list[tuple[str, DecodedAcks]]:
-        """Decode fetches of ack topics. Return the stream and the acks of each fetch."""
+    def _hear(self, fetches: Iterable[tuple[StreamPartition, Fetched]]) -> list[tuple[StreamPartition, DecodedAcks]]:
+        """Decode fetches of ack topics. Return the stream and the partition, and the acks, of each fetch."""
         since = self.listening.since
         return [
             (
-                partition[0],
+                partition,
                 self.ack_decoders[partition[0]].read(fetched.data, fetched.position, fetched.aborted, since[partition]),
             )
             for partition, fetched in fetches
@@ -339,11 +353,11 @@ class DispatchLoop:
 
     @staticmethod
     def _sort(
-        heard: Iterable[tuple[str, DecodedAcks]], orders: Iterable[tuple[ConsumerId, Event]]
+        heard: Iterable[tuple[StreamPartition, DecodedAcks]], orders: Iterable[tuple[ConsumerId, Event]]
     ) -> dict[ConsumerId, list[AckBatch | Event]]:
         """Return, by consumer, its acks followed by the events that were queued for it."""
         said: dict[ConsumerId, list[AckBatch | Event]] = {}
-        for stream, each in heard:
+        for (stream, _), each in heard:
             for name, words in each.said.items():
                 said.setdefault((stream, name), []).extend(words)
         for consumer, event in orders:
@@ -411,16 +425,26 @@ class DispatchLoop:
             plain=plain,
         )
 
-    def _count(self, heard: Iterable[tuple[str, DecodedAcks]], work: Work) -> None:
+    def _tell_refused(self, topic: str, partition: int, heard: DecodedAcks) -> None:
+        """Count the records of a fetch of an ack topic that are no acks of a consumer, and log the first for each reason:
+        any client may write many of them.
+        """
+        for flaw, count in heard.refused.items():
+            self.metrics.acks_refused.labels(flaw.value).inc(count)
+            offset, text = heard.firsts[flaw]
+            found = PassedOver(topic, partition, offset, flaw.value, text or REFUSED[flaw], count)
+            log.warning("acks passed over", first=found.place, reason=flaw.value, text=found.text, count=count)
+            self.on_passed_over(found)
+
+    def _count(self, heard: Iterable[tuple[StreamPartition, DecodedAcks]], work: Work) -> None:
         """Count acks, refusals and redeliveries in the metrics, and set the gauge `ack_pending` of each
-        consumer whose machine has changed. `heard`: stream and acks of each fetch of an ack topic."""
-        for stream, each in heard:
+        consumer whose machine has changed. `heard`: partition and acks of each fetch of an ack topic."""
+        for (stream, (topic, partition)), each in heard:
+            self._tell_refused(topic, partition, each)
             if each.unanswered:
                 self.metrics.replies_refused.labels("name").inc(each.unanswered)
             for kind, count in each.kinds.items():
                 self.metrics.acks.labels(stream, kind).inc(count)
-            for flaw, count in each.refused.items():
-                self.metrics.acks_refused.labels(flaw.value).inc(count)
         for flaw, count in work.refused.items():
             self.metrics.acks_refused.labels(flaw.value).inc(count)
         for part, count in work.unnamed.items():

@@ -22,6 +22,7 @@ from overlay.dispatch.served_consumer import Beginning, ConsumerSlot, slot
 from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import acks_topic
+from overlay.kafka.passed_over import OnPassedOver
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender
@@ -46,6 +47,7 @@ async def open_dispatch_loop(
     commits: Commits,
     reply_sender: ReplySender,
     plain: PlainSender | None,
+    on_passed_over: OnPassedOver,
 ) -> DispatchLoop | None:
     """Return the dispatch loop for the assignment's consumers with machines, ready to run; None if
     there are none.
@@ -91,6 +93,7 @@ async def open_dispatch_loop(
         metrics,
         reply_sender,
         plain,
+        on_passed_over,
     )
 
 

@@ -99,7 +99,7 @@ async def start_http(
 ) -> tuple[web.AppRunner, int]:
     """Begin to listen at a host and port, with the token and TLS of `http`; port 0 lets the system choose
     one. Return the runner, whose `cleanup` ends it, and the real port. Raises OverlayError if it cannot
-    listen there, or if the certificate cannot be used.
+    listen there, or if the certificate or the token cannot be used.
 
     `field`: which field of overlay.yaml has the address, for that error.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from overlay.consumer.acks import Flaw, Verb
 from overlay.control.records import Misfit
+from overlay.index.topic import MISREADINGS
 from overlay.metrics import Metrics
 from overlay.scan.states import REASONS as NULL_REASONS
 from overlay.state.shard_state import ConsumerId
@@ -35,6 +37,8 @@ CAUSES = (
     "SnapshotUnreadable",
 )
 """Errors after which a shard begins again; the label of `shard_restarts`."""
+TASKS = ("control", "files", "shard")
+"""Tasks that try again after an error that was not foreseen; the label of `unforeseen_errors`."""
 ACTIONS = ("skip", "stop")
 ANSWERS = ("no", "maybe")
 OUTCOMES = ("fetched", "unknown", "unusable", "failed")
@@ -57,6 +61,8 @@ class Series:
     metrics: Metrics
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have series."""
+    _filtered: set[ConsumerId] = field(default_factory=set)
+    """Consumers that have the series of filters."""
     _delivered: dict[ConsumerId, Counter] = field(default_factory=dict)
     """The series of `records_delivered`, which a round of thousands of consumers needs at once: finding one by its labels takes
     longer than counting."""
@@ -65,6 +71,8 @@ class Series:
         """Create, at zero, the series of counters without a stream label."""
         for cause in CAUSES:
             self.metrics.shard_restarts.labels(cause)
+        for task in TASKS:
+            self.metrics.unforeseen_errors.labels(task)
         for flaw in Flaw:
             self.metrics.acks_refused.labels(flaw.value)
         for part in PARTS:
@@ -73,8 +81,8 @@ class Series:
             self.metrics.fleet_statuses.labels(result)
         for reason in REFUSALS:
             self.metrics.replies_refused.labels(reason)
-        for misfit in Misfit:
-            self.metrics.control_records_unreadable.labels(misfit.value)
+        for topic, misfit in itertools.product(("control", "requests"), Misfit):
+            self.metrics.control_records_unreadable.labels(topic, misfit.value)
 
     def open_streams(self, names: Iterable[str]) -> None:
         """Create, at zero, the series of counters of these streams. Existing series keep their
@@ -123,11 +131,15 @@ class Series:
         for id in ids:
             _remove(self.metrics.spark_silent_seconds, *id)
 
-    def open_consumers(self, ids: Iterable[ConsumerId]) -> None:
-        """Create, at zero, the series of deliveries, redeliveries and dead letters of these consumers. Series of
-        consumers that have them keep their values.
+    def open_consumers(self, ids: Iterable[ConsumerId], filtered: Iterable[ConsumerId] = ()) -> None:
+        """Create, at zero, the series of deliveries, redeliveries and dead letters of these consumers, and those of
+        filters for the consumers in `filtered`, which have one. Series of consumers that have them keep their values.
         """
         metrics = self.metrics
+        for id in (id for id in filtered if id not in self._filtered):
+            self._filtered.add(id)
+            for metric, rest in self._list_of_filter():
+                metric.labels(*id, *rest)
         # a session opens those of all its consumers, and thousands of them are open already
         for id in (id for id in ids if id not in self.opened):
             self.opened.add(id)
@@ -146,6 +158,7 @@ class Series:
         other tasks run after every TURN consumers."""
         for count, id in enumerate(self.opened.intersection(ids), 1):
             self.opened.discard(id)
+            self._filtered.discard(id)
             self._close_consumer(id)
             if count % TURN == 0:
                 await asyncio.sleep(0)
@@ -158,7 +171,6 @@ class Series:
             metrics.records_delivered,
             metrics.redeliveries,
             metrics.dead_letters,
-            metrics.records_evaluated,
             metrics.delivery_latency_seconds,
             metrics.consumer_lag_records,
             metrics.consumer_lag_seconds,
@@ -167,10 +179,16 @@ class Series:
         )
         for metric in plain:
             _remove(metric, *id)
+        for metric, rest in self._list_of_filter():
+            _remove(metric, *id, *rest)
+
+    def _list_of_filter(self) -> Iterator[tuple[Labelled, tuple[str, ...]]]:
+        """Yield each counter of a consumer's filter with the label values that follow the consumer's name."""
+        yield self.metrics.records_evaluated, ()
         for result in RESULTS:
-            _remove(metrics.filter_results, *id, result)
+            yield self.metrics.filter_results, (result,)
         for reason in NULL_REASONS.values():
-            _remove(metrics.filter_nulls, *id, reason)
+            yield self.metrics.filter_nulls, (reason,)
 
     def _list_of_stream(self) -> Iterator[tuple[Labelled, tuple[str, ...]]]:
         """Yield each counter of a stream with the label values that follow the stream's name."""
@@ -190,6 +208,7 @@ class Series:
             (metrics.chunks, ANSWERS),
             (metrics.schemas_asked, OUTCOMES),
             (metrics.acks, KINDS),
+            (metrics.index_records_unreadable, MISREADINGS),
             (metrics.records_unaddressed, tuple(reason.value for reason in REASONS)),
         ):
             for value in values:

@@ -34,7 +34,7 @@ from overlay.state.lag import Lags
 from overlay.state.lag_watch import LagWatch
 from overlay.state.shard_state import ConsumerId
 from overlay.state.takeover import ensure_state_topic
-from overlay.waits import is_set_within, unless
+from overlay.waits import Backoff, is_set_within, unless
 
 from .gauges import Gauges
 from .http import start_pages
@@ -45,6 +45,7 @@ from .report import Rates, report_readiness, report_service
 from .session import Session
 from .shard_manager import ShardManager
 from .status import ProcessStart, StatusSource, name_worker
+from .unreadable import Unreadable, UnreadableTeller
 from .warmup import load_kernels
 
 log = get_logger(__name__)
@@ -55,6 +56,8 @@ pipeline pass bytes to each other all the time. With Python's default of 5 ms, e
 whenever the other has a little work."""
 LOOK_S = 0.5
 """Seconds between two looks at the folder's files if there is no control topic."""
+REST_S = (1.0, 60.0)
+"""Shortest and longest pause in seconds after changed files could not be taken up."""
 PAUSE_S = 2.0
 """Longest pause in seconds between two attempts to reach Kafka, and so how late its return may be
 noticed."""
@@ -78,6 +81,7 @@ class Service:
     """Kafka's id of the cluster, empty until it has been reached."""
     shard_manager: ShardManager | None = None
     """None until this worker is a member of the group."""
+    unreadable: Unreadable = field(default_factory=Unreadable)
     _start: ProcessStart = field(default_factory=ProcessStart)
     _request_server: RequestServer | None = None
     _shards: int = 0
@@ -185,6 +189,7 @@ class Service:
             self.shard_manager = ShardManager(
                 registry.effective(), self._shards, admin, self.metrics, membership, group, self.rates, self.lags, self.jobs,
                 latency_by_consumer=service.metrics.latency_by == "consumer", opened=self._opened,
+                on_passed_over=self.unreadable.note,
             )  # fmt: skip
             self.trouble = ""
             if request_server is not None:
@@ -214,9 +219,11 @@ class Service:
         return name_worker(self.loaded.service, socket.gethostname(), self.port)
 
     def _watch(self, admin: Admin, shard_manager: ShardManager, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
-        """Start tasks in `group` that run until `stop`: the watch on the lag of the consumers, the one on Spark jobs, and,
-        if `fleet.publish` is set, the publisher of this worker's status."""
+        """Start tasks in `group` that run until `stop`: the watch on the lag of the consumers, the one on Spark jobs,
+        what tells of records that cannot be read and, if `fleet.publish` is set, the publisher of this worker's status."""
         kafka, prefix = self.loaded.service.kafka, self.loaded.service.topics.prefix
+        teller = UnreadableTeller(self.unreadable, kafka, admin, prefix, self.worker)
+        group.create_task(teller.run(stop), name="unreadable")
         lag_watch = LagWatch(kafka, admin, self.lags, shard_manager.note_places)
         group.create_task(lag_watch.run(stop), name="lag")
         wanted, close = shard_manager.find_job_consumers, shard_manager.series.close_silences
@@ -235,13 +242,22 @@ class Service:
 
     async def _follow_files(self, registry: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
         """Pass changes of the folder's files (`reload`) to the shard manager, until `stop`. For use if
-        there is no control topic."""
-        taken = registry.files
+        there is no control topic. After an error, log it and try again after a pause."""
+        taken, backoff = registry.files, Backoff(*REST_S)
         while not await is_set_within(stop, LOOK_S):
-            if self.loaded is not taken:
-                taken = self.loaded
-                registry.reload(taken)
+            if (found := self.loaded) is taken:
+                continue
+            try:
+                registry.reload(found)
                 await shard_manager.take_up(registry.effective())
+            except Exception as error:
+                # if it ended this task, it would end all shards of the worker
+                self.metrics.unforeseen_errors.labels("files").inc()
+                log.exception("an error that was not foreseen: changed files wait", cause=type(error).__name__)
+                await backoff.rest(stop)
+            else:
+                taken = found
+                backoff.reset()
 
     async def _ensure_control(self, admin: Admin) -> bool:
         """Create the control, reply and events topics where they are missing, and the requests topic
@@ -275,6 +291,7 @@ class Service:
             name,
             worker=(self.worker, self._start.boot),
             metrics=self.metrics,
+            on_passed_over=self.unreadable.note,
         )
         try:
             await request_server.open()

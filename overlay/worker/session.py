@@ -24,6 +24,7 @@ from overlay.clock import monotonic, now_ms
 from overlay.jobs import Jobs
 from overlay.kafka.admin import Admin
 from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.passed_over import OnPassedOver, ignore
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.batch_builder import refuse_oversized
@@ -69,6 +70,8 @@ class Session:
     cursors: Cursors
     commits: Commits
     plain: PlainSender | None
+    on_passed_over: OnPassedOver = ignore
+    """Called for each batch of a source that could not be read."""
     dispatch_loop: DispatchLoop | None = None
     """The loop that serves the consumers with machines; None if the session has none."""
     fetches: SourceFetches = field(init=False)
@@ -98,7 +101,7 @@ class Session:
         self.pending_estimate = PendingEstimate(self.assignment.streams, self.assignment.indexes, compacted)
         self.gates = self._open_gates()
         self.reaches = find_reaches(self.assignment, self.cursors)
-        self.counting = Counting(self.metrics, self.reaches)
+        self.counting = Counting(self.metrics, self.reaches, self.on_passed_over)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit the rounds under way. Raises the error that ends the session early."""

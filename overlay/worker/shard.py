@@ -27,6 +27,7 @@ from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, 
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.own_topics import events_topic, index_topic, state_topic
+from overlay.kafka.passed_over import OnPassedOver, ignore
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender, Transactions
@@ -82,6 +83,8 @@ class Shard:
     metrics: Metrics
     membership: Membership
     on_commit: Callable[[Counts], None]
+    on_passed_over: OnPassedOver = ignore
+    """Called for each reason for which records of an ack topic, an index topic or a source could not be read."""
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
     reply_sender: ReplySender = field(init=False)
@@ -172,6 +175,7 @@ class Shard:
                 # unreadable state, refused credentials or a bug: none of them concerns other shards
                 self._note(error)
                 if not isinstance(error, OverlayError):
+                    self.metrics.unforeseen_errors.labels("shard").inc()
                     log.exception("an error that was not foreseen", shard=self.number)
                 await self._rest(stop, LONG_BACKOFF_S)
 
@@ -239,6 +243,7 @@ class Shard:
                 session.dispatch_loop = await open_dispatch_loop(
                     session.client, self.admin, self.metrics, self.loaded,
                     session.assignment, state, session.cursors, session.commits, self.reply_sender, session.plain,
+                    self.on_passed_over,
                 )  # fmt: skip
                 await session.snapshots.load()
                 self.trouble, self._served_since = "", monotonic()
@@ -268,6 +273,7 @@ class Shard:
             client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
         )
         resumes = await open_indexes(client, self.admin, service, self._list_indexes(), assignment, state, delta)
+        self._note_passed_over(assignment)
         record = functools.partial(_record, transactions, state)
         await enlist(client, self.admin, self.loaded, self.mine, state, assignment, delta, record)
         written = {*own, *assignment.index_topics.values(), *assignment.outputs}
@@ -286,8 +292,15 @@ class Shard:
                 assignment.output_partitions, since_all=state.length,
             ),
             plain=await self._open_plain(assignment, closing),
+            on_passed_over=self.on_passed_over,
         )  # fmt: skip
         return session, state
+
+    def _note_passed_over(self, assignment: Assignment) -> None:
+        """Count and report the records of index topics that could not be read."""
+        for stream, found in assignment.passed_over:
+            self.metrics.index_records_unreadable.labels(stream, found.reason).inc(found.count)
+            self.on_passed_over(found)
 
     async def _confirm(self, state: ShardState) -> int | None:
         """Ask the group whether it still assigns us the shard. Return the group's generation if it

@@ -25,6 +25,7 @@ from overlay.consumer.table import PAUSED
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.own_topics import shard_of
+from overlay.kafka.passed_over import OnPassedOver, ignore
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.amend import amend, forget_consumer
@@ -59,6 +60,11 @@ class _Part(NamedTuple):
     streams: dict[str, StreamConfig]
 
 
+def has_filter(config: ConsumerConfig) -> bool:
+    """Return whether a filter is evaluated on the consumer's records."""
+    return config.filter.sql is not None or config.filter.properties is not None
+
+
 @dataclass(slots=True)
 class ShardManager:
     """Runs the shards of one group membership. `loaded`: the configs to serve; `count`: the number
@@ -76,6 +82,8 @@ class ShardManager:
     """Of the consumers that Spark jobs deliver; outlives the membership, as `lags` do."""
     latency_by_consumer: bool = False
     """Whether delivery latencies are kept for each consumer, not for each stream."""
+    on_passed_over: OnPassedOver = ignore
+    """Called for each reason for which records of an ack topic, an index topic or a source could not be read."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
     trouble: str = WAITING
@@ -143,38 +151,48 @@ class ShardManager:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
         to shards of ours.
 
-        Every change is carried out even if the state of some consumers could not be dropped; then
-        the first OverlayError is raised at the end.
+        Every change is carried out even if the state of some consumers could not be dropped; then the first
+        OverlayError is raised at the end. Another error ends it at once. The next call then carries out what is missing.
         """
         failures: list[OverlayError] = []
         async with self._changing:
             before, self.loaded = self.loaded, loaded
-            self.series.open_streams(loaded.streams.keys() - before.streams.keys())
-            for number in sorted(self.owned):
-                gone = [id for id in forget if self.find_shard(id) == number]
-                old, new = self._choose(before, number), self._choose(loaded, number)
-                if (gone or old != new) and not await self._change_in_place(number, old, new, gone):
-                    log.info("shard takes up a change", shard=number)
-                    for id in gone:
-                        if (dispatch_loop := self._find_dispatch_loop(id)) is not None:
-                            # the machine's last step tells clients with open pull requests
-                            dispatch_loop.order(id, Deleted())
-                    await self._stop([number])
-                    try:
-                        # one that is made again under the name begins at 0, and its session opens its series
-                        await self._drop(gone)
-                        failures += await self._forget(number, gone)
-                    finally:
-                        self._start(number)
-                elif (shard := self.shards.get(number)) is not None:
-                    shard.loaded = loaded
-            # after the last commits of the ended sessions, which would open the series again
-            elsewhere = {id for id in forget if self.find_shard(id) is None}
-            await self._drop((before.served.keys() - loaded.served.keys()) | elsewhere)
-            self.series.close_streams(before.streams.keys() - loaded.streams.keys())
-            self._close_moved()
+            try:
+                self.series.open_streams(loaded.streams.keys() - before.streams.keys())
+                for number in sorted(self.owned):
+                    failures += await self._change(number, [id for id in forget if self.find_shard(id) == number])
+                # after the last commits of the ended sessions, which would open the series again
+                elsewhere = {id for id in forget if self.find_shard(id) is None}
+                await self._drop((before.served.keys() - loaded.served.keys()) | elsewhere)
+                self.series.close_streams(before.streams.keys() - loaded.streams.keys())
+                self._close_moved()
+            except Exception:
+                self.loaded = before
+                raise
         if failures:
             raise failures[0]
+
+    async def _change(self, number: int, gone: Collection[ConsumerId]) -> list[OverlayError]:
+        """Have a shard of ours serve `loaded`, with a new session if the running one cannot take the change over, and drop
+        the state of its consumers `gone`. Return one error for each of them whose state could not be dropped.
+        """
+        old, new = self._choose_running(number), self._choose(self.loaded, number)
+        if (not gone and old == new) or await self._change_in_place(number, old, new, gone):
+            if (shard := self.shards.get(number)) is not None:
+                shard.loaded = self.loaded
+            return []
+        log.info("shard takes up a change", shard=number)
+        for id in gone:
+            if (dispatch_loop := self._find_dispatch_loop(id)) is not None:
+                # the machine's last step tells clients with open pull requests
+                dispatch_loop.order(id, Deleted())
+        await self._stop([number])
+        try:
+            # one that is made again under the name begins at 0, and its session opens its series
+            await self._drop(gone)
+            return await self._forget(number, gone)
+        finally:
+            self._start(number)
 
     async def _close_consumers(self, ids: Collection[ConsumerId]) -> None:
         """Remove the series and the lag of consumers that are not served here any more."""
@@ -381,14 +399,29 @@ class ShardManager:
         streams = {name: loaded.streams[name] for name in sorted({*keeps, *(stream for stream, _ in mine)})}
         return _Part(mine, keeps, streams)
 
+    def _choose_running(self, number: int) -> _Part:
+        """Return what a shard runs on now; nothing if it does not run. An error may have kept it from an earlier change."""
+        shard = self.shards.get(number)
+        return _Part({}, (), {}) if shard is None else self._choose(shard.loaded, number)
+
     def _start(self, number: int) -> None:
         """Start a shard, unless it has no consumers and keeps no index."""
         mine, keeps, _ = self._choose(self.loaded, number)
         if not mine and not keeps:
             return
-        shard = Shard(self.loaded, number, mine, keeps, self.admin, self.metrics, self.membership, self._note_commit)
+        shard = Shard(
+            self.loaded,
+            number,
+            mine,
+            keeps,
+            self.admin,
+            self.metrics,
+            self.membership,
+            self._note_commit,
+            self.on_passed_over,
+        )
         self.shards[number] = shard
-        self.series.open_consumers(mine)
+        self.series.open_consumers(mine, (id for id, config in mine.items() if has_filter(config)))
         enough = asyncio.Event()
         self._serving[number] = self.group.create_task(shard.run(enough), name=f"shard-{number}"), enough
 

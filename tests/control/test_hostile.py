@@ -57,7 +57,9 @@ def count_by_reason(served: Served) -> dict[str, float]:
     """The reasons for which anything was passed over; each is there with 0 from the start."""
     registry = served.service.metrics.registry
     found = {
-        misfit.value: registry.get_sample_value("overlay_control_records_unreadable_total", {"reason": misfit.value})
+        misfit.value: registry.get_sample_value(
+            "overlay_control_records_unreadable_total", {"topic": "control", "reason": misfit.value}
+        )
         for misfit in Misfit
     }
     assert None not in found.values(), found

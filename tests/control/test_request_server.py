@@ -25,6 +25,8 @@ from overlay.control.serve import RequestServer
 from overlay.control.tail import Tail
 from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
+from overlay.kafka.own_topics import control_topic, requests_topic
+from overlay.kafka.passed_over import PassedOver
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.waits import until
@@ -204,6 +206,60 @@ async def test_a_worker_is_told_that_it_is_drained_in_this_start_only(
     registry.clear()
     await take_turns(request_server, log)
     assert host.drains[-1] is False
+
+
+@pytest.mark.parametrize("failure", [KeyError("zork"), asyncio.CancelledError()])
+async def test_an_unforeseen_error_ends_no_service_and_the_topic_is_read_anew(
+    request_server: RequestServer, host: Owner, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    """The task is one of a group: if it ended, all shards of the worker would."""
+    reads: list[set[Subject]] = [{Subject.CONSUMER}]
+    tried: list[Loaded] = []
+    reasons: list[str] = []
+
+    async def read(_: object) -> set[Subject]:
+        await asyncio.sleep(0)
+        return reads.pop() if reads else set()
+
+    async def read_anew(_: object, reason: str) -> None:
+        reasons.append(reason)
+        reads.append({Subject.CONSUMER})
+
+    async def take_up(_: object, loaded: Loaded, forget: Collection[tuple[str, str]] = ()) -> None:
+        tried.append(loaded)
+        if len(tried) < 3:
+            raise failure
+
+    monkeypatch.setattr("overlay.control.tail.Tail.read", read)
+    monkeypatch.setattr("overlay.control.tail.Tail.read_anew", read_anew)
+    monkeypatch.setattr(Owner, "take_up", take_up)
+    monkeypatch.setattr(serve, "LONG_REST_S", (0.0, 0.0))
+    request_server.registry.requests.clear()
+    stop = asyncio.Event()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(request_server.run(host, stop))
+        await until(lambda: request_server._taken_up >= 0 and len(tried) == 3 and host.drains, pause_s=0.001)
+        stop.set()
+    assert len(reasons) == 2
+    labels = {"task": "control"}
+    assert request_server.metrics.registry.get_sample_value("overlay_unforeseen_errors_total", labels) == 2
+
+
+def test_records_passed_over_are_counted_by_topic_and_reported(request_server: RequestServer) -> None:
+    """Clients with few rights write to the requests topic."""
+    told: list[PassedOver] = []
+    request_server.on_passed_over = told.append
+    found = [
+        PassedOver(topic, 0, 7, "size", "too large", count)
+        for topic, count in ((control_topic(PREFIX), 2), (requests_topic(PREFIX), 3))
+    ]
+    for each in found:
+        request_server._count_passed_over(each)
+    registry = request_server.metrics.registry
+    for topic, count in (("control", 2), ("requests", 3)):
+        labels = {"topic": topic, "reason": "size"}
+        assert registry.get_sample_value("overlay_control_records_unreadable_total", labels) == count
+    assert told == found
 
 
 @pytest.mark.parametrize("at", ["decide", "describe"])

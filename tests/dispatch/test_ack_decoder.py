@@ -17,6 +17,7 @@ from overlay.dispatch.ack_decoder import MOST_RECORDS, AckBatch, AckDecoder
 from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.dispatch.reply_address import ReplyRule
 from overlay.scan.commit import NO_ABORTS
+from overlay.scan.header import Fault
 from tests.oracle.batches import Record
 from tests.support.batches import build
 from tests.support.tiny_records import build_tiny
@@ -261,3 +262,19 @@ def test_a_batch_of_too_many_records_is_refused_by_itself() -> None:
     heard = AckDecoder("S", MINE, (), RULE).read(data, 0, NO_ABORTS)
     assert heard.refused == {Flaw.RECORDS: 1, Flaw.TOKEN: MOST_RECORDS}
     assert flatten(heard.said["a"]) == [("ack", 5, 6, "", "")]
+
+
+def test_the_first_refused_record_of_each_reason_is_named() -> None:
+    token = b"$JS.ACK._..S.b.1.5.6.1700000000000000000.3"
+    records = [Record(at, 0, key, b"-NAK x", []) for at, key in enumerate((b"zork", token, b"zork", token), 40)]
+    heard = AckDecoder("S", ("b",), (), RULE).read(
+        np.frombuffer(build(records, base_offset=40), np.uint8), 40, NO_ABORTS
+    )
+    assert heard.refused == Counter({Flaw.TOKEN: 2, Flaw.PAYLOAD: 2})
+    assert heard.firsts == {Flaw.TOKEN: (40, ""), Flaw.PAYLOAD: (41, "")}
+
+
+def test_a_batch_that_cannot_be_read_is_named_with_its_fault() -> None:
+    data = build([Record(40, 0, b"zork", b"+ACK", [])], base_offset=40, crc=0)
+    heard = AckDecoder("S", ("b",), (), RULE).read(np.frombuffer(data, np.uint8), 40, NO_ABORTS)
+    assert heard.firsts == {Flaw.PAYLOAD: (40, Fault.CRC.text)}

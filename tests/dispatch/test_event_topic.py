@@ -3,8 +3,9 @@ from __future__ import annotations
 import json
 
 from overlay.consumer.effects import Advise, Advisory, Answer, ArmTimer, Effect, Sample
-from overlay.dispatch.event_topic import AUDIT, encode_audit, encode_notices
+from overlay.dispatch.event_topic import AUDIT, MOST_TEXT, encode_audit, encode_notices, encode_unreadable
 from overlay.kafka.own_topics import events_topic
+from overlay.kafka.passed_over import PassedOver
 
 NOW = 10**18
 
@@ -47,3 +48,22 @@ def test_an_audit() -> None:
     assert (body["server"], body["client"], body["timestamp"]) == ("worker-1", {"name": "me"}, "2001-09-09T01:46:40Z")
     assert (body["subject"], body["request"]) == ("$JS.API.CONSUMER.INFO.S.c", '{"op":"x"}')
     assert json.loads(body["response"]) == {"type": "t", "error": {"code": 404}}
+
+
+def test_records_that_cannot_be_read() -> None:
+    found = PassedOver("p.S.acks", 2, 17, "payload", "x" * 1_000, 5)
+    topic, record, partition = encode_unreadable("w:8222", found, NOW, "p")
+    assert (topic, partition, record.key) == (events_topic("p"), 0, b"$OVERLAY.EVENT.UNREADABLE.p.S.acks")
+    body = json.loads(record.value or b"")
+    assert body.pop("id")
+    assert body == {
+        "type": "overlay.unreadable.v1.records",
+        "timestamp": "2001-09-09T01:46:40Z",
+        "server": "w:8222",
+        "topic": "p.S.acks",
+        "partition": 2,
+        "offset": 17,
+        "reason": "payload",
+        "text": "x" * MOST_TEXT,
+        "count": 5,
+    }

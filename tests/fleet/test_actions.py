@@ -62,7 +62,7 @@ class Page:
         for number, (worker, boot) in enumerate((("v", "b1"), ("w", "b2"))):
             status = make_status(worker=worker, boot=boot, shard_count=2, shards=(number,))
             self.live.memory.fold(status, NOW)
-        self.app = make_app(self.live, FleetMetrics(), Actions(TOKEN, self.asked, self.live))
+        self.app = make_app(self.live, FleetMetrics(), Actions(lambda: TOKEN, self.asked, self.live))
         self.client: TestClient[Any, Any] | None = None
 
     async def act(self, body: object, token: str = TOKEN, **headers: str) -> ClientResponse:

@@ -47,7 +47,7 @@ def make_live() -> LivePicture:
 async def showing(asked: Asked | None) -> AsyncIterator[Tab]:
     """The page, with actions if `asked` is given."""
     live = make_live()
-    app = make_app(live, FleetMetrics(), Actions(TOKEN, asked, live) if asked is not None else None)
+    app = make_app(live, FleetMetrics(), Actions(lambda: TOKEN, asked, live) if asked is not None else None)
     async with TestServer(app) as server, open_tab(str(server.make_url("/"))) as tab:
         await tab.until("document.querySelectorAll('#consumers tbody tr').length > 0")
         yield tab

@@ -37,7 +37,7 @@ def test_it_lists_every_member_of_a_status() -> None:
 
 def test_it_lists_every_page() -> None:
     live = LivePicture()
-    actions = Actions("a-secret-of-24-characters", cast(Requests, None), live)
+    actions = Actions(lambda: "a-secret-of-24-characters", cast(Requests, None), live)
     routes = make_app(live, FleetMetrics(), actions).router.routes()
     served = {route.resource.canonical for route in routes if route.resource}
     assert {row[0].strip("`") for row in read_rows("The picture")} == served

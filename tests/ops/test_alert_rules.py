@@ -227,8 +227,37 @@ COUNTERS = [
     *count(
         "ControlRecordsUnreadable",
         "overlay_control_records_unreadable_total",
-        {**WORKER, "reason": "key"},
+        {**WORKER, "topic": "control", "reason": "key"},
         "The control topic has records that the overlay at w:8222 passes over (key)",
+    ),
+    *count(
+        "ControlRecordsUnreadable",
+        "overlay_control_records_unreadable_total",
+        {**WORKER, "topic": "requests", "reason": "size"},
+        "The requests topic has records that the overlay at w:8222 passes over (size)",
+    ),
+    *count(
+        "AcksUnreadable",
+        "overlay_acks_refused_total",
+        {**WORKER, "reason": "payload"},
+        "An ack topic has records that the overlay at w:8222 cannot read (payload)",
+    ),
+    Case(
+        "AcksUnreadable",
+        {
+            name("overlay_acks_refused_total", {**WORKER, "reason": reason}): [*hold(0, 20), *grow(3, 1, 15)]
+            for reason in ("future", "closed", "unknown", "incarnation")
+        },
+        (19.75, 21, 30),
+        (),
+        WORKER,
+        "",
+    ),
+    *count(
+        "UnforeseenErrors",
+        "overlay_unforeseen_errors_total",
+        {**WORKER, "task": "control"},
+        "The overlay at w:8222 has met an error that it does not know (control)",
     ),
     *count(
         "TransactionsFail",

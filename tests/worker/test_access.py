@@ -17,8 +17,9 @@ from aiohttp import ClientSession, TCPConnector, web
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from overlay.cli.fleet import open_admin_token
 from overlay.config import HttpConfig
-from overlay.errors import ConfigError, CredentialsRefused, OverlayError
+from overlay.errors import ConfigError, CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.metrics import Metrics
 from overlay.view.running import NoService, ask_service
 from overlay.worker import access
@@ -118,7 +119,7 @@ def test_no_header_is_too_odd(head: str, data: bytes) -> None:
     """aiohttp reads headers like this: bytes that are no UTF-8 become surrogates."""
     header = head + data.decode("utf-8", "surrogateescape")
     find_host_fault(NAMED, "0.0.0.0", header)
-    assert has_token(HttpConfig(token=TOKEN), header) == (header.strip() == f"Bearer {TOKEN}")
+    assert has_token(TOKEN, header) == (header.strip() == f"Bearer {TOKEN}")
 
 
 def basic(password: str) -> str:
@@ -161,6 +162,70 @@ async def test_commands_bring_the_token() -> None:
         assert facts.service is not None and facts.service.prefix == "ov"
         with pytest.raises(CredentialsRefused, match=r"refuses the credentials \(401\): send the http\.token"):
             await ask_service(http.model_copy(update={"token": "another-secret-of-24"}))
+
+
+async def test_a_token_in_a_file_is_taken_up_when_the_file_is_replaced(tmp_path: Path) -> None:
+    """Also by commands, which read the file at each call. A file that holds no token leaves the former one."""
+    file, other = tmp_path / "token", "another-secret-of-24-characters"
+    file.write_text(TOKEN + "\n")
+
+    async def ask(token: str) -> int:
+        return (await get(http, "/readyz", Authorization=f"Bearer {token}"))[0]
+
+    async with serving(token=f"file:{file}") as http:
+        assert [await ask(token) for token in (TOKEN, other)] == [200, 401]
+        assert (await ask_service(http)).service is not None
+        for content in (None, "short"):
+            replace_file(file, content)
+            assert [await ask(token) for token in (TOKEN, "short")] == [200, 401]
+        replace_file(file, other)
+        assert [await ask(token) for token in (TOKEN, other)] == [401, 200]
+        assert (await ask_service(http)).service is not None
+        replace_file(file, None)
+        with pytest.raises(SourceUnavailable, match=r"http\.token: .* cannot be read"):
+            await ask_service(http)
+
+
+def replace_file(file: Path, content: str | None) -> None:
+    """Write a new file and rename it, as Kubernetes does; None: delete it."""
+    if content is None:
+        file.unlink()
+    else:
+        new = file.with_suffix(".new")
+        new.write_text(content)
+        new.rename(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "cannot be read"), ("short", "at least 16 printable"), ("", "is empty")]
+)
+async def test_a_file_without_a_token_ends_the_start(tmp_path: Path, content: str | None, words: str) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(OverlayError, match=f"http.token: .*{words}"):
+        async with serving(token=f"file:{file}"):
+            pass
+
+
+async def test_a_token_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLAY_TEST_TOKEN", TOKEN)
+    async with serving(token="env:OVERLAY_TEST_TOKEN") as http:
+        assert (await get(http, "/readyz", Authorization=f"Bearer {TOKEN}"))[0] == 200
+        assert (await get(http, "/readyz", Authorization="Bearer env:OVERLAY_TEST_TOKEN"))[0] == 401
+
+
+def test_the_administrators_token_is_another_one_also_in_files(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text(TOKEN)
+    two.write_text(TOKEN)
+    http = HttpConfig(token=f"file:{one}", admin_token=f"file:{two}")
+    with pytest.raises(OverlayError, match="is the token of all users"):
+        open_admin_token(http)
+    replace_file(two, "another-secret-of-24-characters")
+    kept = open_admin_token(http)
+    assert kept is not None and kept.get() == "another-secret-of-24-characters"
+    assert open_admin_token(HttpConfig(token=TOKEN)) is None
 
 
 def test_a_token_is_in_no_text_of_the_config() -> None:

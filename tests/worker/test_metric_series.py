@@ -16,11 +16,12 @@ from overlay.kafka.admin import Admin
 from overlay.metrics import Metrics
 from overlay.state.lag import Lags
 from overlay.worker.gauges import Gauges
-from overlay.worker.metric_series import FEW, TURN, Series, observe_all
+from overlay.worker.metric_series import FEW, NULL_REASONS, RESULTS, TURN, Series, observe_all
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import Scene, serve
 
 ALERTS = Path(__file__).parents[2] / "grafana" / "alerts.yml"
+OF_FILTER = re.compile(r"overlay_(records_evaluated|filter_results|filter_nulls)_total\{")
 RISES = re.compile(r"(?:increase|rate)\((overlay_\w+)")
 
 
@@ -55,6 +56,40 @@ def test_counters_of_the_service_are_zero_before_the_first_event() -> None:
     assert {f'overlay_acks_unnamed_total{{part="{part}"}} 0.0' for part in ("token", "range")} <= set(lines)
 
 
+async def test_counters_of_a_filter_are_zero_before_the_first_event() -> None:
+    """Also where a consumer gets one later; a consumer without a filter has none of them."""
+    metrics = Metrics()
+    series = Series(metrics)
+    series.open_consumers([("S", "c"), ("S", "d")], [("S", "c")])
+
+    def list_counted() -> set[str]:
+        return {line for line in scrape(metrics) if OF_FILTER.match(line)}
+
+    counted = list_counted()
+    series.open_consumers([("S", "c"), ("S", "d")], [("S", "c"), ("S", "d")])
+    assert list_counted() - counted == {line.replace('consumer="c"', 'consumer="d"') for line in counted}
+    assert len(counted) == 1 + len(RESULTS) + len(NULL_REASONS)
+    assert 'overlay_records_evaluated_total{consumer="c",stream="S"} 0.0' in counted
+    assert 'overlay_filter_results_total{consumer="c",result="unknown",stream="S"} 0.0' in counted
+    assert 'overlay_filter_nulls_total{consumer="c",reason="unparsable",stream="S"} 0.0' in counted
+    await series.close_consumers([("S", "c")])
+    series.open_consumers([("S", "c")], [("S", "c")])
+    assert counted <= list_counted()
+
+
+def test_counters_of_unreadable_records_are_zero_before_the_first_event() -> None:
+    metrics = Metrics()
+    series = Series(metrics)
+    series.open_service()
+    series.open_streams(["S"])
+    assert {
+        'overlay_control_records_unreadable_total{reason="batch",topic="control"} 0.0',
+        'overlay_control_records_unreadable_total{reason="size",topic="requests"} 0.0',
+        'overlay_index_records_unreadable_total{reason="crc",stream="S"} 0.0',
+        'overlay_unforeseen_errors_total{task="control"} 0.0',
+    } <= set(scrape(metrics))
+
+
 def test_an_open_series_keeps_its_value() -> None:
     metrics = Metrics()
     series = Series(metrics)
@@ -69,7 +104,7 @@ async def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None
     metrics = Metrics()
     series = Series(metrics)
     series.open_streams(["S"])
-    series.open_consumers([("S", "c")])
+    series.open_consumers([("S", "c")], [("S", "c")])
     third = {"reason": ["unparsable"], "action": ["skip"], "answer": ["no"], "kind": ["ack"], "result": ["true"]}
     third["outcome"] = ["fetched"]
     for metric in vars(metrics).values():
@@ -78,6 +113,8 @@ async def test_every_series_goes_with_its_stream_or_consumer(label: str) -> None
             values = {"stream": "S", "consumer": "c"} | {name: found[0] for name, found in third.items()}
             if metric is metrics.records_unaddressed:
                 values["reason"] = "missing"
+            if metric is metrics.index_records_unreadable:
+                values["reason"] = "crc"
             metric.labels(*(values[name] for name in names))
     if label == "consumer":
         await series.close_consumers([("S", "c")])

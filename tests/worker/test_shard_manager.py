@@ -91,7 +91,7 @@ class Idle:
     session = None
 
     def __init__(self, loaded: object, number: int, mine: dict[tuple[str, str], ConsumerConfig], *_: object) -> None:
-        self.mine = mine
+        self.loaded, self.mine = loaded, mine
 
     async def take_up(self, *_: object) -> bool:
         return False
@@ -138,6 +138,36 @@ async def test_the_series_of_a_new_consumer_begin_before_its_first_delivery(monk
         await serve(shard_manager, 0)
         await shard_manager.take_up(make_files(old, new))
         assert opened == [{old.id, new.id}]
+        await shard_manager.release()
+
+
+async def test_a_change_that_an_unforeseen_error_ends_is_completed_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, [make_config(f"c{number}") for number in range(20)], Group())
+        await serve(shard_manager, 0, 1, 2, 3)
+        changed = make_files(*(make_config(f"c{number}", filter_subject="t.a") for number in range(2, 20)))
+        with monkeypatch.context() as patch:
+            stopped: list[Iterable[int]] = []
+
+            async def stop(manager: ShardManager, numbers: Iterable[int]) -> None:
+                stopped.append(numbers)
+                if len(stopped) == 3:
+                    raise KeyError("zork")
+                await kept(manager, numbers)
+
+            kept = ShardManager._stop
+            patch.setattr(ShardManager, "_stop", stop)
+            with pytest.raises(KeyError, match="zork"):
+                await shard_manager.take_up(changed)
+        begun = dict(shard_manager.shards)
+        await shard_manager.take_up(changed)
+        served = {id: config for shard in shard_manager.shards.values() for id, config in shard.mine.items()}
+        assert served == changed.consumers
+        assert [shard_manager.shards[number] is begun[number] for number in range(4)] == [True, True, False, False]
+        assert not {("S", "c0"), ("S", "c1")} & shard_manager.opened
         await shard_manager.release()
 
 

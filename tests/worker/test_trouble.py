@@ -1,12 +1,16 @@
-"""Errors that one shard cannot get past: the service says so and goes on."""
+"""Errors that a shard, or a task beside the shards, cannot get past: the service says so and goes on."""
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from overlay.client.control.control import Control
+from overlay.worker.shard_manager import ShardManager
 from tests.support.kafka import NewTopicFixture, make_topic, produce_values
 from tests.support.waiting import wait_until
-from tests.worker.scenes import DEADLINE_S, Scene, serve
+from tests.worker.scenes import DEADLINE_S, CommittedReader, Scene, await_records, produce, serve
 
 
 @pytest.mark.parametrize("value", [b"[" * 100_000, b"\xff", b'{"v":99}'], ids=["deep", "bytes", "newer"])
@@ -29,3 +33,33 @@ def test_a_state_that_cannot_be_read_is_the_shards_trouble(
         )
         assert not served.report()["ready"]
         assert served.consumer("c")["state"] != "running"
+
+
+def test_an_unforeseen_error_beside_the_shards_ends_none_of_them(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control topic is read again from its start, and requests are answered after that."""
+    topic, tend = new_topic(), ShardManager.tend
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "c")
+    faults = iter((KeyError("zork"), OSError(28, "No space left on device")))
+
+    def fail_twice(self: ShardManager) -> list[tuple[str, str]]:
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        return tend(self)
+
+    monkeypatch.setattr(ShardManager, "tend", fail_twice)
+    monkeypatch.setattr("overlay.control.serve.LONG_REST_S", (0.01, 0.1))
+    control = Control({"bootstrap.servers": scene.bootstrap}, scene.prefix, name="test")
+    with contextlib.closing(control), serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
+        registry = served.service.metrics.registry
+
+        def count() -> float:
+            return registry.get_sample_value("overlay_unforeseen_errors_total", {"task": "control"}) or 0.0
+
+        wait_until(lambda: count() == 2, DEADLINE_S, "both errors are counted")
+        produce(scene.bootstrap, topic, ["a"])
+        await_records(reader, 1)
+        assert [stream["config"]["name"] for stream in control.streams()] == ["S"]
+        assert registry.get_sample_value("overlay_shard_restarts_total", {"cause": "SourceUnavailable"}) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .diagnosis import Check, Diagnosis, Severity
+from .diagnosis import Check, Diagnosis, Severity, split_advice
 
 _FOLDER = "let the service write there, or name another folder with NUMBA_CACHE_DIR"
 
@@ -31,11 +31,11 @@ class JavaFacts:
 
 def judge_kernels(kernels: KernelFacts) -> Diagnosis:
     """Return the diagnosis of the cache of compiled kernels: OK, a note if it has none of this version yet, a warning
-    if no kernel can be added to it, an error if every start has to compile all of them.
+    if no kernel can be added to it, an error if every start has to compile all of them, or if there is no place for it,
+    so that the service does not start.
     """
     if kernels.failure:
-        text = f"compiled kernels cannot be kept, so every start compiles them: {kernels.failure}"
-        return Diagnosis(Severity.ERROR, Check.KERNELS, "", text, "name a folder with NUMBA_CACHE_DIR")
+        return Diagnosis(Severity.ERROR, Check.KERNELS, "", *split_advice(kernels.failure))
     about = kernels.folder
     if not kernels.is_writable and not kernels.is_filled:
         text = "it has no kernels of this version, and this user may not write there: every start compiles them"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter
 
 from overlay.clock import monotonic
+from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId, StreamPartition
@@ -29,6 +30,8 @@ class Counting:
 
     metrics: Metrics
     reaches: Mapping[StreamPartition, Reach]
+    on_passed_over: OnPassedOver = ignore
+    """Called for each batch that could not be read, whether the partition goes on behind it or stops there."""
     _corrupt: set[tuple[StreamPartition, int]] = field(default_factory=set)
     """Corrupt batches counted so far, by partition and offset: several cursors may pass the same
     one."""
@@ -85,5 +88,7 @@ class Counting:
             return
         self._corrupt.add(batch)
         self.metrics.corrupt_batches.labels(corruption.stream, "skip" if corruption.skipped else "stop").inc()
+        fault = bad.fault
+        self.on_passed_over(PassedOver(topic, partition, bad.base_offset, fault.name.lower(), fault.text))
         if corruption.skipped:
-            log.error("batch skipped", topic=topic, partition=partition, offset=bad.base_offset, why=bad.fault.text)
+            log.error("batch skipped", topic=topic, partition=partition, offset=bad.base_offset, why=fault.text)

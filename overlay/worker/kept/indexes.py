@@ -174,6 +174,7 @@ async def _open(
     first, end = (await admin.find_bounds([(topic, 0)], committed=not whole))[topic, 0]
     index.position = first
     await index.read(client, topic, end)
+    assignment.passed_over += ((stream.name, found) for found in index.passed_over.values())
     sources = assignment.sources[stream.name].partitions
     bounds = await admin.find_bounds(sources, committed=False)
     resumes = {}

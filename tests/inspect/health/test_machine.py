@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numba
 import pytest
 
 from overlay.cli.doctor import find_java, find_kernels
+from overlay.errors import OverlayError
 from overlay.inspect.health.diagnosis import Check, Diagnosis, Severity, count, sort, split_advice
 from overlay.inspect.health.machine import JavaFacts, KernelFacts, judge_java, judge_kernels
 from overlay.kernel_cache import find_folder
 from overlay.kernels import kernel
 from overlay.local.java import OLDEST
+from overlay.scan.kernel import walk
 
 
 @pytest.mark.parametrize(
@@ -19,7 +22,7 @@ from overlay.local.java import OLDEST
         (KernelFacts("/k", is_writable=True), Severity.NOTE, "the next start compiles them"),
         (KernelFacts("/k", is_filled=True), Severity.WARNING, "this user may not write there"),
         (KernelFacts("/k"), Severity.ERROR, "every start compiles them"),
-        (KernelFacts(failure="no locator"), Severity.ERROR, "no locator"),
+        (KernelFacts(failure="no place. Name a folder"), Severity.ERROR, "no place"),
     ],
 )
 def test_the_cache_of_kernels(facts: KernelFacts, severity: Severity, says: str) -> None:
@@ -46,6 +49,24 @@ def test_a_folder_is_filled_once_a_kernel_was_called() -> None:
     assert double(2) == 4
     found = find_folder(double)
     assert found.is_filled and any(found.path.glob("test_machine.double-*"))
+
+
+def test_a_machine_without_a_place_for_kernels_is_told_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # numba then asks of this locator alone, which knows no source file
+    monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "ZipCacheLocator")
+
+    @kernel
+    def treble(a: int) -> int:
+        return 3 * a
+
+    with pytest.raises(OverlayError, match="Let NUMBA_CACHE_DIR name a folder that this user may write to"):
+        treble(2)
+    monkeypatch.delitem(vars(walk), "dispatcher", raising=False)
+    found = judge_kernels(find_kernels())
+    assert (found.severity, found.todo) == (
+        Severity.ERROR,
+        "Let NUMBA_CACHE_DIR name a folder that this user may write to",
+    )
 
 
 def test_facts_about_this_machine() -> None:

@@ -62,7 +62,7 @@ REQUESTS = (
             Change(
                 "overlay.control.tail",
                 "            case Fetched() if has_hole(taken, self._again_to if self.is_behind else 0):\n"
-                '                await self._read_anew("records were compacted away before they were read")\n',
+                '                await self.read_anew("records were compacted away before they were read")\n',
                 "",
             ),
         ),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from overlay.kafka.passed_over import PassedOver
 from overlay.metrics import Metrics
+from overlay.scan import Malformed
+from overlay.scan.header import Fault
 from overlay.worker.commit.counting import Counting
-from overlay.worker.round.task import RoundResult
+from overlay.worker.round.task import Corruption, RoundResult
 
 C, D = ("S", "c"), ("S", "d")
 
@@ -24,3 +27,13 @@ def test_filter_results_add_up_over_rounds() -> None:
     assert metrics.records_evaluated.labels(*C)._value.get() == 10
     assert metrics.records_evaluated.labels(*D)._value.get() == 1
     assert metrics.filter_nulls.labels(*D, "unparsable")._value.get() == 4
+
+
+def test_a_batch_that_cannot_be_read_is_reported_once() -> None:
+    """Several cursors may meet the same one."""
+    told: list[PassedOver] = []
+    counting = Counting(Metrics(), {}, told.append)
+    bad = Malformed(Fault.CRC, 17, 20)
+    for skipped in (False, True):
+        counting.take(RoundResult(corruptions=[Corruption("S", ("t", 2), bad, skipped)]))
+    assert told == [PassedOver("t", 2, 17, "crc", Fault.CRC.text)]
