@@ -138,25 +138,37 @@ def test_long_lists_are_cut() -> None:
 
 
 FLEETS = st.lists(
-    st.tuples(st.sets(st.integers(0, 7)), st.sampled_from([0, 10_000, 20_000]), st.sampled_from(["d1", "d2"])),
+    st.tuples(
+        st.sets(st.integers(0, 7)),
+        st.sampled_from([0, 10_000, 20_000]),
+        st.sampled_from(["d1", "d2"]),
+        st.booleans(),
+    ),
     max_size=5,
 )
 
 
 @given(FLEETS)
-def test_owners_and_differences_against_a_twin(fleet: list[tuple[set[int], int, str]]) -> None:
+def test_owners_and_differences_against_a_twin(fleet: list[tuple[set[int], int, str, bool]]) -> None:
     memory = Memory()
-    for number, (shards, age, digest) in enumerate(fleet):
-        status = make_status(f"w{number}", shards=tuple(sorted(shards)), shard_count=8, digest=digest, clock=NOW - age)
+    for number, (shards, age, digest, drained) in enumerate(fleet):
+        status = make_status(
+            f"w{number}",
+            shards=tuple(sorted(shards)),
+            shard_count=8,
+            digest=digest,
+            clock=NOW - age,
+            drained=drained,
+        )
         memory.fold(status, NOW - age)
     picture = look(memory, NOW, Expected(8))
-    live = [(f"w{number}", shards, digest) for number, (shards, age, digest) in enumerate(fleet) if age < 16_000]
+    live = [(f"w{number}", shards, digest) for number, (shards, age, digest, _) in enumerate(fleet) if age < 16_000]
     owners = {shard: tuple(name for name, shards, _ in live if shard in shards) for shard in range(8)}
     assert picture.owners == owners
     found = list_kinds(picture)
     wanted = {(Kind.SHARD_WITHOUT_OWNER, str(shard)) for shard, names in owners.items() if live and not names}
     wanted |= {(Kind.SHARD_WITH_TWO_OWNERS, str(shard)) for shard, names in owners.items() if len(names) > 1}
-    wanted |= {(Kind.WORKER_SILENT, f"w{number}") for number, (_, age, _) in enumerate(fleet) if age > 16_000}
+    wanted |= {(Kind.WORKER_SILENT, f"w{number}") for number, (_, age, *_) in enumerate(fleet) if age > 16_000}
     wanted |= {(Kind.CONFIGS_DIFFER, "")} if len({digest for *_, digest in live}) > 1 else set()
     wanted |= set() if live else {(Kind.NO_WORKER, "")}
     assert set(found) == wanted
@@ -164,6 +176,10 @@ def test_owners_and_differences_against_a_twin(fleet: list[tuple[set[int], int, 
     shown = describe(picture, survey(picture), memory.refused)
     assert {row["state"] for row in shown["workers"]} <= set(WORKER_STATES)
     assert {row["state"] for row in shown["shards"]} <= set(SHARD_STATES)
+    metrics = FleetMetrics()
+    metrics.set(shown)
+    counted = [metrics.registry.get_sample_value("overlay_fleet_workers", {"state": state}) for state in WORKER_STATES]
+    assert sum(count or 0 for count in counted) == len(fleet)
 
 
 def test_a_finding_opens_after_a_while_and_closes_at_once() -> None:
