@@ -26,6 +26,7 @@ RIVAL_MS = 60_000
 """How long after a status of another process under the same name that is a finding, in ms."""
 MOST_NAMED = 10
 """Most names that the text of a finding lists."""
+COMPARED = "Give all the same requests.*, topics.reply_to, topics.requests, topics.replication and shards"
 _MILLION = 1_000_000
 
 
@@ -40,6 +41,7 @@ class Kind(enum.StrEnum):
     SHARD_NOT_READY = "shard_not_ready"
     SHARD_COUNTS_DIFFER = "shard_counts_differ"
     CONFIGS_DIFFER = "configs_differ"
+    SETTINGS_DIFFER = "settings_differ"
     VERSIONS_DIFFER = "versions_differ"
     CONSUMERS_NOT_SERVED = "consumers_not_served"
     CLOCK_DIFFERS = "clock_differs"
@@ -56,8 +58,9 @@ PATIENCE_MS = {
     Kind.SHARD_WITH_TWO_OWNERS: 15_000,
     # three statuses in a row: one that was long on its way looks like a clock that is behind
     Kind.CLOCK_DIFFERS: 15_000,
-    # files are changed one worker after the other, and workers are replaced one after the other
+    # files are changed one worker after the other, and workers are started anew one after the other
     Kind.CONFIGS_DIFFER: 30_000,
+    Kind.SETTINGS_DIFFER: 60_000,
     Kind.VERSIONS_DIFFER: 60_000,
     # a takeover of a big state
     Kind.SHARD_NOT_READY: 60_000,
@@ -194,8 +197,9 @@ def _judge_shards(picture: Picture) -> Iterator[Finding]:
 
 def _compare(picture: Picture) -> Iterator[Finding]:
     """Yield a finding for each of these that differs between workers that are heard: the digest of their streams and
-    consumers, the version, the number of shards (0 is not compared). If the fleet has a config folder of its own, the
-    folder's digest is compared with theirs too.
+    consumers, that of their settings ("" is not compared), the version, the number of shards (0 is not compared). If
+    the fleet has a config folder of its own, the folder's digest is compared with theirs too, but not its settings,
+    by which it decides nothing.
     """
     live = list(picture.live.values())
     digests = _group(live, lambda row: row.digest)
@@ -204,6 +208,10 @@ def _compare(picture: Picture) -> Iterator[Finding]:
     if len(digests) > 1:
         text = f"their streams and consumers are not the same: {_tell(digests)}. Give all the same files"
         yield Finding(Kind.CONFIGS_DIFFER, "", text)
+    settings = _group([row for row in live if row.settings], lambda row: row.settings)
+    if len(settings) > 1:
+        text = f"their overlay.yaml are not the same: {_tell(settings)}. {COMPARED}; restart the workers that you change"
+        yield Finding(Kind.SETTINGS_DIFFER, "", text)
     versions = _group(live, lambda row: row.version)
     if len(versions) > 1:
         yield Finding(Kind.VERSIONS_DIFFER, "", f"{_tell(versions)}. Bring all to the same version")

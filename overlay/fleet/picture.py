@@ -53,6 +53,7 @@ def _describe_worker(picture: Picture, row: WorkerRow) -> dict[str, Any]:
         "consumers": row.served,
         "version": row.version,
         "digest": row.digest,
+        "settings": row.settings,
         "started": row.started,
         "seen": row.seen,
         "clock_ahead_seconds": round(row.ahead_ms / 1000, 3),

@@ -161,6 +161,8 @@ class WorkerStatus(Part):
     """The version of the overlay."""
     digest: Text
     """Of the streams and consumers in the worker's files (overlay/config/identity.py)."""
+    settings: Text = ""
+    """Of the parts of its overlay.yaml that all workers have to agree on; empty if the worker does not tell them."""
     shard_count: Annotated[int, Field(ge=0, le=MOST_SHARDS)]
     trouble: Text = ""
     """Why it serves nothing, empty if it does."""

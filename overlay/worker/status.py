@@ -138,6 +138,7 @@ class StatusSource:
             clock=now_ms(),
             version=identity.version,
             digest=identity.digest,
+            settings=identity.settings,
             shard_count=manager.count,
             trouble=clean(manager.trouble),
             leaving=is_last,

@@ -47,6 +47,14 @@ CASES: dict[str, tuple[list[Status], list[tuple[Kind, str]]]] = {
         [(Kind.SHARD_COUNTS_DIFFER, "")],
     ),
     "configs": ([make_status("a"), make_status("b", shards=(), digest="d2")], [(Kind.CONFIGS_DIFFER, "")]),
+    "settings": (
+        [make_status("a", settings="s1"), make_status("b", shards=(), settings="s2")],
+        [(Kind.SETTINGS_DIFFER, "")],
+    ),
+    "settings of a worker that does not tell them": (
+        [make_status("a", settings="s1"), make_status("b", shards=())],
+        [],
+    ),
     "versions": ([make_status("a"), make_status("b", shards=(), version="2.0")], [(Kind.VERSIONS_DIFFER, "")]),
     "a clock ahead": ([make_status(clock=NOW + 2_001)], [(Kind.CLOCK_DIFFERS, "a")]),
     "a clock behind": ([make_status(clock=NOW - 2_001)], [(Kind.CLOCK_DIFFERS, "a")]),
@@ -93,6 +101,12 @@ def test_the_folder_of_the_fleet_is_compared_too() -> None:
     (finding,) = survey(see(make_status(), expected=Expected(digest="d2")))
     assert finding.kind is Kind.CONFIGS_DIFFER
     assert "d1 at a; d2 at the folder of this fleet" in finding.text
+
+
+def test_settings_that_differ_are_named() -> None:
+    (finding,) = survey(see(make_status("a", settings="s1"), make_status("b", shards=(), settings="s2")))
+    assert "s1 at a; s2 at b" in finding.text
+    assert "topics.reply_to" in finding.text
 
 
 def expect(*names: str) -> Expected:

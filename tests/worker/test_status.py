@@ -19,7 +19,7 @@ from overlay.worker.round.task import Counts
 from overlay.worker.shard_manager import ShardManager
 from overlay.worker.status import MOST_REASON, ProcessStart, StatusSource, describe_consumer, name_worker
 
-IDENTITY = Identity("1.0", "p", "h:1", "/folder", "d")
+IDENTITY = Identity("1.0", "p", "h:1", "/folder", "d", "s")
 
 
 @dataclass
@@ -94,7 +94,8 @@ async def test_a_status_tells_of_the_worker_and_its_shards() -> None:
     manager.shards[1] = FakeShard("no leader\n" + "x" * 500)
     worker = Worker(manager)
     (status,) = await worker.tell()
-    assert (status.worker, status.prefix, status.digest, status.version) == ("w", "p", "d", "1.0")
+    assert (status.worker, status.prefix, status.version) == ("w", "p", "1.0")
+    assert (status.digest, status.settings) == ("d", "s")
     assert (status.shard_count, status.served, status.leaving) == (2, 3, False)
     reason = "no leader " + "x" * (MOST_REASON - 10)
     assert status.shards == (ShardStatus(number=0), ShardStatus(number=1, ready=False, reason=reason))
