@@ -210,7 +210,9 @@ def _compare(picture: Picture) -> Iterator[Finding]:
         yield Finding(Kind.CONFIGS_DIFFER, "", text)
     settings = _group([row for row in live if row.settings], lambda row: row.settings)
     if len(settings) > 1:
-        text = f"their overlay.yaml are not the same: {_tell(settings)}. {COMPARED}; restart the workers that you change"
+        text = (
+            f"their overlay.yaml are not the same: {_tell(settings)}. {COMPARED}; restart the workers that you change"
+        )
         yield Finding(Kind.SETTINGS_DIFFER, "", text)
     versions = _group(live, lambda row: row.version)
     if len(versions) > 1:
