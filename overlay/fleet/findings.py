@@ -48,15 +48,16 @@ class Kind(enum.StrEnum):
 
 
 PATIENCE_MS = {
-    # a worker counts as silent only after three statuses are missing
-    Kind.WORKER_SILENT: 0,
+    # a broker that is lost takes some ten seconds until another leads its partitions, the fleet's topic too
+    Kind.WORKER_SILENT: 9_000,
     Kind.SAME_NAME: 0,
     Kind.SHARD_COUNTS_DIFFER: 10_000,
-    # between workers a shard is for some seconds with none, or with both by their last statuses
+    # between workers a shard is for some seconds with none, or with both by the last statuses of versions that do not
+    # tell a generation
     Kind.NO_WORKER: 15_000,
-    Kind.SHARD_WITHOUT_OWNER: 20_000,
+    Kind.SHARD_WITHOUT_OWNER: 10_000,
     Kind.SHARD_WITH_TWO_OWNERS: 15_000,
-    # three statuses in a row: one that was long on its way looks like a clock that is behind
+    # several statuses in a row: one that was long on its way looks like a clock that is behind
     Kind.CLOCK_DIFFERS: 15_000,
     # files are changed one worker after the other, and workers are started anew one after the other
     Kind.CONFIGS_DIFFER: 30_000,
@@ -109,16 +110,21 @@ class Picture:
     now: int
     expected: Expected
     owners: Mapping[int, tuple[str, ...]] = field(init=False)
-    """The live workers that have each shard, by name."""
+    """The live workers that have each shard, by name: of those that say so, without one from which another has taken it
+    over (WorkerRow.succeeds)."""
     live: Mapping[str, WorkerRow] = field(init=False)
     """The workers that are heard, by name."""
 
     def __post_init__(self) -> None:
         live = {row.worker: row for row in self.workers if self.now - row.seen <= row.silent_after_ms}
-        owners: dict[int, tuple[str, ...]] = dict.fromkeys(range(self._count_shards(live.values())), ())
+        claims: dict[int, list[WorkerRow]] = {number: [] for number in range(self._count_shards(live.values()))}
         for row in live.values():
             for shard in row.shards:
-                owners[shard.number] = (*owners.get(shard.number, ()), row.worker)
+                claims.setdefault(shard.number, []).append(row)
+        owners = {
+            number: tuple(row.worker for row in rows if not any(other.succeeds(row) for other in rows))
+            for number, rows in claims.items()
+        }
         object.__setattr__(self, "live", live)
         object.__setattr__(self, "owners", owners)
 

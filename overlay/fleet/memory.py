@@ -32,6 +32,8 @@ class WorkerRow(WorkerStatus):
     """When Kafka took it, ms since 1970."""
     rival: Count = 0
     """When Kafka last took a status of an older process under the same name while this one ran, ms since 1970; 0 if never."""
+    dealt: Count = 0
+    """When Kafka took the first status of this process with this generation, ms since 1970."""
 
     @property
     def ahead_ms(self) -> int:
@@ -44,6 +46,15 @@ class WorkerRow(WorkerStatus):
     def silent_after_ms(self) -> int:
         """How many ms after its last status the worker counts as silent."""
         return 3 * self.every + 1_000
+
+    def succeeds(self, other: WorkerRow) -> bool:
+        """Return whether a shard that both workers say they have went from `other` to this one: it was assigned this one
+        in a later generation, and that was told later. One alone does not do. A worker may be slow to tell, and Kafka
+        counts from 1 again for a group that was empty for a while. False if a generation is unknown.
+        """
+        if self.generation is None or other.generation is None:
+            return False
+        return self.generation > other.generation and self.dealt >= other.dealt
 
 
 class ConsumerRow(ConsumerStatus):
@@ -133,7 +144,9 @@ class Memory:
             self.workers.pop(status.worker, None)
             return None
         told = {name: value for name, value in dict(status).items() if name in WorkerStatus.model_fields}
-        row = WorkerRow(**told, seen=appended, rival=rival)
+        is_same = known is not None and (known.boot, known.generation) == (status.boot, status.generation)
+        dealt = known.dealt if known is not None and is_same else appended
+        row = WorkerRow(**told, seen=appended, rival=rival, dealt=dealt)
         self.workers[status.worker] = row.model_dump(mode="json", exclude_defaults=True)
         return None
 

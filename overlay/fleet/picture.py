@@ -36,19 +36,20 @@ def describe(picture: Picture, findings: Sequence[Finding], refused: Mapping[Ref
 
 def describe_workers(picture: Picture) -> list[dict[str, Any]]:
     """Return a JSON object for each worker, sorted by name. Its `seen` is Kafka's time and its `started` the worker's
-    own, both ms since 1970.
+    own, both ms since 1970. Its `shards` are those that it has; for a silent worker, those that it had.
     """
     return [_describe_worker(picture, row) for row in picture.workers]
 
 
 def _describe_worker(picture: Picture, row: WorkerRow) -> dict[str, Any]:
     is_live = row.worker in picture.live
+    shards = sorted(shard.number for shard in row.shards)
     state = SILENT if not is_live else DRAINED if row.drained else "waiting" if row.trouble else "running"
     return {
         "worker": row.worker,
         "state": state,
         "reason": row.trouble if is_live else "",
-        "shards": sorted(shard.number for shard in row.shards),
+        "shards": [number for number in shards if not is_live or row.worker in picture.owners[number]],
         "shard_count": row.shard_count,
         "consumers": row.served,
         "version": row.version,

@@ -1,7 +1,7 @@
 """The status of a worker: one record of the topic `<prefix>.fleet`, as JSON. Pure.
 
-A worker writes its status every few seconds. Each has all of the worker and its shards, and only some
-of its consumers: those that changed, and in turn the others, so that each is told within a minute.
+A worker writes its status every few seconds. Each has all of the worker and its shards. Some have a part
+of its consumers too: those that changed, and in turn the others, so that each is told within a minute.
 
 Any client with Write on the topic chooses its bytes. So a record is refused, with the reason, unless it
 is small, has the right types and values within their limits, names our prefix and has its worker's name
@@ -21,8 +21,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from overlay.config.service import WORKER_NAME
 
 VERSION = 1
-EVERY_MS = 5_000
+EVERY_MS = 2_000
 """Time between two statuses of a worker, in ms."""
+UNTOLD_EVERY_MS = 5_000
+"""The same for a worker whose statuses do not tell it."""
 MOST_BYTES = 512 << 10
 """Most bytes of a record."""
 PACK_BYTES = 128 << 10
@@ -155,8 +157,8 @@ class WorkerStatus(Part):
     """When the process started by its own clock, ms since 1970."""
     clock: Count
     """The worker's clock when it wrote this, ms since 1970."""
-    every: Annotated[int, Field(ge=100, le=600_000)] = EVERY_MS
-    """When the next status will come, in ms."""
+    every: Annotated[int, Field(ge=100, le=600_000)] = UNTOLD_EVERY_MS
+    """When the next status will come at the latest, in ms."""
     version: Text
     """The version of the overlay."""
     digest: Text
@@ -173,6 +175,8 @@ class WorkerStatus(Part):
     served: Count = 0
     """How many consumers its shards have."""
     shards: Annotated[tuple[ShardStatus, ...], Field(max_length=MOST_SHARDS)] = ()
+    generation: Count | None = None
+    """Of the group of workers when it assigned these shards; None if it has assigned none, or the worker does not tell."""
 
     @model_validator(mode="after")
     def _check_shards(self) -> WorkerStatus:

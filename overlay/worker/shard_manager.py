@@ -88,6 +88,8 @@ class ShardManager:
     """Whether delivery latencies are kept for each consumer, not for each stream."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
+    generation: int = -1
+    """The group's generation in which `owned` was assigned to us, -1 while no assignment holds."""
     trouble: str = WAITING
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series, also from an earlier membership."""
@@ -112,6 +114,7 @@ class ShardManager:
                 return False
             waits = not numbers and self.membership.is_moving
             self.trouble, self.owned = WAITING if waits else "", numbers
+            self.generation = self.membership.generation
             for number in sorted(numbers - self._serving.keys()):
                 self._start(number)
             await self._stop([number for number in self._serving if number not in numbers])
@@ -127,6 +130,7 @@ class ShardManager:
         """Release all shards: commit what is under way, and stop."""
         async with self._changing:
             self.trouble, self.owned = "the group of workers is dealing out shards", frozenset()
+            self.generation = -1
             await self._stop(list(self._serving))
 
     # the control topic's news

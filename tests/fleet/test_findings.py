@@ -79,7 +79,8 @@ def test_what_is_found(case: str) -> None:
 
 def test_silence() -> None:
     late = NOW + 3 * EVERY_MS + 1_000
-    statuses = [make_status("a", **TWO), make_status("b", shards=(1,), **TWO)]
+    fields = {**TWO, "every": EVERY_MS}
+    statuses = [make_status("a", **fields), make_status("b", shards=(1,), **fields)]
     assert list_kinds(see(*statuses, now=late)) == []
     assert list_kinds(see(*statuses, now=late + 1)) == [
         (Kind.NO_WORKER, ""),
@@ -241,17 +242,21 @@ def test_the_live_picture_follows_the_rows() -> None:
     assert live.judge(1_000) == ([], [])
     assert live.describe(1_000)["time"] == NOW
     assert live.describe(1_500) is live.describe(1_000)
-    opened, _ = live.judge(1_000 + 16_001)
+    assert live.judge(1_000 + 16_001) == ([], [])
+    metrics.set(live.describe(1_000 + 16_001))
+    assert metrics.registry.get_sample_value("overlay_fleet_workers", {"state": "silent"}) == 1
+    assert metrics.registry.get_sample_value("overlay_fleet_findings", {"kind": "worker_silent"}) == 0
+    opened, _ = live.judge(1_000 + 16_001 + PATIENCE_MS[Kind.WORKER_SILENT])
     assert [each.kind for each in opened] == [Kind.WORKER_SILENT]
-    metrics.set(live.describe(20_000))
+    metrics.set(live.describe(30_000))
     assert metrics.registry.get_sample_value("overlay_fleet_findings", {"kind": "worker_silent"}) == 1
     assert metrics.registry.get_sample_value("overlay_fleet_workers", {"state": "silent"}) == 1
     assert metrics.registry.get_sample_value("overlay_fleet_active") == 1
-    live.memory.fold(make_status(number=1, clock=NOW + 20_000), NOW + 20_000)
-    _, closed = live.judge(21_000)
+    live.memory.fold(make_status(number=1, clock=NOW + 30_000), NOW + 30_000)
+    _, closed = live.judge(31_000)
     assert [each.kind for each in closed] == [Kind.WORKER_SILENT]
     live.stand_by()
-    assert live.describe(22_000) == {}
+    assert live.describe(32_000) == {}
     metrics.set({})
     assert metrics.registry.get_sample_value("overlay_fleet_workers", {"state": "running"}) == 0
 
@@ -260,6 +265,7 @@ def test_a_silent_worker_is_forgotten_after_an_hour() -> None:
     live = LivePicture()
     live.memory.fold(make_status(), NOW)
     live.judge(0)
+    live.judge(FORGET_MS - 10_000)
     live.judge(FORGET_MS)
     assert Kind.WORKER_SILENT in {each.kind for each in live.open_findings.list()}
     _, closed = live.judge(FORGET_MS + 1)

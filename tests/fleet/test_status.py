@@ -64,6 +64,8 @@ HEADS = st.builds(
     trouble=TEXTS,
     leaving=st.booleans(),
     served=COUNTS,
+    generation=st.none() | COUNTS,
+    settings=TEXTS,
 )
 
 

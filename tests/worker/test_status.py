@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,7 +11,9 @@ import pytest
 
 from overlay.config import ServiceConfig
 from overlay.config.identity import Identity
-from overlay.fleet.status import ShardStatus, Status, decode
+from overlay.fleet.changes import SHARE
+from overlay.fleet.status import EVERY_MS, ShardStatus, Status, decode
+from overlay.fleet.timetable import Scope
 from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
 from overlay.worker.report import Rates
@@ -23,9 +25,26 @@ IDENTITY = Identity("1.0", "p", "h:1", "/folder", "d", "s")
 
 
 @dataclass
+class FakeAssignment:
+    stalled: dict[ConsumerId, str] = field(default_factory=dict)
+    stopped: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class FakeCursors:
+    halts: dict[object, str] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class FakeSession:
+    assignment: FakeAssignment = field(default_factory=FakeAssignment)
+    cursors: FakeCursors = field(default_factory=FakeCursors)
+
+
+@dataclass
 class FakeShard:
     trouble: str = ""
-    session: object | None = None
+    session: FakeSession | None = None
 
 
 @dataclass
@@ -47,13 +66,14 @@ class FakeManager:
     owned: frozenset[int] = frozenset({0, 1})
     shards: dict[int, FakeShard] = field(default_factory=dict)
     trouble: str = ""
+    generation: int = 7
     rates: Rates = field(default_factory=Rates)
     reports: dict[ConsumerId, dict[str, Any]] = field(default_factory=dict)
     described: int = 0
     membership: FakeMembership = field(default_factory=FakeMembership)
 
     @property
-    def sessions(self) -> list[object]:
+    def sessions(self) -> list[FakeSession]:
         return [shard.session for shard in self.shards.values() if shard.session is not None]
 
     def report_consumer(self, id: ConsumerId) -> dict[str, Any]:
@@ -66,7 +86,7 @@ class FakeManager:
 
 def make_manager(consumers: int = 3) -> FakeManager:
     ids = [("S", f"c{number:04}") for number in range(consumers)]
-    shards = {0: FakeShard(session=object()), 1: FakeShard(session=object())}
+    shards = {0: FakeShard(session=FakeSession()), 1: FakeShard(session=FakeSession())}
     return FakeManager(FakeLoaded(dict.fromkeys(ids)), shards=shards)
 
 
@@ -80,8 +100,8 @@ class Worker:
         manager = cast("ShardManager", self.manager)
         self.source = StatusSource(lambda: IDENTITY, manager, "w", self.start)
 
-    async def tell(self, *, is_last: bool = False, was_lost: bool = False) -> list[Status]:
-        values = await self.source.collect(is_last, was_lost)
+    async def tell(self, *, scope: Scope = Scope.ALL, was_lost: bool = False) -> list[Status]:
+        values = await self.source.collect(scope, was_lost)
         read = [decode(b"w", value, "p") for value in values]
         return [status for status in read if isinstance(status, Status)]
 
@@ -99,10 +119,12 @@ async def test_a_status_tells_of_the_worker_and_its_shards() -> None:
     assert (status.shard_count, status.served, status.leaving) == (2, 3, False)
     reason = "no leader " + "x" * (MOST_REASON - 10)
     assert status.shards == (ShardStatus(number=0), ShardStatus(number=1, ready=False, reason=reason))
+    assert (status.generation, status.every) == (7, EVERY_MS)
     del manager.shards[1]  # it has neither consumers nor indexes
-    manager.owned, manager.trouble = frozenset({1}), "waiting"
+    manager.owned, manager.trouble, manager.generation = frozenset({1}), "waiting", -1
     (status,) = await worker.tell()
     assert (status.shards, status.trouble) == ((ShardStatus(number=1),), "waiting")
+    assert status.generation is None
 
 
 async def test_records_are_counted_through_memberships() -> None:
@@ -110,16 +132,86 @@ async def test_records_are_counted_through_memberships() -> None:
     first = await worker.tell()
     again = Worker(make_manager(300), worker.start)
     second = await again.tell()
-    numbers = [status.number for status in (*first, *second, *await again.tell(is_last=True))]
+    numbers = [status.number for status in (*first, *second, *await again.tell(scope=Scope.LAST))]
     assert numbers == list(range(len(numbers)))
     assert len(second) == 2
     assert {status.boot for status in (*first, *second)} == {worker.start.boot}
 
 
 async def test_the_last_status_says_so_and_no_more() -> None:
-    (status,) = await Worker(make_manager()).tell(is_last=True)
+    (status,) = await Worker(make_manager()).tell(scope=Scope.LAST)
     assert status.leaving
     assert status.consumers == ()
+
+
+async def test_a_status_of_the_worker_alone_describes_no_consumer() -> None:
+    manager = make_manager()
+    worker = Worker(manager)
+    (status,) = await worker.tell(scope=Scope.WORKER)
+    assert (len(status.shards), status.consumers, manager.described) == (2, (), 0)
+    assert len(await worker.list_told()) == 3
+    manager.loaded = FakeLoaded({("S", "c0000"): None})
+    (status,) = await worker.tell(scope=Scope.WORKER)
+    assert status.gone == ()
+    (status,) = await worker.tell()
+    assert status.gone == ("S/c0001", "S/c0002")
+
+
+def change_shards(manager: FakeManager) -> None:
+    manager.owned = frozenset({0})
+
+
+def change_generation(manager: FakeManager) -> None:
+    manager.generation += 1
+
+
+def change_readiness(manager: FakeManager) -> None:
+    manager.shards[1].session = None
+
+
+def change_stalls(manager: FakeManager) -> None:
+    manager.shards[1] = FakeShard(session=FakeSession(FakeAssignment({("S", "c0000"): "refused"})))
+
+
+def change_stops(manager: FakeManager) -> None:
+    manager.shards[1] = FakeShard(session=FakeSession(FakeAssignment(stopped={"S": "gone"})))
+
+
+def change_halts(manager: FakeManager) -> None:
+    manager.shards[1] = FakeShard(session=FakeSession(cursors=FakeCursors({("S", ("t", 0)): "corrupt"})))
+
+
+def change_trouble(manager: FakeManager) -> None:
+    manager.trouble = "waiting"
+
+
+def drain(manager: FakeManager) -> None:
+    manager.membership.drained = True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        change_shards,
+        change_generation,
+        change_readiness,
+        change_stalls,
+        change_stops,
+        change_halts,
+        change_trouble,
+        drain,
+    ],
+)
+async def test_what_is_told_at_once(change: Callable[[FakeManager], None]) -> None:
+    manager = make_manager()
+    source = Worker(manager).source
+    before = source.mark()
+    manager.rates.note(Counts(delivered={("S", "c0001"): 5}), manager.rates.began)
+    # another session of the same shard, with the same troubles
+    manager.shards[0] = FakeShard(session=FakeSession())
+    assert source.mark() == before
+    change(manager)
+    assert source.mark() != before
 
 
 async def test_only_consumers_of_the_workers_shards_are_told() -> None:
@@ -140,7 +232,7 @@ async def test_what_changed_is_told_and_idle_consumers_cost_a_share() -> None:
     manager.rates.note(Counts(delivered={("S", "c0599"): 5}), manager.rates.began)
     manager.reports["S", "c0599"] = {"delivered": 5}
     assert "c0599" in await worker.list_told()
-    assert manager.described <= 600 / 12 + 1
+    assert manager.described <= 600 * SHARE + 1
 
 
 @pytest.mark.parametrize("change", ["session", "owned", "config"])
@@ -151,7 +243,7 @@ async def test_after_a_change_everything_is_looked_at(change: str) -> None:
         await worker.list_told()
     manager.described = 0
     if change == "session":
-        manager.shards[0] = FakeShard(session=object())
+        manager.shards[0] = FakeShard(session=FakeSession())
     elif change == "owned":
         manager.owned = frozenset({0})
     else:
