@@ -16,10 +16,10 @@ from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
 from overlay.units import format_time
 
-from .memory import ConsumerRow, Memory, Rows, WorkerRow
+from .memory import ConsumerRow, Memory, Rows, StreamRow, WorkerRow
 
 FRESH_MS = 150_000
-"""How long what a worker has told of a consumer counts as present: each is told within a minute or so."""
+"""How long what a worker has told of a consumer or stream counts as present: each is told within a minute or so."""
 CLOCK_MS = 2_000
 """Least difference between a worker's clock and Kafka's that is a finding, in ms."""
 RIVAL_MS = 60_000
@@ -109,6 +109,7 @@ class Picture:
     consumers: Sequence[ConsumerRow]
     now: int
     expected: Expected
+    streams: Sequence[StreamRow] = ()
     owners: Mapping[int, tuple[str, ...]] = field(init=False)
     """The live workers that have each shard, by name: of those that say so, without one from which another has taken it
     over (WorkerRow.succeeds)."""
@@ -134,8 +135,8 @@ class Picture:
         )
         return told or self.expected.shard_count
 
-    def is_fresh(self, row: ConsumerRow) -> bool:
-        """Return whether the row is recent: its worker is heard, and has told of the consumer within the
+    def is_fresh(self, row: ConsumerRow | StreamRow) -> bool:
+        """Return whether the row is recent: its worker is heard, and has told of the consumer or stream within the
         last FRESH_MS.
         """
         return row.worker in self.live and self.now - row.seen <= FRESH_MS
@@ -153,7 +154,7 @@ class Picture:
 
 def look(memory: Memory, now: int, expected: Expected) -> Picture:
     """Return a picture of the present rows of `memory`. `now`: Kafka's time, ms since 1970."""
-    return Picture(memory.list_workers(), memory.list_consumers(), now, expected)
+    return Picture(memory.list_workers(), memory.list_consumers(), now, expected, memory.list_streams())
 
 
 def survey(picture: Picture) -> list[Finding]:

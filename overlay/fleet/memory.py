@@ -11,12 +11,13 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .status import ConsumerStatus, Count, Refusal, Status, Worker, WorkerStatus, decode, judge_time
+from .status import ConsumerStatus, Count, Refusal, Status, StreamStatus, Worker, WorkerStatus, decode, judge_time
 
 FORGET_MS = 3_600_000
 """How long a worker is remembered that is not heard of, in ms; as long as the topic keeps its statuses."""
 MOST_WORKERS = 1_000
 MOST_CONSUMERS = 200_000
+MOST_STREAMS = 50_000
 """Most rows that are kept, whatever is written to the topic."""
 
 WINDOW_MS = 600_000
@@ -66,12 +67,22 @@ class ConsumerRow(ConsumerStatus):
     """When Kafka took it, ms since 1970."""
 
 
+class StreamRow(StreamStatus):
+    """What one worker has last told of a stream, as a row of Memory."""
+
+    worker: Worker
+    seen: Count
+    """When Kafka took it, ms since 1970."""
+
+
 @dataclass(slots=True)
 class Memory:
-    """The rows of one fleet, as JSON objects: `workers` by the worker's name, `consumers` by stream/name."""
+    """The rows of one fleet, as JSON objects: `workers` by the worker's name, `consumers` by stream/name, `streams` by
+    worker/stream."""
 
     workers: Rows = field(default_factory=dict)
     consumers: Rows = field(default_factory=dict)
+    streams: Rows = field(default_factory=dict)
     refused: Counter[Refusal] = field(default_factory=Counter)
     """How many records were passed over."""
 
@@ -97,9 +108,9 @@ class Memory:
         self.refused[reason] += 1
 
     def fold(self, status: Status, appended: int) -> Refusal | None:
-        """Put a status into the rows: its worker, its consumers, and none of those that are gone. Return None, or why it
-        was passed over, which is also counted. LIMIT is returned too if only some of its consumers had no room, and the
-        rest is in the rows.
+        """Put a status into the rows: its worker, its consumers and streams, and none of those that are gone. Return None,
+        or why it was passed over, which is also counted. LIMIT is returned too if only some of its consumers or streams
+        had no room, and the rest is in the rows.
 
         `appended`: Kafka's time on the record, ms since 1970.
         """
@@ -115,9 +126,30 @@ class Memory:
                 self.consumers[told.id] = row.model_dump(mode="json", exclude_defaults=True)
         for id in status.gone:
             self.consumers.pop(id, None)
+        reason = self._fold_streams(status, appended) or reason
         if reason is not None:
             self.refuse(reason)
         return reason
+
+    def _fold_streams(self, status: Status, appended: int) -> Refusal | None:
+        """Put the streams of a status into the rows, and drop those that its worker has left. Return LIMIT if some had no
+        room."""
+        reason = None
+        for told in status.streams:
+            id = f"{status.worker}/{told.name}"
+            if id not in self.streams and len(self.streams) >= MOST_STREAMS:
+                reason = Refusal.LIMIT
+            else:
+                row = StreamRow(**dict(told), worker=status.worker, seen=appended)
+                self.streams[id] = row.model_dump(mode="json", exclude_defaults=True)
+        for name in status.left:
+            self.streams.pop(f"{status.worker}/{name}", None)
+        return reason
+
+    def _drop_streams(self, worker: str) -> None:
+        """Drop all that a process of this worker has told of streams: it has ended."""
+        for id in [id for id in list(self.streams) if id.startswith(f"{worker}/")]:
+            self.streams.pop(id, None)
 
     def _fold_worker(self, status: Status, appended: int) -> Refusal | None:
         """Put what a status says of its worker into the worker's row; remove the row if the worker is leaving. Return
@@ -140,6 +172,8 @@ class Memory:
             row = known.model_copy(update={"rival": appended})
             self.workers[status.worker] = row.model_dump(mode="json", exclude_defaults=True)
             return Refusal.PAST
+        if status.leaving or known is None or known.boot != status.boot:
+            self._drop_streams(status.worker)
         if status.leaving:
             self.workers.pop(status.worker, None)
             return None
@@ -171,9 +205,17 @@ class Memory:
         self._read = read
         return sorted((row for _, row in read.values()), key=lambda row: (row.stream, row.name))
 
+    def list_streams(self) -> list[StreamRow]:
+        """Return the rows of all streams, sorted by name and worker."""
+        return sorted(
+            (StreamRow.model_validate(row, strict=False) for row in list(self.streams.values())),
+            key=lambda row: (row.name, row.worker),
+        )
+
     def forget(self, now: int) -> None:
-        """Drop the rows of workers and consumers that were not heard of for FORGET_MS. `now`: Kafka's time, ms since 1970."""
-        for rows in (self.workers, self.consumers):
+        """Drop the rows of workers, consumers and streams that were not heard of for FORGET_MS. `now`: Kafka's time, ms
+        since 1970."""
+        for rows in (self.workers, self.consumers, self.streams):
             for name in [name for name, row in list(rows.items()) if row["seen"] < now - FORGET_MS]:
                 rows.pop(name, None)
 

@@ -302,7 +302,7 @@ class Shard:
     def _note_counts(self, counts: Counts) -> None:
         """Reset the refusals of the output and dead letter topics to which consumers have delivered
         in a committed round, and of the index topics written in it. Then call `on_commit`."""
-        for consumer in {*counts.delivered, *counts.dead_letters} if self._refusals else ():
+        for consumer in counts.list_consumers() if self._refusals else ():
             config = self.mine[consumer]
             for topic in (config.deliver_subject, config.dead_letter_topic):
                 self._refusals.pop(topic, None)

@@ -121,7 +121,7 @@ class ShardManager:
             # after the last commits of the ended sessions, which would open the series again
             await self._close_consumers(self.elsewhere)
             # those that were deleted while this worker was in no group
-            known = {*self.opened, *self.rates.delivered, *self.rates.newest}
+            known = {*self.opened, *self.rates.delivered, *self.rates.newest, *self.rates.dead_letters}
             await self._drop(known - self.loaded.served.keys())
             self._close_moved()
             return True
@@ -411,10 +411,11 @@ class ShardManager:
                 ages.setdefault(kept, []).append(max(0, now - oldest) / 1000)
         for kept, seconds in ages.items():
             observe_all(self.metrics.delivery_latency_seconds.labels(*kept), seconds)
-        for consumer, records in counts.dead_letters.items():
+        for (consumer, _), records in counts.dead_letters.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
         for read in counts.reads:
             stream, added = read.partition[0], self.rates.reads.take(read)
+            self.rates.note_first_reads(stream, added.first, now)
             self.metrics.records_decoded.labels(stream).inc(added.first)
             self.metrics.records_read_again.labels(stream).inc(added.again)
             for reason, unaddressed in added.unaddressed.items():

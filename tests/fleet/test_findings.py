@@ -17,7 +17,7 @@ from overlay.fleet.picture import describe
 from overlay.fleet.status import EVERY_MS, ShardStatus, Status
 from overlay.kafka.own_topics import shard_of
 
-from .statuses import NOW, make_consumer, make_status
+from .statuses import NOW, make_consumer, make_status, make_stream
 
 
 def see(*statuses: Status, now: int = NOW, appended: int = NOW, expected: Expected | None = None) -> Picture:
@@ -298,3 +298,34 @@ def test_shards_of_consumers_are_those_of_the_service() -> None:
     shown = describe(see(*statuses), [], {})
     assert {row["name"]: row["shard"] for row in shown["consumers"]} == {n: shard_of(("S", n), 3) for n in "cdef"}
     assert sum(row["consumers"] for row in shown["shards"]) == 4
+
+
+def test_streams_of_several_workers_are_one_row() -> None:
+    first = make_stream(rate=5.0, lag=3, index="running", index_lag=7)
+    second = make_stream(rate=9.0, lag=None, state="stopped", reason="corrupt")
+    picture = see(
+        make_status("a", streams=(first, make_stream("T", state="idle", lag=None))),
+        make_status("b", shards=(), streams=(second,)),
+    )
+    rows = describe(picture, [], {})["streams"]
+    assert [row["name"] for row in rows] == ["S", "T"]
+    assert rows[0] == {
+        "name": "S",
+        "topic": "t",
+        "partitions": 2,
+        "rate": 9.0,
+        "lag": 3,
+        "owners": ["a", "b"],
+        "state": "stopped",
+        "reason": "corrupt",
+        "index": "running",
+        "index_lag": 7,
+        "seen": NOW,
+    }
+    assert (rows[1]["state"], rows[1]["owners"], rows[1]["lag"]) == ("idle", ["a"], None)
+
+
+def test_a_stream_of_a_silent_worker_is_silent() -> None:
+    told = make_status("a", every=EVERY_MS, streams=(make_stream(rate=5.0, lag=3),))
+    (row,) = describe(see(told, now=NOW + 7_001), [], {})["streams"]
+    assert (row["state"], row["owners"], row["rate"], row["lag"]) == ("silent", [], 0.0, 3)

@@ -148,7 +148,7 @@ async def test_the_pages_are_served() -> None:
         fleet = await client.get("/fleet")
         assert (fleet.status, fleet.content_type) == (200, "application/json")
         found = await fleet.json()
-        assert found.keys() == {"time", "workers", "shards", "consumers", "findings", "ignored"}
+        assert found.keys() == {"time", "workers", "shards", "consumers", "streams", "findings", "ignored"}
         assert found == json.loads(json.dumps(live.describe(100_000)))
         assert {row["name"]: row["reason"] for row in found["consumers"]} == {"c": "<b>bold</b>", "lost": ""}
         assert (await client.get("/readyz")).status == (await client.get("/healthz")).status == 200

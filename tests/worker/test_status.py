@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
+from overlay.clock import now_ms
 from overlay.config import ServiceConfig
 from overlay.config.identity import Identity
 from overlay.fleet.changes import SHARE
 from overlay.fleet.status import EVERY_MS, ShardStatus, Status, decode
 from overlay.fleet.timetable import Scope
 from overlay.kafka.own_topics import shard_of
-from overlay.state.shard_state import ConsumerId
+from overlay.state.partitions import Sources
+from overlay.state.shard_state import ConsumerId, StreamPartition
 from overlay.worker.report import Rates
+from overlay.worker.round.indexing import Reach
 from overlay.worker.round.task import Counts
 from overlay.worker.shard_manager import ShardManager
 from overlay.worker.status import MOST_REASON, ProcessStart, StatusSource, describe_consumer, name_worker
@@ -28,17 +31,34 @@ IDENTITY = Identity("1.0", "p", "h:1", "/folder", "d", "s")
 class FakeAssignment:
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, Sources] = field(default_factory=dict)
+    unindexed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class FakeCursor:
+    position: int
+    stable_end: int
+    indexed: bool = False
 
 
 @dataclass
 class FakeCursors:
     halts: dict[object, str] = field(default_factory=dict)
+    found: dict[StreamPartition, list[FakeCursor]] = field(default_factory=dict)
+
+    def partitions(self) -> Iterable[tuple[StreamPartition, list[FakeCursor]]]:
+        return self.found.items()
+
+    def of(self, place: StreamPartition) -> list[FakeCursor]:
+        return self.found.get(place, [])
 
 
 @dataclass(eq=False)
 class FakeSession:
     assignment: FakeAssignment = field(default_factory=FakeAssignment)
     cursors: FakeCursors = field(default_factory=FakeCursors)
+    reaches: dict[StreamPartition, Reach] = field(default_factory=dict)
 
 
 @dataclass
@@ -48,8 +68,14 @@ class FakeShard:
 
 
 @dataclass
+class FakeStream:
+    topic_names: tuple[str, ...]
+
+
+@dataclass
 class FakeLoaded:
     served: dict[ConsumerId, None]
+    streams: dict[str, FakeStream] = field(default_factory=lambda: {"S": FakeStream(("t", "u"))})
 
 
 @dataclass
@@ -155,6 +181,80 @@ async def test_a_status_of_the_worker_alone_describes_no_consumer() -> None:
     assert status.gone == ()
     (status,) = await worker.tell()
     assert status.gone == ("S/c0001", "S/c0002")
+
+
+PLACES: list[StreamPartition] = [("S", ("t", 0)), ("S", ("u", 0))]
+
+
+def read_stream(manager: FakeManager) -> None:
+    """Both shards read the stream's partitions, and the second one keeps its index."""
+    sources = {"S": Sources((("t", 0), ("u", 0)), {})}
+    for number, positions in enumerate(((3, 8), (5, 7))):
+        session = FakeSession(FakeAssignment(sources=sources))
+        session.cursors.found = {
+            place: [FakeCursor(0, 10), FakeCursor(position, 10, indexed=bool(number))]
+            for place, position in zip(PLACES, positions, strict=True)
+        }
+        manager.shards[number] = FakeShard(session=session)
+    session.reaches = {PLACES[0]: Reach(1, 4), PLACES[1]: Reach(0, 0)}
+
+
+async def test_a_status_tells_of_the_streams() -> None:
+    manager = make_manager()
+    read_stream(manager)
+    manager.rates.note_first_reads("S", 50, now_ms())
+    (status,) = await Worker(manager).tell()
+    (stream,) = status.streams
+    assert (stream.name, stream.topic, stream.partitions, stream.state) == ("S", "t, u", 2, "running")
+    # by the foremost cursors: 5 and 2 offsets to the ends
+    assert (stream.lag, stream.index, stream.index_lag) == (7, "running", 16)
+    assert stream.rate > 0
+
+
+async def test_a_stream_of_which_little_is_known() -> None:
+    manager = make_manager()
+    (status,) = await Worker(manager).tell()
+    assert [(each.state, each.lag, each.index, each.index_lag) for each in status.streams] == [("idle", None, "", None)]
+    read_stream(manager)
+    session = manager.shards[0].session
+    assert session is not None
+    # the first response tells where the log ends
+    session.cursors.found["S", ("v", 0)] = [FakeCursor(5, -1)]
+    session.assignment.unindexed["S"] = "refused"
+    session.cursors.halts["S", ("t", 0)] = "corrupt"
+    (status,) = await Worker(manager).tell()
+    (stream,) = status.streams
+    assert (stream.state, stream.reason, stream.lag, stream.index) == ("stopped", "corrupt", None, "stopped")
+
+
+async def test_streams_that_are_not_the_workers_any_more_are_named() -> None:
+    manager = make_manager()
+    manager.loaded.streams["T"] = FakeStream(("t",))
+    manager.loaded.streams["U"] = FakeStream(("u",))
+    worker = Worker(manager)
+    (status,) = await worker.tell()
+    assert [each.name for each in status.streams] == ["S", "T", "U"]
+    owned = frozenset({shard_of(("T",), 2)})
+    manager.owned = owned
+    manager.loaded = FakeLoaded({})
+    manager.loaded.streams = {"S": FakeStream(("t",)), "T": FakeStream(("t",))}
+    (status,) = await worker.tell()
+    expected = {"S", "U"} if shard_of(("S",), 2) not in owned else {"U"}
+    assert set(status.left) == expected
+    (status,) = await worker.tell(was_lost=True)
+    assert set(status.left) == expected
+    (status,) = await worker.tell()
+    assert status.left == ()
+
+
+async def test_a_stream_at_rest_is_told_in_turn() -> None:
+    manager = make_manager(1)
+    manager.loaded.streams = {f"S{number:03}": FakeStream(("t",)) for number in range(150)}
+    worker = Worker(manager)
+    assert len((await worker.tell())[0].streams) == 100, "the rest is in a second record"
+    for _ in range(3):
+        await worker.tell()
+    assert sum(len(status.streams) for status in await worker.tell()) <= 150 * SHARE + 1
 
 
 def change_shards(manager: FakeManager) -> None:
@@ -283,6 +383,7 @@ REPORT = {
     "num_pending": 4,
     "num_pending_is": "estimate",
     "acks": {"num_ack_pending": 3, "num_redelivered": 2},
+    "dead_letters": {"max_deliver": 5, "term": 1},
 }
 
 
@@ -291,6 +392,7 @@ def test_a_consumer_as_the_service_reports_it() -> None:
     assert (found.id, found.state, found.delivered, found.rate, found.sequence) == ("S/c", "catching up", 9, 1.235, 8)
     assert (found.lag, found.lag_s, found.pending, found.pending_is) == (6, 5.0, 4, "estimate")
     assert (found.unacked, found.redelivered, found.positions) == (3, 2, {"t-0": 7})
+    assert found.dead_letters == {"max_deliver": 5, "term": 1}
 
 
 def test_odd_reports_fit_too() -> None:
@@ -304,7 +406,19 @@ def test_odd_reports_fit_too() -> None:
     assert (found.positions, found.lag, found.reason[:3]) == ({}, None, "a b")
     bare = describe_consumer({"stream": "S", "name": "c", "state": "starting", "reason": "", "delivered": 0, "rate": 0.0,
                               "lag_seconds": 0.0})  # fmt: skip
-    assert (bare.lag, bare.sequence, bare.unacked) == (None, 0, 0)
+    assert (bare.lag, bare.sequence, bare.unacked, bare.dead_letters) == (None, 0, 0, {})
+
+
+async def test_a_dead_letter_alone_is_told() -> None:
+    manager, busy = make_manager(150), ("S", "c0149")
+    worker = Worker(manager)
+    manager.reports[busy] = {"acks": {"num_ack_pending": 1}}
+    for _ in range(3):
+        await worker.list_told()
+    for found in ({"term": 1}, {"max_deliver": 1}):
+        manager.reports[busy] = {"dead_letters": found}
+        (status,) = await worker.tell()
+        assert [each.dead_letters for each in status.consumers if each.id == "S/c0149"] == [found]
 
 
 def make_service(**fleet: Any) -> ServiceConfig:
