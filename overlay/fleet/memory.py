@@ -7,11 +7,22 @@ dicts. They go by Kafka's time, at which a status was appended: the clocks of wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from .status import ConsumerStatus, Count, Refusal, Status, StreamStatus, Worker, WorkerStatus, decode, judge_time
+from .status import (
+    ConsumerStatus,
+    Count,
+    Part,
+    Refusal,
+    Status,
+    StreamStatus,
+    Worker,
+    WorkerStatus,
+    decode,
+    judge_time,
+)
 
 FORGET_MS = 3_600_000
 """How long a worker is remembered that is not heard of, in ms; as long as the topic keeps its statuses."""
@@ -88,6 +99,8 @@ class Memory:
 
     _read: dict[str, tuple[dict[str, Any], ConsumerRow]] = field(default_factory=dict)
     """The rows of consumers as they were last read, so that a row is checked once and not at each look."""
+    _read_streams: dict[str, tuple[dict[str, Any], StreamRow]] = field(default_factory=dict)
+    """The same of streams."""
 
     def take(self, key: bytes | None, value: bytes | None, appended: int, now: int, prefix: str) -> None:
         """Put a record of the fleet's topic into the rows, or count why it is passed over. Never raises.
@@ -197,20 +210,13 @@ class Memory:
 
     def list_consumers(self) -> list[ConsumerRow]:
         """Return the rows of all consumers, sorted by stream and name."""
-        read: dict[str, tuple[dict[str, Any], ConsumerRow]] = {}
-        for id, row in list(self.consumers.items()):
-            known = self._read.get(id)
-            is_same = known is not None and known[0] is row
-            read[id] = known if is_same and known else (row, ConsumerRow.model_validate(row, strict=False))
-        self._read = read
-        return sorted((row for _, row in read.values()), key=lambda row: (row.stream, row.name))
+        self._read = _read_rows(self.consumers, self._read, ConsumerRow)
+        return sorted((row for _, row in self._read.values()), key=lambda row: (row.stream, row.name))
 
     def list_streams(self) -> list[StreamRow]:
         """Return the rows of all streams, sorted by name and worker."""
-        return sorted(
-            (StreamRow.model_validate(row, strict=False) for row in list(self.streams.values())),
-            key=lambda row: (row.name, row.worker),
-        )
+        self._read_streams = _read_rows(self.streams, self._read_streams, StreamRow)
+        return sorted((row for _, row in self._read_streams.values()), key=lambda row: (row.name, row.worker))
 
     def forget(self, now: int) -> None:
         """Drop the rows of workers, consumers and streams that were not heard of for FORGET_MS. `now`: Kafka's time, ms
@@ -218,6 +224,23 @@ class Memory:
         for rows in (self.workers, self.consumers, self.streams):
             for name in [name for name, row in list(rows.items()) if row["seen"] < now - FORGET_MS]:
                 rows.pop(name, None)
+
+
+Read = TypeVar("Read", bound=Part)
+
+
+def _read_rows(
+    rows: Rows, known: Mapping[str, tuple[dict[str, Any], Read]], kind: type[Read]
+) -> dict[str, tuple[dict[str, Any], Read]]:
+    """Return rows with what they say, by id. One that is the same object in `known` is taken from there."""
+    read: dict[str, tuple[dict[str, Any], Read]] = {}
+    for id, row in list(rows.items()):
+        before = known.get(id)
+        if before is not None and before[0] is row:
+            read[id] = before
+        else:
+            read[id] = row, kind.model_validate(row, strict=False)
+    return read
 
 
 @dataclass(slots=True)

@@ -75,9 +75,10 @@ class StatusSource:
     _served: int = 0
     _gone: set[ConsumerId] = field(default_factory=set)
     """Deleted consumers that the last status tells of."""
+    _streams: frozenset[str] = frozenset()
+    """The streams of the consumers of the worker's shards, and those whose index the shards keep."""
     _stream_changes: Changes = field(default_factory=Changes)
-    """The streams that wait to be told, each with an empty consumer name: those of the consumers of the worker's shards,
-    and those that the shards keep the index of."""
+    """Which of them wait to be told. Each has an empty consumer name there."""
     _left: set[str] = field(default_factory=set)
     """Streams that are not this worker's any more and that the last status tells of."""
 
@@ -121,7 +122,9 @@ class StatusSource:
         """
         self._assign()
         manager, now = self.shard_manager, now_ms()
-        named = {id[0] for id in self._stream_changes.take()}
+        # one pass describes all of them
+        self._stream_changes.note((name, "") for name in self._streams)
+        named = {name for name, _ in self._stream_changes.take()}
         streams = [
             found
             for found in describe_streams(manager.loaded.streams, named, manager.sessions, manager.rates, now)
@@ -163,12 +166,10 @@ class StatusSource:
         mine = [id for id in loaded.served if shard_of(id, manager.count) in owned]
         self._served = len(mine)
         self._gone.update(self._changes.assign(mine, loaded.served))
-        kept = {name for name in loaded.streams if shard_of((name,), manager.count) in owned}
-        streams = kept.union(stream for stream, _ in mine)
-        self._left = {
-            *self._left,
-            *(name for name, _ in self._stream_changes.assign(((n, "") for n in streams), ())),
-        } - streams
+        kept = (name for name in loaded.streams if shard_of((name,), manager.count) in owned)
+        self._streams = streams = frozenset(kept).union(stream for stream, _ in mine)
+        left = self._stream_changes.assign([(name, "") for name in streams], ())
+        self._left = self._left.union(name for name, _ in left) - streams
 
     def _describe_worker(self, *, is_last: bool) -> WorkerStatus:
         manager, identity = self.shard_manager, self.find_identity()

@@ -27,8 +27,8 @@ class _Readings:
     """Position of the foremost cursor in each partition, and the end of the log, -1 if it is unknown."""
     stops: dict[str, str] = field(default_factory=dict)
     """Why a stream, or a partition of it, is not read."""
-    index_lags: Counter[str] = field(default_factory=Counter)
-    """Offsets between the chunk index and the end of the log, for the streams whose index is kept here."""
+    reaches: dict[StreamPartition, tuple[int, int]] = field(default_factory=dict)
+    """The same of the chunk index, in the partitions that are indexed here."""
     unindexed: set[str] = field(default_factory=set)
     """Streams whose index should be kept here and cannot be."""
 
@@ -43,22 +43,23 @@ class _Readings:
         for place, cursors in session.cursors.partitions():
             position, end = self.places.get(place, (-1, -1))
             self.places[place] = (
-                max(position, *(cursor.position for cursor in cursors)),
-                max(end, *(cursor.stable_end for cursor in cursors)),
+                max([position, *(cursor.position for cursor in cursors)]),
+                max([end, *(cursor.stable_end for cursor in cursors)]),
             )
-        for (stream, source), reach in session.reaches.items():
-            ends = [cursor.stable_end for cursor in session.cursors.of((stream, source)) if cursor.indexed]
-            self.index_lags[stream] += max(0, max(ends, default=-1) - reach.position)
+        for place, reach in session.reaches.items():
+            ends = [cursor.stable_end for cursor in session.cursors.of(place) if cursor.indexed]
+            self.reaches[place] = reach.position, max(ends, default=-1)
 
-    def sum_lags(self) -> Mapping[str, int | None]:
-        """Return, by stream that is read, how many offsets the foremost cursors are behind the ends of its partitions; None
-        if an end is not known.
-        """
-        found: dict[str, int | None] = {}
-        for (stream, _), (position, end) in self.places.items():
-            known = found.get(stream, 0)
-            found[stream] = None if known is None or end < 0 else known + max(0, end - position)
-        return found
+
+def sum_lags(places: Mapping[StreamPartition, tuple[int, int]]) -> dict[str, int | None]:
+    """Return, by stream, how many offsets lie between the positions in its partitions and their ends, None if an end is not
+    known. `places`: position and end, -1 if that is unknown, by partition.
+    """
+    found: dict[str, int | None] = {}
+    for (stream, _), (position, end) in places.items():
+        known = found.get(stream, 0)
+        found[stream] = None if known is None or end < 0 else known + max(0, end - position)
+    return found
 
 
 def describe_streams(
@@ -70,7 +71,7 @@ def describe_streams(
     readings = _Readings()
     for session in sessions:
         readings.add(session)
-    lags = readings.sum_lags()
+    lags, index_lags = sum_lags(readings.places), sum_lags(readings.reaches)
     found = []
     for name in sorted(streams.keys() & set(names)):
         stopped = name in readings.stops
@@ -83,8 +84,8 @@ def describe_streams(
                 reason=clean(readings.stops.get(name, "")),
                 rate=round(rates.of_first_reads(name, now), 3),
                 lag=lags.get(name),
-                index=STOPPED if name in readings.unindexed else RUNNING if name in readings.index_lags else "",
-                index_lag=readings.index_lags.get(name),
+                index=STOPPED if name in readings.unindexed else RUNNING if name in index_lags else "",
+                index_lag=index_lags.get(name),
             )
         )
     return found

@@ -247,14 +247,18 @@ async def test_streams_that_are_not_the_workers_any_more_are_named() -> None:
     assert status.left == ()
 
 
-async def test_a_stream_at_rest_is_told_in_turn() -> None:
-    manager = make_manager(1)
+async def test_a_stream_at_rest_is_told_in_turn_and_a_change_at_once() -> None:
+    manager = make_manager(0)
     manager.loaded.streams = {f"S{number:03}": FakeStream(("t",)) for number in range(150)}
     worker = Worker(manager)
     assert len((await worker.tell())[0].streams) == 100, "the rest is in a second record"
     for _ in range(3):
         await worker.tell()
-    assert sum(len(status.streams) for status in await worker.tell()) <= 150 * SHARE + 1
+    (status,) = await worker.tell()
+    assert 0 < len(status.streams) <= 150 * SHARE + 1
+    for name in ("S001", "S077", "S149"):
+        manager.rates.note_first_reads(name, 5, now_ms())
+        assert name in {each.name for status in await worker.tell() for each in status.streams}
 
 
 def change_shards(manager: FakeManager) -> None:
