@@ -47,7 +47,8 @@ def name_others(places: Sequence[str]) -> str:
 def count_rest(groups: Sequence[Sequence[object]]) -> str:
     """Return how many items there are in the groups behind the first MOST_LINES; empty if there are none."""
     rest = groups[MOST_LINES:]
-    return f"{sum(map(len, rest)):,} more of {len(rest):,} other kinds" if rest else ""
+    kinds = f"{len(rest):,} other kind{'' if len(rest) == 1 else 's'}"
+    return f"{sum(map(len, rest)):,} more of {kinds}" if rest else ""
 
 
 def list_lines(problems: Sequence[ConfigError]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 GATHER_S = 0.2
 """Seconds from a change to its status. What changes meanwhile is told with it: shards change their owner together."""
-CALM_S = 1.0
+CALM_S = 0.5
 """Least time in seconds between two statuses, however often something changes."""
 FULL = 2
 """Of so many statuses one tells of consumers, if nothing has changed."""

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlay.fleet.app import JUDGE_S
 from overlay.fleet.findings import Expected, Kind, Picture, look, survey
+from overlay.fleet.live import KEEP_MS
 from overlay.fleet.memory import Memory
 from overlay.fleet.picture import describe
-from overlay.fleet.status import Status
+from overlay.fleet.publisher import LOOK_S
+from overlay.fleet.status import EVERY_MS, Status
+from overlay.fleet.timetable import Timetable
+from overlay.worker.membership import HEARTBEAT_MS, SESSION_MS
 
 from .statuses import NOW, make_status
 
@@ -90,6 +95,50 @@ def test_a_generation_that_was_told_late_does_not_hide_a_later_one() -> None:
     assert see(*told, now=NOW + 2).owners[0] == ("a", "b")
     last = (NOW + 3, claim("b", 1, 2, 3, generation=7, number=1))
     assert see(*told, last, now=NOW + 4).owners == {0: ("a",), 1: ("b",), 2: ("b",), 3: ("b",)}
+
+
+def list_statuses(worker: str, change: float, until: float, *shards: int) -> list[tuple[int, Status]]:
+    """The statuses of a worker up to a time, and when Kafka takes each: of half of the shards, and after the time `change`
+    of `shards`, in the next generation. Times are seconds from NOW.
+    """
+    timetable, now, found = Timetable(), 0.0, []
+    half = (0, 1) if worker == "a" else (2, 3)
+    while now < until:
+        has_changed = now >= change
+        if (pause := timetable.find_pause(has_changed, now)) > 1e-9:
+            now += min(pause, LOOK_S)
+            continue
+        owned, generation = (shards, 6) if has_changed else (half, 5)
+        timetable.begin(has_changed, now)
+        timetable.settle(EVERY_MS / 1000, now, is_written=True)
+        status = claim(worker, *owned, generation=generation, number=len(found), every=EVERY_MS)
+        found.append((NOW + round(now * 1000), status))
+    return found
+
+
+@given(st.floats(4, 8), st.floats(0, 1.65), st.floats(0, 1))
+def test_the_picture_is_right_within_ten_seconds_of_a_kill(kill: float, late: float, phase: float) -> None:
+    """The group gives the shards to the other worker as the session ends, whose last heartbeat was sent up to HEARTBEAT_MS
+    before, once the other has heard of that by a heartbeat of its own. An answer of /fleet is up to KEEP_MS old.
+    """
+    takeover = kill + (SESSION_MS - HEARTBEAT_MS) / 1000 + late
+    told = [*list_statuses("a", 99, kill), *list_statuses("b", takeover, kill + 20, 0, 1, 2, 3)]
+    told.sort(key=lambda pair: pair[0])
+    memory = Memory()
+    for second in range(30):
+        now = NOW + round((phase + second * JUDGE_S) * 1000)
+        while told and told[0][0] <= now:
+            appended, status = told.pop(0)
+            memory.fold(status.model_copy(update={"clock": appended}), appended)
+        if not memory.workers:
+            continue
+        picture = look(memory, now, Expected())
+        assert max(map(len, picture.owners.values())) <= 1
+        if now < NOW + kill * 1000:
+            assert Kind.WORKER_SILENT not in list_kinds(picture)
+        if now >= NOW + (kill + 10 - KEEP_MS / 1000 - JUDGE_S) * 1000 and told:
+            assert set(picture.owners.values()) == {("b",)}
+            assert picture.live.keys() == {"b"}
 
 
 DEALS = st.lists(
