@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 
 def condense(items: Sequence[Item], describe: Callable[[Item], str]) -> list[list[Item]]:
     """Return items in groups, in the order of the first item of each. Up to MOST_LINES items are a group each; of more,
-    those whose texts differ only in quoted parts and numbers form a group. `describe` returns the text of an item.
+    items with texts that differ only in quoted parts and numbers form a group. `describe` returns the text of an item.
     """
     if len(items) <= MOST_LINES:
         return [[item] for item in items]

@@ -76,7 +76,7 @@ class StatusSource:
     _gone: set[ConsumerId] = field(default_factory=set)
     """Deleted consumers that the last status tells of."""
     _streams: frozenset[str] = frozenset()
-    """The streams of the consumers of the worker's shards, and those whose index the shards keep."""
+    """The streams of the consumers of the worker's shards, and the streams that the shards keep the index of."""
     _stream_changes: Changes = field(default_factory=Changes)
     """Which of them wait to be told. Each has an empty consumer name there."""
     _left: set[str] = field(default_factory=set)

@@ -59,8 +59,8 @@ def make_live() -> LivePicture:
     status = make_status(shard_count=2, consumers=(told,), trouble="t")
     failing = ShardStatus(number=1, ready=False, reason="no leader")
     live.memory.fold(status.model_copy(update={"shards": (ShardStatus(number=0), failing)}), NOW)
-    live.judge(0)
-    live.judge(100_000)
+    for now in (0, 90_000, 100_000):  # a finding opens after a while
+        live.judge(now)
     return live
 
 
