@@ -59,7 +59,11 @@ async def _read_again(folder: Path, take: Callable[[Loaded], None], known: Loade
         log.error("config problem", problem=line)
     for line in list_lines(list_new(loaded.warnings, known.warnings if known else ())):
         log.warning("config warning", warning=line)
-    counts = {"streams": loaded.streams, "consumers": loaded.consumers, "problems": loaded.problems}
-    log.info("the folder has changed", **{name: len(found) for name, found in counts.items()})
+    log.info(
+        "the folder has changed",
+        streams=len(loaded.streams),
+        consumers=len(loaded.consumers),
+        problems=len(loaded.problems),
+    )
     take(loaded)
     return loaded

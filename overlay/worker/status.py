@@ -88,7 +88,7 @@ class StatusSource:
         microseconds for each shard.
         """
         manager = self.shard_manager
-        shards = []
+        shards: list[tuple[int, ...]] = []
         for number, shard in manager.shards.items():
             session = shard.session
             if session is None:
