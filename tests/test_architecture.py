@@ -37,7 +37,10 @@ PURE_FILES = (
     "output/record.py",
     *(f"schemas/{name}.py" for name in ("ids", "protobuf_files")),
     *(f"state/{name}.py" for name in ("job_positions", "lag", "shard_state")),
-    *(f"fleet/{name}.py" for name in ("changes", "drain", "findings", "live", "memory", "picture", "status")),
+    *(
+        f"fleet/{name}.py"
+        for name in ("changes", "drain", "findings", "live", "memory", "picture", "status", "timetable")
+    ),
 )
 FORBIDDEN = {
     "asyncio",

@@ -64,11 +64,12 @@ def read_sound(folder: Path) -> Loaded:
     problems, after they were printed there: a consumer whose file is bad would look like one that has no file.
     """
     from overlay.config import load
+    from overlay.config.summary import list_lines
 
     loaded = load(folder)
     if loaded.problems:
-        for problem in loaded.problems:
-            click.echo(str(problem), err=True)
+        for line in list_lines(loaded.problems):
+            click.echo(line, err=True)
         count = len(loaded.problems)
         raise OverlayError(f"{folder}: nothing was applied: {count} problem{'' if count == 1 else 's'}, see above")
     for warning in loaded.warnings:

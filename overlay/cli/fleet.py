@@ -89,7 +89,7 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     actions = Actions(admin.get, control, live) if admin is not None else None
     runner, port = await start_http(make_app(live, FleetMetrics(), actions), http, address, field="fleet.listen")
     log.info("http listens", url=f"{http.scheme}://{address[0]}:{port}/")
-    watching = asyncio.create_task(watch_folder(folder, reload))
+    watching = asyncio.create_task(watch_folder(folder, reload, loaded))
     try:
         await run_app(loaded.service, live, stop)
     finally:

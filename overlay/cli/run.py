@@ -38,6 +38,7 @@ def run(folder: Path, log_format: str, log_level: str, workers: int, number: int
     files take effect while it runs. With --workers the shards are shared by so many processes; one that ends is started again.
     """
     from overlay.config import load
+    from overlay.config.summary import list_lines
 
     human = None if log_format == "auto" else log_format == "human"
     set_up_logs(human=human, level=LEVELS[log_level])
@@ -53,10 +54,10 @@ def run(folder: Path, log_format: str, log_level: str, workers: int, number: int
 
         name_source(worker=name_worker(loaded.service, socket.gethostname(), loaded.service.http.address[1]))
     # one of several workers leaves it to the first to tell
-    for problem in loaded.problems if not number else ():
-        log.error("config problem", problem=str(problem))
-    for warning in loaded.warnings:
-        log.warning("config warning", warning=str(warning))
+    for line in list_lines(loaded.problems) if not number else ():
+        log.error("config problem", problem=line)
+    for line in list_lines(loaded.warnings):
+        log.warning("config warning", warning=line)
     if not loaded.streams:
         hint = "no stream can be served. Add one to streams/, or repair what is reported above"
         raise ConfigError(FilePosition(str(folder)), hint)
@@ -133,7 +134,7 @@ async def serve(loaded: Loaded, folder: Path, *, is_child: bool = False) -> None
     if is_child:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _heed, stop)
     service = Service(loaded)
-    watching = asyncio.create_task(watch_folder(folder, service.reload))
+    watching = asyncio.create_task(watch_folder(folder, service.reload, loaded))
     try:
         await service.run(stop)
     except* OverlayError as group:

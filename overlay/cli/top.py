@@ -36,7 +36,7 @@ _OPEN, _CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 def top(folder: Path, sort: str, once: bool) -> None:
     """Show workers, what is wrong, and consumers, until q is pressed.
 
-    Reads what workers publish every five seconds in the topic <prefix>.fleet; no fleet process is needed.
+    Reads what workers publish every two seconds in the topic <prefix>.fleet; no fleet process is needed.
     """
     from overlay.view.top import Choice, Order
 

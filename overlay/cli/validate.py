@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,10 +53,7 @@ def validate(folder: Path, as_json: bool, ask_kafka: bool, role: str | None) -> 
     warnings = list_warnings(loaded) if loaded is not None else ()
     answer = describe(loaded, problems, warnings)
     if not as_json:
-        for problem in problems:
-            click.echo(str(problem))
-        for warning in warnings:
-            click.echo(f"warning: {warning}")
+        print_problems(problems, warnings)
         click.echo(summarise(loaded, problems))
     missing = False
     if ask_kafka and loaded is not None:
@@ -70,6 +68,16 @@ def validate(folder: Path, as_json: bool, ask_kafka: bool, role: str | None) -> 
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     sys.exit(1 if problems or missing else 0)
+
+
+def print_problems(problems: Sequence[ConfigError], warnings: Sequence[ConfigError]) -> None:
+    """Print problems and warnings, by kind if there are many (overlay/config/summary.py)."""
+    from overlay.config.summary import list_lines
+
+    for line in list_lines(problems):
+        click.echo(line)
+    for line in list_lines(warnings):
+        click.echo(f"warning: {line}")
 
 
 def ask_registries(loaded: Loaded) -> list[dict[str, str]]:

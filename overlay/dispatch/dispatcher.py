@@ -93,8 +93,8 @@ class Work:
     """Whether `records` has a checkpoint of every machine."""
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
     redelivered: Counter[ConsumerId] = field(default_factory=Counter)
-    dead_letters: Counter[ConsumerId] = field(default_factory=Counter)
-    """Number of dead letters."""
+    dead_letters: Counter[tuple[ConsumerId, str]] = field(default_factory=Counter)
+    """Number of dead letters by consumer and reason."""
     refused: Counter[Flaw] = field(default_factory=Counter)
     unnamed: Counter[str] = field(default_factory=Counter)
     """Acks without an incarnation for consumers whose tokens have one, by the kind of ack: `token`
@@ -377,7 +377,7 @@ class Dispatcher:
                     work.delivered[consumer] += effect.sequences.size
                     work.redelivered[consumer] += int((effect.deliveries > 1).sum())
                 case DeadLetter():
-                    work.dead_letters[consumer] += 1
+                    work.dead_letters[consumer, effect.reason] += 1
         printed = self._printing.print(consumer, slot, effects, self.record_cache, now)
         work.batches += ((consumer, outgoing) for outgoing in printed.batches)
         work.answers += ((consumer, answer) for answer in printed.answers)

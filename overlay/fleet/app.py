@@ -123,9 +123,10 @@ def make_app(service: ServiceConfig, live: LivePicture, folder: str) -> faust.Ap
     )
     # written by a timer as well, beside the stream: so not to the partition of the stream's event, but to the only one
     tables = {
-        name: app.Table(name, partitions=1, use_partitioner=True) for name in ("workers", "consumers", "findings")
+        name: app.Table(name, partitions=1, use_partitioner=True)
+        for name in ("workers", "consumers", "streams", "findings")
     }
-    live.memory = Memory(tables["workers"], tables["consumers"])
+    live.memory = Memory(tables["workers"], tables["consumers"], tables["streams"])
     live.open_findings = OpenFindings(tables["findings"])
     _follow(app, live, topics.prefix)
     return app

@@ -1,4 +1,4 @@
-"""Which consumers the next status of a worker tells of. Pure.
+"""Which consumers the next status of a worker tells of, if it is to tell of any. Pure.
 
 What a status costs must not grow with idle consumers. So a consumer is described only if something says
 that it may have changed: a delivery, a new session of its shard, or that it was busy when it was last
@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from overlay.state.shard_state import ConsumerId
 
-SHARE = 1 / 12
-"""The part of all consumers that each status tells in turn: all of them within a minute."""
+SHARE = 1 / 15
+"""The part of all consumers that a status which tells of consumers tells in turn. There is one every four seconds
+(timetable.py): all consumers are told within a minute."""
 MOST = 1_000
 """Most consumers that are described for one status, so that it takes some 10 ms of the event loop."""
 

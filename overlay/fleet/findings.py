@@ -16,16 +16,17 @@ from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
 from overlay.units import format_time
 
-from .memory import ConsumerRow, Memory, Rows, WorkerRow
+from .memory import ConsumerRow, Memory, Rows, StreamRow, WorkerRow
 
 FRESH_MS = 150_000
-"""How long what a worker has told of a consumer counts as present: each is told within a minute or so."""
+"""How long what a worker has told of a consumer or stream counts as present: each is told within a minute or so."""
 CLOCK_MS = 2_000
 """Least difference between a worker's clock and Kafka's that is a finding, in ms."""
 RIVAL_MS = 60_000
 """How long after a status of another process under the same name that is a finding, in ms."""
 MOST_NAMED = 10
 """Most names that the text of a finding lists."""
+COMPARED = "Give all the same requests.*, topics.reply_to, topics.requests, topics.replication and shards"
 _MILLION = 1_000_000
 
 
@@ -40,24 +41,27 @@ class Kind(enum.StrEnum):
     SHARD_NOT_READY = "shard_not_ready"
     SHARD_COUNTS_DIFFER = "shard_counts_differ"
     CONFIGS_DIFFER = "configs_differ"
+    SETTINGS_DIFFER = "settings_differ"
     VERSIONS_DIFFER = "versions_differ"
     CONSUMERS_NOT_SERVED = "consumers_not_served"
     CLOCK_DIFFERS = "clock_differs"
 
 
 PATIENCE_MS = {
-    # a worker counts as silent only after three statuses are missing
-    Kind.WORKER_SILENT: 0,
+    # a broker that is lost takes some ten seconds until another leads its partitions, the fleet's topic too
+    Kind.WORKER_SILENT: 9_000,
     Kind.SAME_NAME: 0,
     Kind.SHARD_COUNTS_DIFFER: 10_000,
-    # between workers a shard is for some seconds with none, or with both by their last statuses
+    # between workers a shard is for some seconds with none, or with both by the last statuses of versions that do not
+    # tell a generation
     Kind.NO_WORKER: 15_000,
-    Kind.SHARD_WITHOUT_OWNER: 20_000,
+    Kind.SHARD_WITHOUT_OWNER: 10_000,
     Kind.SHARD_WITH_TWO_OWNERS: 15_000,
-    # three statuses in a row: one that was long on its way looks like a clock that is behind
+    # several statuses in a row: one that was long on its way looks like a clock that is behind
     Kind.CLOCK_DIFFERS: 15_000,
-    # files are changed one worker after the other, and workers are replaced one after the other
+    # files are changed one worker after the other, and workers are started anew one after the other
     Kind.CONFIGS_DIFFER: 30_000,
+    Kind.SETTINGS_DIFFER: 60_000,
     Kind.VERSIONS_DIFFER: 60_000,
     # a takeover of a big state
     Kind.SHARD_NOT_READY: 60_000,
@@ -105,17 +109,23 @@ class Picture:
     consumers: Sequence[ConsumerRow]
     now: int
     expected: Expected
+    streams: Sequence[StreamRow] = ()
     owners: Mapping[int, tuple[str, ...]] = field(init=False)
-    """The live workers that have each shard, by name."""
+    """The live workers that have each shard, by name: of those that say so, without one from which another has taken it
+    over (WorkerRow.succeeds)."""
     live: Mapping[str, WorkerRow] = field(init=False)
     """The workers that are heard, by name."""
 
     def __post_init__(self) -> None:
         live = {row.worker: row for row in self.workers if self.now - row.seen <= row.silent_after_ms}
-        owners: dict[int, tuple[str, ...]] = dict.fromkeys(range(self._count_shards(live.values())), ())
+        claims: dict[int, list[WorkerRow]] = {number: [] for number in range(self._count_shards(live.values()))}
         for row in live.values():
             for shard in row.shards:
-                owners[shard.number] = (*owners.get(shard.number, ()), row.worker)
+                claims.setdefault(shard.number, []).append(row)
+        owners = {
+            number: tuple(row.worker for row in rows if not any(other.succeeds(row) for other in rows))
+            for number, rows in claims.items()
+        }
         object.__setattr__(self, "live", live)
         object.__setattr__(self, "owners", owners)
 
@@ -125,8 +135,8 @@ class Picture:
         )
         return told or self.expected.shard_count
 
-    def is_fresh(self, row: ConsumerRow) -> bool:
-        """Return whether the row is recent: its worker is heard, and has told of the consumer within the
+    def is_fresh(self, row: ConsumerRow | StreamRow) -> bool:
+        """Return whether the row is recent: its worker is heard, and has told of the consumer or stream within the
         last FRESH_MS.
         """
         return row.worker in self.live and self.now - row.seen <= FRESH_MS
@@ -144,7 +154,7 @@ class Picture:
 
 def look(memory: Memory, now: int, expected: Expected) -> Picture:
     """Return a picture of the present rows of `memory`. `now`: Kafka's time, ms since 1970."""
-    return Picture(memory.list_workers(), memory.list_consumers(), now, expected)
+    return Picture(memory.list_workers(), memory.list_consumers(), now, expected, memory.list_streams())
 
 
 def survey(picture: Picture) -> list[Finding]:
@@ -194,8 +204,9 @@ def _judge_shards(picture: Picture) -> Iterator[Finding]:
 
 def _compare(picture: Picture) -> Iterator[Finding]:
     """Yield a finding for each of these that differs between workers that are heard: the digest of their streams and
-    consumers, the version, the number of shards (0 is not compared). If the fleet has a config folder of its own, the
-    folder's digest is compared with theirs too.
+    consumers, that of their settings ("" is not compared), the version, the number of shards (0 is not compared). If
+    the fleet has a config folder of its own, the folder's digest is compared with theirs too, but not its settings,
+    by which it decides nothing.
     """
     live = list(picture.live.values())
     digests = _group(live, lambda row: row.digest)
@@ -204,6 +215,12 @@ def _compare(picture: Picture) -> Iterator[Finding]:
     if len(digests) > 1:
         text = f"their streams and consumers are not the same: {_tell(digests)}. Give all the same files"
         yield Finding(Kind.CONFIGS_DIFFER, "", text)
+    settings = _group([row for row in live if row.settings], lambda row: row.settings)
+    if len(settings) > 1:
+        text = (
+            f"their overlay.yaml are not the same: {_tell(settings)}. {COMPARED}; restart the workers that you change"
+        )
+        yield Finding(Kind.SETTINGS_DIFFER, "", text)
     versions = _group(live, lambda row: row.version)
     if len(versions) > 1:
         yield Finding(Kind.VERSIONS_DIFFER, "", f"{_tell(versions)}. Bring all to the same version")

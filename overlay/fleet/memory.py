@@ -7,16 +7,28 @@ dicts. They go by Kafka's time, at which a status was appended: the clocks of wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from .status import ConsumerStatus, Count, Refusal, Status, Worker, WorkerStatus, decode, judge_time
+from .status import (
+    ConsumerStatus,
+    Count,
+    Part,
+    Refusal,
+    Status,
+    StreamStatus,
+    Worker,
+    WorkerStatus,
+    decode,
+    judge_time,
+)
 
 FORGET_MS = 3_600_000
 """How long a worker is remembered that is not heard of, in ms; as long as the topic keeps its statuses."""
 MOST_WORKERS = 1_000
 MOST_CONSUMERS = 200_000
+MOST_STREAMS = 50_000
 """Most rows that are kept, whatever is written to the topic."""
 
 WINDOW_MS = 600_000
@@ -32,6 +44,8 @@ class WorkerRow(WorkerStatus):
     """When Kafka took it, ms since 1970."""
     rival: Count = 0
     """When Kafka last took a status of an older process under the same name while this one ran, ms since 1970; 0 if never."""
+    dealt: Count = 0
+    """When Kafka took the first status of this process with this generation, ms since 1970."""
 
     @property
     def ahead_ms(self) -> int:
@@ -45,6 +59,15 @@ class WorkerRow(WorkerStatus):
         """How many ms after its last status the worker counts as silent."""
         return 3 * self.every + 1_000
 
+    def succeeds(self, other: WorkerRow) -> bool:
+        """Return whether a shard that both workers say they have went from `other` to this one: it was assigned this one
+        in a later generation, and that was told later. One alone does not do. A worker may be slow to tell, and Kafka
+        counts from 1 again for a group that was empty for a while. False if a generation is unknown.
+        """
+        if self.generation is None or other.generation is None:
+            return False
+        return self.generation > other.generation and self.dealt >= other.dealt
+
 
 class ConsumerRow(ConsumerStatus):
     """The last status of a consumer, as a row of Memory."""
@@ -55,17 +78,29 @@ class ConsumerRow(ConsumerStatus):
     """When Kafka took it, ms since 1970."""
 
 
+class StreamRow(StreamStatus):
+    """What one worker has last told of a stream, as a row of Memory."""
+
+    worker: Worker
+    seen: Count
+    """When Kafka took it, ms since 1970."""
+
+
 @dataclass(slots=True)
 class Memory:
-    """The rows of one fleet, as JSON objects: `workers` by the worker's name, `consumers` by stream/name."""
+    """The rows of one fleet, as JSON objects: `workers` by the worker's name, `consumers` by stream/name, `streams` by
+    worker/stream."""
 
     workers: Rows = field(default_factory=dict)
     consumers: Rows = field(default_factory=dict)
+    streams: Rows = field(default_factory=dict)
     refused: Counter[Refusal] = field(default_factory=Counter)
     """How many records were passed over."""
 
     _read: dict[str, tuple[dict[str, Any], ConsumerRow]] = field(default_factory=dict)
     """The rows of consumers as they were last read, so that a row is checked once and not at each look."""
+    _read_streams: dict[str, tuple[dict[str, Any], StreamRow]] = field(default_factory=dict)
+    """The same of streams."""
 
     def take(self, key: bytes | None, value: bytes | None, appended: int, now: int, prefix: str) -> None:
         """Put a record of the fleet's topic into the rows, or count why it is passed over. Never raises.
@@ -86,9 +121,9 @@ class Memory:
         self.refused[reason] += 1
 
     def fold(self, status: Status, appended: int) -> Refusal | None:
-        """Put a status into the rows: its worker, its consumers, and none of those that are gone. Return None, or why it
-        was passed over, which is also counted. LIMIT is returned too if only some of its consumers had no room, and the
-        rest is in the rows.
+        """Put a status into the rows: its worker, its consumers and streams, and none of those that are gone. Return None,
+        or why it was passed over, which is also counted. LIMIT is returned too if only some of its consumers or streams
+        had no room, and the rest is in the rows.
 
         `appended`: Kafka's time on the record, ms since 1970.
         """
@@ -104,9 +139,30 @@ class Memory:
                 self.consumers[told.id] = row.model_dump(mode="json", exclude_defaults=True)
         for id in status.gone:
             self.consumers.pop(id, None)
+        reason = self._fold_streams(status, appended) or reason
         if reason is not None:
             self.refuse(reason)
         return reason
+
+    def _fold_streams(self, status: Status, appended: int) -> Refusal | None:
+        """Put the streams of a status into the rows, and drop those that its worker has left. Return LIMIT if some had no
+        room."""
+        reason = None
+        for told in status.streams:
+            id = f"{status.worker}/{told.name}"
+            if id not in self.streams and len(self.streams) >= MOST_STREAMS:
+                reason = Refusal.LIMIT
+            else:
+                row = StreamRow(**dict(told), worker=status.worker, seen=appended)
+                self.streams[id] = row.model_dump(mode="json", exclude_defaults=True)
+        for name in status.left:
+            self.streams.pop(f"{status.worker}/{name}", None)
+        return reason
+
+    def _drop_streams(self, worker: str) -> None:
+        """Drop all that a process of this worker has told of streams: it has ended."""
+        for id in [id for id in list(self.streams) if id.startswith(f"{worker}/")]:
+            self.streams.pop(id, None)
 
     def _fold_worker(self, status: Status, appended: int) -> Refusal | None:
         """Put what a status says of its worker into the worker's row; remove the row if the worker is leaving. Return
@@ -129,11 +185,15 @@ class Memory:
             row = known.model_copy(update={"rival": appended})
             self.workers[status.worker] = row.model_dump(mode="json", exclude_defaults=True)
             return Refusal.PAST
+        if status.leaving or known is None or known.boot != status.boot:
+            self._drop_streams(status.worker)
         if status.leaving:
             self.workers.pop(status.worker, None)
             return None
         told = {name: value for name, value in dict(status).items() if name in WorkerStatus.model_fields}
-        row = WorkerRow(**told, seen=appended, rival=rival)
+        is_same = known is not None and (known.boot, known.generation) == (status.boot, status.generation)
+        dealt = known.dealt if known is not None and is_same else appended
+        row = WorkerRow(**told, seen=appended, rival=rival, dealt=dealt)
         self.workers[status.worker] = row.model_dump(mode="json", exclude_defaults=True)
         return None
 
@@ -150,19 +210,37 @@ class Memory:
 
     def list_consumers(self) -> list[ConsumerRow]:
         """Return the rows of all consumers, sorted by stream and name."""
-        read: dict[str, tuple[dict[str, Any], ConsumerRow]] = {}
-        for id, row in list(self.consumers.items()):
-            known = self._read.get(id)
-            is_same = known is not None and known[0] is row
-            read[id] = known if is_same and known else (row, ConsumerRow.model_validate(row, strict=False))
-        self._read = read
-        return sorted((row for _, row in read.values()), key=lambda row: (row.stream, row.name))
+        self._read = _read_rows(self.consumers, self._read, ConsumerRow)
+        return sorted((row for _, row in self._read.values()), key=lambda row: (row.stream, row.name))
+
+    def list_streams(self) -> list[StreamRow]:
+        """Return the rows of all streams, sorted by name and worker."""
+        self._read_streams = _read_rows(self.streams, self._read_streams, StreamRow)
+        return sorted((row for _, row in self._read_streams.values()), key=lambda row: (row.name, row.worker))
 
     def forget(self, now: int) -> None:
-        """Drop the rows of workers and consumers that were not heard of for FORGET_MS. `now`: Kafka's time, ms since 1970."""
-        for rows in (self.workers, self.consumers):
+        """Drop the rows of workers, consumers and streams that were not heard of for FORGET_MS. `now`: Kafka's time, ms
+        since 1970."""
+        for rows in (self.workers, self.consumers, self.streams):
             for name in [name for name, row in list(rows.items()) if row["seen"] < now - FORGET_MS]:
                 rows.pop(name, None)
+
+
+Read = TypeVar("Read", bound=Part)
+
+
+def _read_rows(
+    rows: Rows, known: Mapping[str, tuple[dict[str, Any], Read]], kind: type[Read]
+) -> dict[str, tuple[dict[str, Any], Read]]:
+    """Return rows with what they say, by id. One that is the same object in `known` is taken from there."""
+    read: dict[str, tuple[dict[str, Any], Read]] = {}
+    for id, row in list(rows.items()):
+        before = known.get(id)
+        if before is not None and before[0] is row:
+            read[id] = before
+        else:
+            read[id] = row, kind.model_validate(row, strict=False)
+    return read
 
 
 @dataclass(slots=True)

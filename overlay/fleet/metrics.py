@@ -12,7 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 from .findings import Kind
 from .status import Refusal
 
-WORKER_STATES = ("running", "waiting", "silent")
+WORKER_STATES = ("running", "waiting", "drained", "silent")
 SHARD_STATES = ("running", "starting", "no owner", "two owners")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from overlay.kafka.own_topics import shard_of
 
 from .findings import Finding, Picture, list_unserved
-from .memory import ConsumerRow, WorkerRow
+from .memory import ConsumerRow, StreamRow, WorkerRow
 from .status import Refusal
 
 SILENT = "silent"
@@ -18,14 +19,15 @@ NOT_SERVED = "not served"
 
 
 def describe(picture: Picture, findings: Sequence[Finding], refused: Mapping[Refusal, int]) -> dict[str, Any]:
-    """Return what `/fleet` answers as a JSON object: `time` (ms since 1970), `workers`, `shards` and `consumers` of the
-    picture, `findings` as they are given, and in `ignored` how many records of the topic were refused, by reason.
+    """Return what `/fleet` answers as a JSON object: `time` (ms since 1970), `workers`, `shards`, `consumers` and `streams`
+    of the picture, `findings` as they are given, and in `ignored` how many records of the topic were refused, by reason.
     """
     return {
         "time": picture.now,
         "workers": describe_workers(picture),
         "shards": describe_shards(picture),
         "consumers": describe_consumers(picture),
+        "streams": describe_streams(picture),
         "findings": [
             {"kind": found.kind.value, "about": found.about, "text": found.text, "since": found.since}
             for found in findings
@@ -36,23 +38,25 @@ def describe(picture: Picture, findings: Sequence[Finding], refused: Mapping[Ref
 
 def describe_workers(picture: Picture) -> list[dict[str, Any]]:
     """Return a JSON object for each worker, sorted by name. Its `seen` is Kafka's time and its `started` the worker's
-    own, both ms since 1970.
+    own, both ms since 1970. Its `shards` are those that it has; for a silent worker, those that it had.
     """
     return [_describe_worker(picture, row) for row in picture.workers]
 
 
 def _describe_worker(picture: Picture, row: WorkerRow) -> dict[str, Any]:
     is_live = row.worker in picture.live
+    shards = sorted(shard.number for shard in row.shards)
     state = SILENT if not is_live else DRAINED if row.drained else "waiting" if row.trouble else "running"
     return {
         "worker": row.worker,
         "state": state,
         "reason": row.trouble if is_live else "",
-        "shards": sorted(shard.number for shard in row.shards),
+        "shards": [number for number in shards if not is_live or row.worker in picture.owners[number]],
         "shard_count": row.shard_count,
         "consumers": row.served,
         "version": row.version,
         "digest": row.digest,
+        "settings": row.settings,
         "started": row.started,
         "seen": row.seen,
         "clock_ahead_seconds": round(row.ahead_ms / 1000, 3),
@@ -95,6 +99,41 @@ def describe_consumers(picture: Picture) -> list[dict[str, Any]]:
         known = found.get(id) or _describe_missing(picture, stream, name)
         found[id] = known | {"state": NOT_SERVED}
     return [found[id] for id in sorted(found)]
+
+
+def describe_streams(picture: Picture) -> list[dict[str, Any]]:
+    """Return a JSON object for each stream that a worker has told of, sorted by name. `owners`: the workers that read it or
+    keep its index. Where these differ, `state` is the worst that one tells, `lag` that of the one that is behind the most,
+    and `rate` that of the one that reads the most. If no worker has told of the stream lately, its state is `silent`, it
+    has no owners, and the rest is what was told last.
+    """
+    return [
+        _describe_stream(picture, name, list(rows)) for name, rows in groupby(picture.streams, key=lambda row: row.name)
+    ]
+
+
+def _describe_stream(picture: Picture, name: str, rows: Sequence[StreamRow]) -> dict[str, Any]:
+    fresh = [row for row in rows if picture.is_fresh(row)]
+    told = fresh or [max(rows, key=lambda row: row.seen)]
+    worst = min(told, key=lambda row: _WORST_FIRST.index(row.state) if row.state in _WORST_FIRST else -1)
+    keeper = next((row for row in told if row.index), None)
+    return {
+        "name": name,
+        "topic": worst.topic,
+        "partitions": max(row.partitions for row in told),
+        "rate": max(row.rate for row in told) if fresh else 0.0,
+        "lag": max((row.lag for row in told if row.lag is not None), default=None),
+        "owners": [row.worker for row in fresh],
+        "state": worst.state if fresh else SILENT,
+        "reason": worst.reason,
+        "index": keeper.index if keeper else "",
+        "index_lag": keeper.index_lag if keeper else None,
+        "seen": max(row.seen for row in told),
+    }
+
+
+_WORST_FIRST = ("stopped", "running", "idle")
+"""States of streams, as workers tell them. One that is not known is worse."""
 
 
 def _describe_consumer(picture: Picture, row: ConsumerRow) -> dict[str, Any]:

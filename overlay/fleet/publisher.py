@@ -1,5 +1,6 @@
 """Writes the statuses of a worker to `<prefix>.fleet`, beside the data plane and never in its way.
 
+A status is written every EVERY_MS, and at once when the worker's shards have changed (timetable.py).
 The writer is a producer of its own, without transactions. It holds the records of one status and no
 more: what cannot be written is dropped and counted, and the next status tells the state of then. A
 failure is logged unless the one before had the same reason. If it does not pass by itself, the next
@@ -10,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from overlay.clock import monotonic
 from overlay.credentials import stamp
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin, new_topic
@@ -27,6 +29,7 @@ from overlay.metrics import Metrics
 from overlay.waits import finish_within, is_set_within
 
 from .status import EVERY_MS, MOST_BYTES
+from .timetable import Scope, Timetable
 
 log = get_logger(__name__)
 
@@ -37,9 +40,14 @@ STOP_S = 1.0
 AVOID_S = 60.0
 """Pause in seconds after a failure that does not pass by itself: the topic is not allowed, for example."""
 
-Collect = Callable[[bool, bool], Awaitable[Sequence[bytes]]]
-"""(is last, was lost): returns the records of a status, given whether it is the last one, and whether the one before could
-not be written."""
+LOOK_S = 0.1
+"""Seconds between two looks for a change that is told at once."""
+
+Collect = Callable[[Scope, bool], Awaitable[Sequence[bytes]]]
+"""(scope, was lost): returns the records of a status, given what it has to tell, and whether the one before could not be
+written."""
+Mark = Callable[[], Hashable]
+"""Returns something that is equal to what it returned before, unless something has changed that is to be told at once."""
 
 
 async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], replication: int) -> None:
@@ -56,8 +64,8 @@ async def ensure_topic(admin: Admin, topic: str, config: Mapping[str, str], repl
 
 @dataclass(slots=True)
 class Publisher:
-    """A writer of a worker's statuses: `run` writes the records that `collect` returns to `<prefix>.fleet`, every EVERY_MS.
-    `worker`: the name of the worker, the key of its records.
+    """A writer of a worker's statuses: `run` writes the records that `collect` returns to `<prefix>.fleet`, every EVERY_MS,
+    and soon after `mark` returns something else. `worker`: the name of the worker, the key of its records.
     """
 
     kafka: Properties
@@ -67,6 +75,8 @@ class Publisher:
     worker: str
     metrics: Metrics
     collect: Collect
+    mark: Mark
+    _timetable: Timetable = field(default_factory=Timetable)
     _producer: AIOKafkaProducer | None = None
     _trouble: str = ""
     """Why the last status was not written, as it was logged."""
@@ -74,27 +84,43 @@ class Publisher:
     """Whether the last status was not written."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Write a status now and every EVERY_MS, or AVOID_S after a failure that does not pass by itself, until
-        `stop`, and then the last one. Raises nothing but CancelledError.
+        """Write a status now, every EVERY_MS and soon after a change, or AVOID_S after a failure that does not pass by
+        itself, until `stop`, and then the last one. Raises nothing but CancelledError.
         """
-        pause = 0.0
         try:
             while True:
-                is_last = await is_set_within(stop, pause)
-                pause = await self._publish(is_last=is_last)
+                is_last = await self._rest(stop)
+                scope = self._timetable.begin(self._look(), monotonic())
+                pause = await self._publish(Scope.LAST if is_last else scope)
+                self._timetable.settle(pause, monotonic(), is_written=not self._is_lost)
                 if is_last:
                     return
         finally:
             await self._close()
 
-    async def _publish(self, *, is_last: bool) -> float:
+    async def _rest(self, stop: asyncio.Event) -> bool:
+        """Wait until the next status is due, or until `stop`. Return whether `stop` is set."""
+        while (pause := self._timetable.find_pause(self._look(), monotonic())) > 0:
+            if await is_set_within(stop, min(pause, LOOK_S)):
+                return True
+        return stop.is_set()
+
+    def _look(self) -> Hashable:
+        """Return what `mark` returns; None if it fails, which is logged."""
+        try:
+            return self.mark()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the data plane goes on
+            log.warning("no change is told to the fleet at once", reason=str(error) or type(error).__name__)
+            return None
+
+    async def _publish(self, scope: Scope) -> float:
         """Write one status. Return how many seconds to wait before the next one. Raises nothing but CancelledError: a
         failure is counted, and logged if its reason is another than that of the failure before; the producer is
         closed then.
         """
         try:
-            values = await self.collect(is_last, self._is_lost)
-            async with asyncio.timeout(STOP_S if is_last else WRITE_S):
+            values = await self.collect(scope, self._is_lost)
+            async with asyncio.timeout(STOP_S if scope is Scope.LAST else WRITE_S):
                 await self._write(values)
         except Exception as error:  # noqa: BLE001 - whatever it is, the data plane goes on
             reason = str(error) or type(error).__name__

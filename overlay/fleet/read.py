@@ -25,7 +25,7 @@ from overlay.scan import Malformed
 from .findings import Expected, Finding, Picture, look, survey
 from .memory import Memory
 from .picture import describe
-from .status import EVERY_MS, Refusal
+from .status import UNTOLD_EVERY_MS, Refusal
 
 SPAN_MS = 600_000
 """How far back statuses are read, in ms: a worker that stopped before is not shown."""
@@ -33,8 +33,8 @@ MOST_BATCH_BYTES = 16 << 20
 """Most bytes to which one batch may decompress."""
 MOST_BATCH_RECORDS = 10_000
 """Most records of one batch."""
-CLOCK_S = EVERY_MS / 1000 + 2
-"""Seconds to wait for a status by which clocks are compared: one comes from each worker every EVERY_MS."""
+CLOCK_S = UNTOLD_EVERY_MS / 1000 + 2
+"""Seconds to wait for a status by which clocks are compared: none of the workers' versions pauses for longer."""
 PAUSE_S = 0.1
 """Seconds between two looks for it."""
 

@@ -1,7 +1,7 @@
 """The status of a worker: one record of the topic `<prefix>.fleet`, as JSON. Pure.
 
-A worker writes its status every few seconds. Each has all of the worker and its shards, and only some
-of its consumers: those that changed, and in turn the others, so that each is told within a minute.
+A worker writes its status every few seconds. Each has all of the worker and its shards. Some have a part
+of its consumers too: those that changed, and in turn the others, so that each is told within a minute.
 
 Any client with Write on the topic chooses its bytes. So a record is refused, with the reason, unless it
 is small, has the right types and values within their limits, names our prefix and has its worker's name
@@ -21,19 +21,25 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from overlay.config.service import WORKER_NAME
 
 VERSION = 1
-EVERY_MS = 5_000
+EVERY_MS = 2_000
 """Time between two statuses of a worker, in ms."""
+UNTOLD_EVERY_MS = 5_000
+"""The same for a worker whose statuses do not tell it."""
 MOST_BYTES = 512 << 10
 """Most bytes of a record."""
 PACK_BYTES = 128 << 10
-"""Bytes of consumers in one record that is written, as long as one is not larger by itself."""
+"""Bytes of consumers, and of streams, in one record that is written, as long as one is not larger by itself."""
 MOST_CONSUMERS = 200
 """Most consumers that one record tells of."""
 MOST_GONE = 500
 """Most deleted consumers that one record names."""
+MOST_STREAMS = 100
+"""Most streams that one record tells of."""
 MOST_SHARDS = 1024
 MOST_POSITIONS = 16
 """Most partitions with a position in a consumer's status. A consumer of more has none in it."""
+MOST_CAUSES = 16
+"""Most causes by which a consumer's status counts dead letters."""
 DAY_MS = 86_400_000
 MOST_TEXT = 300
 _LARGEST = 2**63 - 1
@@ -55,7 +61,7 @@ class Refusal(enum.Enum):
     FUTURE = "future"
     """Of a clock that is more than a day ahead of Kafka's, or later than the reader's time by more than an hour."""
     LIMIT = "limit"
-    """One worker or consumer more than are kept."""
+    """One worker, consumer or stream more than are kept."""
 
 
 def clean(text: str, most: int = MOST_TEXT) -> str:
@@ -124,6 +130,8 @@ class ConsumerStatus(Part):
     """What `pending` is worth: exact, estimate, at least."""
     unacked: Count = 0
     redelivered: Count = 0
+    dead_letters: Annotated[dict[Name, Count], Field(max_length=MOST_CAUSES)] = Field(default_factory=dict)
+    """Messages that were given up since the worker started, by cause: max_deliver, term, undeliverable."""
     positions: Annotated[dict[Name, Count], Field(max_length=MOST_POSITIONS)] = Field(default_factory=dict)
     """The next offset by partition, such as `flights-0`."""
 
@@ -141,6 +149,33 @@ class ConsumerStatus(Part):
         return bool(self.lag) or bool(self.unacked) or self.state != "running"
 
 
+class StreamStatus(Part):
+    """A stream that the worker reads, or whose chunk index it keeps."""
+
+    name: Name
+    topic: Text = ""
+    """Its topics, with commas between."""
+    partitions: Count = 0
+    """How many are read, 0 if unknown."""
+    state: Name
+    """running, idle (nothing reads it) or stopped."""
+    reason: Text = ""
+    """Why it is stopped."""
+    rate: Amount = 0.0
+    """Records a second that the worker reads for the first time."""
+    lag: Count | None = None
+    """Offsets from the worker's foremost cursors to the ends of the partitions, None if unknown."""
+    index: Text = ""
+    """running or stopped: the chunk index; empty if the worker does not keep it."""
+    index_lag: Count | None = None
+    """Offsets that the index is behind the log, None if the worker does not keep it."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the status may change at any time: there is something to read, or something was read just now."""
+        return bool(self.rate) or bool(self.lag) or bool(self.index_lag)
+
+
 class WorkerStatus(Part):
     """What a status says of the worker itself, in every record."""
 
@@ -155,12 +190,14 @@ class WorkerStatus(Part):
     """When the process started by its own clock, ms since 1970."""
     clock: Count
     """The worker's clock when it wrote this, ms since 1970."""
-    every: Annotated[int, Field(ge=100, le=600_000)] = EVERY_MS
-    """When the next status will come, in ms."""
+    every: Annotated[int, Field(ge=100, le=600_000)] = UNTOLD_EVERY_MS
+    """When the next status will come at the latest, in ms."""
     version: Text
     """The version of the overlay."""
     digest: Text
     """Of the streams and consumers in the worker's files (overlay/config/identity.py)."""
+    settings: Text = ""
+    """Of the parts of its overlay.yaml that all workers have to agree on; empty if the worker does not tell them."""
     shard_count: Annotated[int, Field(ge=0, le=MOST_SHARDS)]
     trouble: Text = ""
     """Why it serves nothing, empty if it does."""
@@ -171,6 +208,8 @@ class WorkerStatus(Part):
     served: Count = 0
     """How many consumers its shards have."""
     shards: Annotated[tuple[ShardStatus, ...], Field(max_length=MOST_SHARDS)] = ()
+    generation: Count | None = None
+    """Of the group of workers when it assigned these shards; None if it has assigned none, or the worker does not tell."""
 
     @model_validator(mode="after")
     def _check_shards(self) -> WorkerStatus:
@@ -181,14 +220,17 @@ class WorkerStatus(Part):
 
 
 class Status(WorkerStatus):
-    """One record of the fleet's topic: the worker, its shards, and some of its consumers. `v`: the version of
-    the record's form.
+    """One record of the fleet's topic: the worker, its shards, and some of its consumers and streams. `v`: the version
+    of the record's form.
     """
 
     v: int = VERSION
     consumers: Annotated[tuple[ConsumerStatus, ...], Field(max_length=MOST_CONSUMERS)] = ()
     gone: Annotated[tuple[Name, ...], Field(max_length=MOST_GONE)] = ()
     """Consumers that do not exist any more, as stream/name."""
+    streams: Annotated[tuple[StreamStatus, ...], Field(max_length=MOST_STREAMS)] = ()
+    left: Annotated[tuple[Name, ...], Field(max_length=MOST_GONE)] = ()
+    """Streams that the worker does not read any more."""
 
 
 class _Head(Part):
@@ -196,34 +238,47 @@ class _Head(Part):
     prefix: str = ""
 
 
-def encode(head: WorkerStatus, consumers: Sequence[ConsumerStatus], gone: Sequence[str]) -> list[bytes]:
-    """Return the values of the records that tell of a worker and these consumers: at least one, more if
+def encode(
+    head: WorkerStatus,
+    consumers: Sequence[ConsumerStatus],
+    gone: Sequence[str],
+    streams: Sequence[StreamStatus] = (),
+    left: Sequence[str] = (),
+) -> list[bytes]:
+    """Return the values of the records that tell of a worker and these consumers and streams: at least one, more if
     they do not fit into one. The records' key is the worker's name.
 
-    `gone`: deleted consumers, as stream/name. `head.number` is the number of the first record. What has
-    its default is left out.
+    `gone`: deleted consumers, as stream/name. `left`: streams that the worker does not read any more. `head.number` is
+    the number of the first record. What has its default is left out.
     """
-    parts = [part.model_dump(exclude_defaults=True) for part in consumers]
-    packs: list[list[dict[str, Any]]] = [[]]
-    filled = 0
-    for part in parts:
-        size = len(json.dumps(part))
-        if packs[-1] and (filled + size > PACK_BYTES or len(packs[-1]) == MOST_CONSUMERS):
-            packs.append([])
-            filled = 0
-        packs[-1].append(part)
-        filled += size
-    names = [list(gone[at : at + MOST_GONE]) for at in range(0, len(gone), MOST_GONE)]
+    lists: dict[str, list[list[Any]]] = {
+        "consumers": _pack(consumers, MOST_CONSUMERS),
+        "gone": [list(gone[at : at + MOST_GONE]) for at in range(0, len(gone), MOST_GONE)],
+        "streams": _pack(streams, MOST_STREAMS),
+        "left": [list(left[at : at + MOST_GONE]) for at in range(0, len(left), MOST_GONE)],
+    }
     own = head.model_dump(exclude_defaults=True)
     values = []
-    for at in range(max(len(packs), len(names))):
-        body = {"v": VERSION, **own, "number": head.number + at}
-        if at < len(packs) and packs[at]:
-            body["consumers"] = packs[at]
-        if at < len(names):
-            body["gone"] = names[at]
+    for at in range(max(1, *map(len, lists.values()))):
+        parts = {name: packs[at] for name, packs in lists.items() if at < len(packs)}
+        body = {"v": VERSION, **own, "number": head.number + at, **parts}
         values.append(json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode())
     return values
+
+
+def _pack(parts: Sequence[Part], most: int) -> list[list[dict[str, Any]]]:
+    """Return parts as JSON objects, in lists of at most `most` of them and PACK_BYTES, or one object alone."""
+    packs: list[list[dict[str, Any]]] = []
+    filled = 0
+    for part in parts:
+        found = part.model_dump(exclude_defaults=True)
+        size = len(json.dumps(found))
+        if not packs or filled + size > PACK_BYTES or len(packs[-1]) == most:
+            packs.append([])
+            filled = 0
+        packs[-1].append(found)
+        filled += size
+    return packs
 
 
 def decode(key: bytes | None, value: bytes | None, prefix: str) -> Status | Refusal:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from overlay.config import Loaded, load
 from overlay.config.loader import sign
+from overlay.config.summary import list_lines, list_new
 from overlay.errors import ConfigError
 from overlay.logs import get_logger
 
@@ -22,12 +23,15 @@ EVERY_S = 1.0
 """Seconds between two looks."""
 
 
-async def watch_folder(folder: Path, take: Callable[[Loaded], None], every: float = EVERY_S) -> None:
+async def watch_folder(
+    folder: Path, take: Callable[[Loaded], None], known: Loaded | None = None, *, every: float = EVERY_S
+) -> None:
     """Read the folder again whenever its stream, consumer or schema files have changed, and pass the configs to
     `take`; runs until cancelled. The configs at the time of the call are not passed.
 
     A change counts once two looks in a row have found the same files. A folder that cannot be read is logged, and the
-    next change is awaited. `every`: seconds between two looks.
+    next change is awaited. `known`: the configs at the time of the call, whose problems and warnings the caller has
+    told; None if it has told none. `every`: seconds between two looks.
     """
     # before the first wait, so that no change from here on is missed
     taken = seen = sign(folder)
@@ -38,7 +42,7 @@ async def watch_folder(folder: Path, take: Callable[[Loaded], None], every: floa
             if seen == taken or seen != before:
                 continue
             taken = seen
-            await _read_again(folder, take)
+            known = await _read_again(folder, take, known)
         except ConfigError as error:
             log.error("the folder has changed and cannot be read; everything runs as it was", reason=str(error))
         except Exception:
@@ -46,12 +50,20 @@ async def watch_folder(folder: Path, take: Callable[[Loaded], None], every: floa
             log.exception("an error that was not foreseen; the next change of the folder is awaited")
 
 
-async def _read_again(folder: Path, take: Callable[[Loaded], None]) -> None:
-    """Pass the folder's configs to `take`. Raises ConfigError if overlay.yaml is bad."""
+async def _read_again(folder: Path, take: Callable[[Loaded], None], known: Loaded | None) -> Loaded:
+    """Pass the folder's configs to `take`, and return them. Log the problems and warnings that `known` does not have.
+    Raises ConfigError if overlay.yaml is bad.
+    """
     loaded = await asyncio.to_thread(load, folder)
-    for problem in loaded.problems:
-        log.error("config problem", problem=str(problem))
-    for warning in loaded.warnings:
-        log.warning("config warning", warning=str(warning))
-    log.info("the folder has changed", streams=len(loaded.streams), consumers=len(loaded.consumers))
+    for line in list_lines(list_new(loaded.problems, known.problems if known else ())):
+        log.error("config problem", problem=line)
+    for line in list_lines(list_new(loaded.warnings, known.warnings if known else ())):
+        log.warning("config warning", warning=line)
+    log.info(
+        "the folder has changed",
+        streams=len(loaded.streams),
+        consumers=len(loaded.consumers),
+        problems=len(loaded.problems),
+    )
     take(loaded)
+    return loaded

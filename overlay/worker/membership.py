@@ -324,6 +324,11 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]
         self.drained = drained
         self._join_if_changed()
 
+    @property
+    def generation(self) -> int:
+        """The group's generation when it assigned shards to us last, -1 before."""
+        return self._generation
+
     def is_assigned(self, numbers: frozenset[int]) -> bool:
         """Return whether exactly these shards are assigned to us; False within a rebalance and at the end."""
         return self._take is not None and self._is_assigned.is_set() and numbers == self.owned

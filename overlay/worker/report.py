@@ -41,6 +41,8 @@ class Rates:
     """Counts since the service started, and rates a second over the last ten seconds."""
 
     delivered: Counter[ConsumerId] = field(default_factory=Counter)
+    dead_letters: dict[ConsumerId, Counter[str]] = field(default_factory=dict)
+    """Messages given up, by consumer and reason."""
     reads: FirstReads = field(default_factory=FirstReads)
     """What was read of each stream."""
     newest: dict[ConsumerId, int] = field(default_factory=dict)
@@ -50,11 +52,15 @@ class Rates:
     _recent: deque[tuple[int, Counter[ConsumerId], Counter[str], Counter[str]]] = field(default_factory=deque)
     """Slots of the last ten seconds: time in ms, delivered records by consumer, decoded and indexed
     records by stream."""
+    _first: deque[tuple[int, Counter[str]]] = field(default_factory=deque)
+    """The same of records that were read for the first time, by stream."""
 
     def note(self, counts: Counts, now: int) -> None:
         """Count the result of a committed round. `now`: ms since 1970."""
         self.delivered.update(counts.delivered)
         self.newest.update(counts.newest)
+        for (consumer, reason), records in counts.dead_letters.items():
+            self.dead_letters.setdefault(consumer, Counter())[reason] += records
         self._recall(now)
         if not self._recent or now - self._recent[-1][0] >= SLOT_MS:
             self._recent.append((now, Counter(), Counter(), Counter()))
@@ -73,6 +79,7 @@ class Rates:
         """Drop the counts of consumers that were deleted, so that others under their names begin at 0."""
         for consumer in consumers:
             self.newest.pop(consumer, None)
+            self.dead_letters.pop(consumer, None)
             for counts in (self.delivered, *(delivered for _, delivered, *_ in self._recent)):
                 counts.pop(consumer, None)
 
@@ -87,6 +94,21 @@ class Rates:
     def of_stream(self, stream: str, now: int) -> float:
         """Return the records a second of a stream that were decoded in the last ten seconds. `now`: ms since 1970."""
         return self._per_second(sum(decoded[stream] for _, _, decoded, _ in self._recall(now)), now)
+
+    def note_first_reads(self, stream: str, records: int, now: int) -> None:
+        """Count records of a stream that this worker has read for the first time. `now`: ms since 1970."""
+        while self._first and self._first[0][0] < now - WINDOW_MS:
+            self._first.popleft()
+        if not self._first or now - self._first[-1][0] >= SLOT_MS:
+            self._first.append((now, Counter()))
+        self._first[-1][1][stream] += records
+
+    def of_first_reads(self, stream: str, now: int) -> float:
+        """Return the records a second of a stream that this worker read in the last ten seconds, without those that it had
+        read before: each counts once, however many shards read it. `now`: ms since 1970."""
+        while self._first and self._first[0][0] < now - WINDOW_MS:
+            self._first.popleft()
+        return self._per_second(sum(records[stream] for _, records in self._first), now)
 
     def of_index(self, stream: str, now: int) -> float:
         """Return the records a second of a stream that went into chunks in the last ten seconds. `now`: ms since 1970."""
@@ -165,6 +187,7 @@ def report_consumer(
         "state": "spark" if config.engine is Engine.SPARK else "elsewhere" if is_elsewhere else "starting",
         "reason": "",
         "delivered": rates.delivered[consumer],
+        "dead_letters": dict(rates.dead_letters.get(consumer, {})),
         "rate": rates.of_consumer(consumer, now),
     }
     lag = lags.find(consumer, now)

@@ -238,7 +238,16 @@ class Service:
         topics = service.topics
         worker = self.worker
         source = StatusSource(lambda: self.identity, shard_manager, worker, self._start)
-        return Publisher(service.kafka, admin, topics.prefix, topics.replication, worker, self.metrics, source.collect)
+        return Publisher(
+            service.kafka,
+            admin,
+            topics.prefix,
+            topics.replication,
+            worker,
+            self.metrics,
+            source.collect,
+            source.mark,
+        )
 
     async def _follow_files(self, registry: Registry, shard_manager: ShardManager, stop: asyncio.Event) -> None:
         """Pass changes of the folder's files (`reload`) to the shard manager, until `stop`. For use if

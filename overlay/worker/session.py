@@ -329,7 +329,7 @@ class Session:
         """If there is a dispatch loop, pass the round's offers to it, and park the consumers that have too many
         undelivered messages. Return the delta of the state for the round. `moved`: what the round itself has moved.
         """
-        consumers = moved.consumers | {*result.counts.delivered, *result.counts.dead_letters}
+        consumers = moved.consumers | result.counts.list_consumers()
         if self.dispatch_loop is None or self._backpressure is None:
             return self.cursors.delta(moved.partitions, consumers)
         ended = self.pending_estimate.settle(self.cursors.is_at_end)

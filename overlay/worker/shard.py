@@ -353,7 +353,7 @@ class Shard:
     def _note_counts(self, counts: Counts) -> None:
         """Reset the refusals of the output and dead letter topics to which consumers have delivered
         in a committed round, and of the index topics written in it. Then call `on_commit`."""
-        for consumer in {*counts.delivered, *counts.dead_letters}.difference(self._moving) if self._refusals else ():
+        for consumer in counts.list_consumers().difference(self._moving) if self._refusals else ():
             if (config := self.mine.get(consumer)) is None:
                 continue  # it was deleted meanwhile
             for topic in (config.deliver_subject, config.dead_letter_topic):

@@ -86,6 +86,8 @@ class ShardManager:
     """Called for each reason for which records of an ack topic, an index topic or a source could not be read."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
+    generation: int = -1
+    """The group's generation in which `owned` was assigned to us, -1 while no assignment holds."""
     trouble: str = WAITING
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series, also from an earlier membership."""
@@ -110,13 +112,14 @@ class ShardManager:
                 return False
             waits = not numbers and self.membership.is_moving
             self.trouble, self.owned = WAITING if waits else "", numbers
+            self.generation = self.membership.generation
             for number in sorted(numbers - self._serving.keys()):
                 self._start(number)
             await self._stop([number for number in self._serving if number not in numbers])
             # after the last commits of the ended sessions, which would open the series again
             await self._close_consumers(self.elsewhere)
             # those that were deleted while this worker was in no group
-            known = {*self.opened, *self.rates.delivered, *self.rates.newest}
+            known = {*self.opened, *self.rates.delivered, *self.rates.newest, *self.rates.dead_letters}
             await self._drop(known - self.loaded.served.keys())
             self._close_moved()
             return True
@@ -125,6 +128,7 @@ class ShardManager:
         """Release all shards: commit what is under way, and stop."""
         async with self._changing:
             self.trouble, self.owned = "the group of workers is dealing out shards", frozenset()
+            self.generation = -1
             await self._stop(list(self._serving))
 
     # the control topic's news
@@ -453,10 +457,11 @@ class ShardManager:
                 ages.setdefault(kept, []).append(max(0, now - oldest) / 1000)
         for kept, seconds in ages.items():
             observe_all(self.metrics.delivery_latency_seconds.labels(*kept), seconds)
-        for consumer, records in counts.dead_letters.items():
+        for (consumer, _), records in counts.dead_letters.items():
             self.metrics.dead_letters.labels(*consumer).inc(records)
         for read in counts.reads:
             stream, added = read.partition[0], self.rates.reads.take(read)
+            self.rates.note_first_reads(stream, added.first, now)
             self.metrics.records_decoded.labels(stream).inc(added.first)
             self.metrics.records_read_again.labels(stream).inc(added.again)
             for reason, unaddressed in added.unaddressed.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +13,23 @@ from overlay.clock import now_ms
 from overlay.config import Loaded, ServiceConfig
 from overlay.config.identity import Identity
 from overlay.fleet.changes import Changes
-from overlay.fleet.status import MOST_POSITIONS, ConsumerStatus, ShardStatus, WorkerStatus, clean, encode
+from overlay.fleet.status import (
+    EVERY_MS,
+    MOST_POSITIONS,
+    ConsumerStatus,
+    ShardStatus,
+    StreamStatus,
+    WorkerStatus,
+    clean,
+    encode,
+)
+from overlay.fleet.timetable import Scope
 from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
 
 from .session import Session
 from .shard_manager import ShardManager
+from .stream_status import describe_streams
 
 TURN = 50
 """Consumers that are described in one go, before the event loop does other work."""
@@ -64,29 +75,65 @@ class StatusSource:
     _served: int = 0
     _gone: set[ConsumerId] = field(default_factory=set)
     """Deleted consumers that the last status tells of."""
+    _streams: frozenset[str] = frozenset()
+    """The streams of the consumers of the worker's shards, and the streams that the shards keep the index of."""
+    _stream_changes: Changes = field(default_factory=Changes)
+    """Which of them wait to be told. Each has an empty consumer name there."""
+    _left: set[str] = field(default_factory=set)
+    """Streams that are not this worker's any more and that the last status tells of."""
 
-    async def collect(self, is_last: bool, was_lost: bool) -> Sequence[bytes]:
-        """Return the records of a status: the worker, the consumers that have changed or whose turn has come, and
-        those that a status told of and that were deleted since the last call. With `was_lost`, those that the last
-        call said were deleted are named again, unless consumers of their names are served now.
+    def mark(self) -> Hashable:
+        """Return something that is equal to what was returned before, unless the worker's shards are others, one of them
+        has begun or ceased to be served, or it has other stalled consumers or stopped streams. It takes some
+        microseconds for each shard.
+        """
+        manager = self.shard_manager
+        shards: list[tuple[int, ...]] = []
+        for number, shard in manager.shards.items():
+            session = shard.session
+            if session is None:
+                shards.append((number,))
+            else:
+                assignment, halts = session.assignment, session.cursors.halts
+                shards.append((number, len(assignment.stalled), len(assignment.stopped), len(halts)))
+        return manager.owned, manager.generation, bool(manager.trouble), manager.membership.drained, frozenset(shards)
 
-        `is_last`: whether the worker was told to stop; then no consumer is described, and no new deletion is told.
+    async def collect(self, scope: Scope, was_lost: bool) -> Sequence[bytes]:
+        """Return the records of a status: the worker, and if `scope` is ALL, the consumers that have changed or whose turn
+        has come, and those that a status told of and that were deleted since the last call with that scope. With
+        `was_lost`, those that the last call said were deleted are named again, unless consumers of their names are
+        served now.
+
         `was_lost`: whether the status of the last call could not be written.
         """
-        found, consumers = ([], []) if is_last else await self._collect_consumers()
-        # one of that name may have been created meanwhile
+        # one of that name may have been created meanwhile, and a stream may have come back
         untold = {id for id in self._gone if id not in self.shard_manager.loaded.served} if was_lost else set()
-        self._gone = untold.union(found)
+        self._gone, self._left = untold, self._left if was_lost else set()
+        consumers, streams = await self._collect_parts() if scope is Scope.ALL else ([], [])
         gone = sorted("/".join(id) for id in self._gone)
-        values = encode(self._describe_worker(is_last=is_last), consumers, gone)
+        head = self._describe_worker(is_last=scope is Scope.LAST)
+        values = encode(head, consumers, gone, streams, sorted(self._left))
         self.start.number += len(values)
         return values
 
-    async def _collect_consumers(self) -> tuple[list[ConsumerId], list[ConsumerStatus]]:
-        """Return the deleted consumers that `_assign` returns, and the descriptions of the consumers that have
-        changed or whose turn has come (overlay/fleet/changes.py).
+    async def _collect_parts(self) -> tuple[list[ConsumerStatus], list[StreamStatus]]:
+        """Return the descriptions of the consumers and streams that have changed or whose turn has come
+        (overlay/fleet/changes.py). Note those that are gone.
         """
-        gone = self._assign()
+        self._assign()
+        manager, now = self.shard_manager, now_ms()
+        # one pass describes all of them
+        self._stream_changes.note((name, "") for name in self._streams)
+        named = {name for name, _ in self._stream_changes.take()}
+        streams = [
+            found
+            for found in describe_streams(manager.loaded.streams, named, manager.sessions, manager.rates, now)
+            if self._stream_changes.settle((found.name, ""), _sum_up(found), is_busy=found.is_busy)
+        ]
+        return await self._collect_consumers(), streams
+
+    async def _collect_consumers(self) -> list[ConsumerStatus]:
+        """Return the descriptions of the consumers that have changed or whose turn has come."""
         manager = self.shard_manager
         self._changes.note(manager.rates.list_active(now_ms()))
         told = []
@@ -100,12 +147,12 @@ class StatusSource:
                     told.append(found)
             if count % TURN == 0:
                 await asyncio.sleep(0)
-        return gone, told
+        return told
 
-    def _assign(self) -> list[ConsumerId]:
-        """If the worker's shards, sessions or configs are others than at the last call, have all its consumers
-        described for the next statuses, which tell of those that have changed. Return those that a status told of and
-        that do not exist any more; none if nothing is other.
+    def _assign(self) -> None:
+        """If the worker's shards, sessions or configs are others than at the last call, have all its consumers and streams
+        described for the next statuses, which tell of those that have changed. Add to `_gone` and `_left` those that a
+        status told of and that do not exist or are not the worker's any more.
         """
         manager = self.shard_manager
         loaded, owned, sessions = manager.loaded, manager.owned, manager.sessions
@@ -114,11 +161,15 @@ class StatusSource:
             pairs = zip(sessions, sessions_before, strict=False)
             is_same = len(sessions) == len(sessions_before) and all(now is then for now, then in pairs)
             if loaded is before and owned == owned_before and is_same:
-                return []
+                return
         self._assigned = loaded, owned, sessions
         mine = [id for id in loaded.served if shard_of(id, manager.count) in owned]
         self._served = len(mine)
-        return self._changes.assign(mine, loaded.served)
+        self._gone.update(self._changes.assign(mine, loaded.served))
+        kept = (name for name in loaded.streams if shard_of((name,), manager.count) in owned)
+        self._streams = streams = frozenset(kept).union(stream for stream, _ in mine)
+        left = self._stream_changes.assign([(name, "") for name in streams], ())
+        self._left = self._left.union(name for name, _ in left) - streams
 
     def _describe_worker(self, *, is_last: bool) -> WorkerStatus:
         manager, identity = self.shard_manager, self.find_identity()
@@ -136,20 +187,23 @@ class StatusSource:
             number=self.start.number,
             started=self.start.started,
             clock=now_ms(),
+            every=EVERY_MS,
             version=identity.version,
             digest=identity.digest,
+            settings=identity.settings,
             shard_count=manager.count,
             trouble=clean(manager.trouble),
             leaving=is_last,
             drained=manager.membership.drained,
             served=self._served,
             shards=tuple(shards),
+            generation=manager.generation if manager.generation >= 0 else None,
         )
 
 
-def _sum_up(found: ConsumerStatus) -> int:
-    """Return a hash of the values of a description's fields and positions, by which a later description is compared with it."""
-    return hash((*(value for name, value in found if name != "positions"), *found.positions.values()))
+def _sum_up(found: ConsumerStatus | StreamStatus) -> int:
+    """Return a hash of the values of a description's fields, by which a later description is compared with it."""
+    return hash(tuple(tuple(sorted(value.items())) if isinstance(value, dict) else value for _, value in found))
 
 
 def describe_consumer(report: Mapping[str, Any]) -> ConsumerStatus:
@@ -171,5 +225,6 @@ def describe_consumer(report: Mapping[str, Any]) -> ConsumerStatus:
         pending_is=report.get("num_pending_is", ""),
         unacked=acks.get("num_ack_pending", 0),
         redelivered=acks.get("num_redelivered", 0),
+        dead_letters=report.get("dead_letters", {}),
         positions=positions if len(positions) <= MOST_POSITIONS else {},
     )

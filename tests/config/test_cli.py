@@ -29,6 +29,19 @@ def test_validate_lists_every_problem(tmp_path: Path) -> None:
     assert lines[2:] == ["1 stream, 0 consumers, 2 problems"]
 
 
+def test_validate_tells_of_many_bad_files_by_kind(tmp_path: Path) -> None:
+    files = {f"consumers/c{number:02}.yaml": "zork" for number in range(30)}
+    folder = write_folder(tmp_path, files)
+    result = CliRunner().invoke(validate, [str(folder)])
+    assert result.exit_code == 1
+    problem, summary = result.output.splitlines()
+    assert problem.startswith(f"{folder}/consumers/c00.yaml:1:1: is not a mapping")
+    assert problem.endswith(" (29 more of this kind: c01.yaml:1, c02.yaml:1, c03.yaml:1, ...)")
+    assert summary == "1 stream, 0 consumers, 30 problems"
+    answer = json.loads(CliRunner().invoke(validate, ["--json", str(folder)]).output)
+    assert len(answer["problems"]) == 30
+
+
 def test_validate_answers_in_json(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, {"consumers/a.yaml": CONSUMER, "consumers/b.yaml": CONSUMER + "max_waiting: 1\n"})
     result = CliRunner().invoke(validate, ["--json", str(folder)])

@@ -35,6 +35,34 @@ def test_streams_and_consumers_matter(tmp_path: Path) -> None:
     assert len(set(digests)) == len(digests)
 
 
+def test_the_parts_of_overlay_yaml_that_must_agree(tmp_path: Path) -> None:
+    parts = (
+        "",
+        "requests: {consumers: 7}\n",
+        "requests: {consumers_per_stream: 7}\n",
+        "requests: {output_partitions: 7}\n",
+        "requests: {max_waiting: 7}\n",
+        "requests: {pending: 7}\n",
+        "topics: {reply_to: [a]}\n",
+        "topics: {reply_to: [a, b]}\n",
+        "topics: {requests: true}\n",
+        "topics: {replication: 3}\n",
+        "shards: 3\n",
+    )
+    found = [digest_of(tmp_path / str(number), overlay=SERVICE + part) for number, part in enumerate(parts)]
+    assert len({each.settings for each in found}) == len(parts)
+    assert len({each.digest for each in found}) == 1
+
+
+def test_the_parts_of_overlay_yaml_that_may_differ(tmp_path: Path) -> None:
+    one = digest_of(tmp_path / "one", overlay=SERVICE + "topics: {reply_to: [a, b]}\n")
+    service = (
+        "kafka: {bootstrap.servers: 'other:1'}\nhttp: {listen: '127.0.0.1:9'}\nfleet: {worker: w}\n"
+        "metrics: {latency_by: consumer}\ntopics: {reply_to: [b, a, b]}\n"
+    )
+    assert digest_of(tmp_path / "two", overlay=service).settings == one.settings
+
+
 def test_no_secret_is_shown(tmp_path: Path) -> None:
     service = (
         "kafka: {bootstrap.servers: 'h:1', security.protocol: SASL_SSL, sasl.mechanism: PLAIN, sasl.username: u,"

@@ -64,7 +64,7 @@ def test_what_was_taken_in_goes_out_with_the_state_it_made(monkeypatch: pytest.M
     two.step([Offer(BUSY, two.piece, np.arange(50))])
     work = two.step(said=[AckBatch(Verb.TERM, *(np.array([number]) for number in (1, 1, 1)))])
     assert work.delivered[BUSY] == 10
-    assert work.dead_letters[OTHER] == 1
+    assert work.dead_letters == {(OTHER, "term"): 1}
     assert {outgoing.topic for consumer, outgoing in work.batches if consumer == OTHER} == {"out", "p.events"}
     assert two.count_pending() == 2
     two.settle()

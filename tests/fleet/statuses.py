@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from overlay.fleet.status import ConsumerStatus, ShardStatus, Status
+from overlay.fleet.status import ConsumerStatus, ShardStatus, Status, StreamStatus
 
 NOW = 1_800_000_000_000
 """Kafka's time in most tests, ms since 1970."""
@@ -28,3 +28,7 @@ def make_status(worker: str = "a", *, shards: tuple[int, ...] = (0,), shard_coun
 
 def make_consumer(name: str = "c", **fields: Any) -> ConsumerStatus:
     return ConsumerStatus(**{"stream": "S", "name": name, "state": "running", "lag": 0, **fields})
+
+
+def make_stream(name: str = "S", **fields: Any) -> StreamStatus:
+    return StreamStatus(**{"name": name, "topic": "t", "partitions": 2, "state": "running", "lag": 0, **fields})

@@ -17,7 +17,7 @@ from overlay.fleet.picture import describe
 from overlay.fleet.status import EVERY_MS, ShardStatus, Status
 from overlay.kafka.own_topics import shard_of
 
-from .statuses import NOW, make_consumer, make_status
+from .statuses import NOW, make_consumer, make_status, make_stream
 
 
 def see(*statuses: Status, now: int = NOW, appended: int = NOW, expected: Expected | None = None) -> Picture:
@@ -47,6 +47,14 @@ CASES: dict[str, tuple[list[Status], list[tuple[Kind, str]]]] = {
         [(Kind.SHARD_COUNTS_DIFFER, "")],
     ),
     "configs": ([make_status("a"), make_status("b", shards=(), digest="d2")], [(Kind.CONFIGS_DIFFER, "")]),
+    "settings": (
+        [make_status("a", settings="s1"), make_status("b", shards=(), settings="s2")],
+        [(Kind.SETTINGS_DIFFER, "")],
+    ),
+    "settings of a worker that does not tell them": (
+        [make_status("a", settings="s1"), make_status("b", shards=())],
+        [],
+    ),
     "versions": ([make_status("a"), make_status("b", shards=(), version="2.0")], [(Kind.VERSIONS_DIFFER, "")]),
     "a clock ahead": ([make_status(clock=NOW + 2_001)], [(Kind.CLOCK_DIFFERS, "a")]),
     "a clock behind": ([make_status(clock=NOW - 2_001)], [(Kind.CLOCK_DIFFERS, "a")]),
@@ -71,7 +79,8 @@ def test_what_is_found(case: str) -> None:
 
 def test_silence() -> None:
     late = NOW + 3 * EVERY_MS + 1_000
-    statuses = [make_status("a", **TWO), make_status("b", shards=(1,), **TWO)]
+    fields = {**TWO, "every": EVERY_MS}
+    statuses = [make_status("a", **fields), make_status("b", shards=(1,), **fields)]
     assert list_kinds(see(*statuses, now=late)) == []
     assert list_kinds(see(*statuses, now=late + 1)) == [
         (Kind.NO_WORKER, ""),
@@ -93,6 +102,12 @@ def test_the_folder_of_the_fleet_is_compared_too() -> None:
     (finding,) = survey(see(make_status(), expected=Expected(digest="d2")))
     assert finding.kind is Kind.CONFIGS_DIFFER
     assert "d1 at a; d2 at the folder of this fleet" in finding.text
+
+
+def test_settings_that_differ_are_named() -> None:
+    (finding,) = survey(see(make_status("a", settings="s1"), make_status("b", shards=(), settings="s2")))
+    assert "s1 at a; s2 at b" in finding.text
+    assert "topics.reply_to" in finding.text
 
 
 def expect(*names: str) -> Expected:
@@ -138,25 +153,37 @@ def test_long_lists_are_cut() -> None:
 
 
 FLEETS = st.lists(
-    st.tuples(st.sets(st.integers(0, 7)), st.sampled_from([0, 10_000, 20_000]), st.sampled_from(["d1", "d2"])),
+    st.tuples(
+        st.sets(st.integers(0, 7)),
+        st.sampled_from([0, 10_000, 20_000]),
+        st.sampled_from(["d1", "d2"]),
+        st.booleans(),
+    ),
     max_size=5,
 )
 
 
 @given(FLEETS)
-def test_owners_and_differences_against_a_twin(fleet: list[tuple[set[int], int, str]]) -> None:
+def test_owners_and_differences_against_a_twin(fleet: list[tuple[set[int], int, str, bool]]) -> None:
     memory = Memory()
-    for number, (shards, age, digest) in enumerate(fleet):
-        status = make_status(f"w{number}", shards=tuple(sorted(shards)), shard_count=8, digest=digest, clock=NOW - age)
+    for number, (shards, age, digest, drained) in enumerate(fleet):
+        status = make_status(
+            f"w{number}",
+            shards=tuple(sorted(shards)),
+            shard_count=8,
+            digest=digest,
+            clock=NOW - age,
+            drained=drained,
+        )
         memory.fold(status, NOW - age)
     picture = look(memory, NOW, Expected(8))
-    live = [(f"w{number}", shards, digest) for number, (shards, age, digest) in enumerate(fleet) if age < 16_000]
+    live = [(f"w{number}", shards, digest) for number, (shards, age, digest, _) in enumerate(fleet) if age < 16_000]
     owners = {shard: tuple(name for name, shards, _ in live if shard in shards) for shard in range(8)}
     assert picture.owners == owners
     found = list_kinds(picture)
     wanted = {(Kind.SHARD_WITHOUT_OWNER, str(shard)) for shard, names in owners.items() if live and not names}
     wanted |= {(Kind.SHARD_WITH_TWO_OWNERS, str(shard)) for shard, names in owners.items() if len(names) > 1}
-    wanted |= {(Kind.WORKER_SILENT, f"w{number}") for number, (_, age, _) in enumerate(fleet) if age > 16_000}
+    wanted |= {(Kind.WORKER_SILENT, f"w{number}") for number, (_, age, *_) in enumerate(fleet) if age > 16_000}
     wanted |= {(Kind.CONFIGS_DIFFER, "")} if len({digest for *_, digest in live}) > 1 else set()
     wanted |= set() if live else {(Kind.NO_WORKER, "")}
     assert set(found) == wanted
@@ -164,6 +191,10 @@ def test_owners_and_differences_against_a_twin(fleet: list[tuple[set[int], int, 
     shown = describe(picture, survey(picture), memory.refused)
     assert {row["state"] for row in shown["workers"]} <= set(WORKER_STATES)
     assert {row["state"] for row in shown["shards"]} <= set(SHARD_STATES)
+    metrics = FleetMetrics()
+    metrics.set(shown)
+    counted = [metrics.registry.get_sample_value("overlay_fleet_workers", {"state": state}) for state in WORKER_STATES]
+    assert sum(count or 0 for count in counted) == len(fleet)
 
 
 def test_a_finding_opens_after_a_while_and_closes_at_once() -> None:
@@ -211,17 +242,21 @@ def test_the_live_picture_follows_the_rows() -> None:
     assert live.judge(1_000) == ([], [])
     assert live.describe(1_000)["time"] == NOW
     assert live.describe(1_500) is live.describe(1_000)
-    opened, _ = live.judge(1_000 + 16_001)
+    assert live.judge(1_000 + 16_001) == ([], [])
+    metrics.set(live.describe(1_000 + 16_001))
+    assert metrics.registry.get_sample_value("overlay_fleet_workers", {"state": "silent"}) == 1
+    assert metrics.registry.get_sample_value("overlay_fleet_findings", {"kind": "worker_silent"}) == 0
+    opened, _ = live.judge(1_000 + 16_001 + PATIENCE_MS[Kind.WORKER_SILENT])
     assert [each.kind for each in opened] == [Kind.WORKER_SILENT]
-    metrics.set(live.describe(20_000))
+    metrics.set(live.describe(30_000))
     assert metrics.registry.get_sample_value("overlay_fleet_findings", {"kind": "worker_silent"}) == 1
     assert metrics.registry.get_sample_value("overlay_fleet_workers", {"state": "silent"}) == 1
     assert metrics.registry.get_sample_value("overlay_fleet_active") == 1
-    live.memory.fold(make_status(number=1, clock=NOW + 20_000), NOW + 20_000)
-    _, closed = live.judge(21_000)
+    live.memory.fold(make_status(number=1, clock=NOW + 30_000), NOW + 30_000)
+    _, closed = live.judge(31_000)
     assert [each.kind for each in closed] == [Kind.WORKER_SILENT]
     live.stand_by()
-    assert live.describe(22_000) == {}
+    assert live.describe(32_000) == {}
     metrics.set({})
     assert metrics.registry.get_sample_value("overlay_fleet_workers", {"state": "running"}) == 0
 
@@ -230,6 +265,7 @@ def test_a_silent_worker_is_forgotten_after_an_hour() -> None:
     live = LivePicture()
     live.memory.fold(make_status(), NOW)
     live.judge(0)
+    live.judge(FORGET_MS - 10_000)
     live.judge(FORGET_MS)
     assert Kind.WORKER_SILENT in {each.kind for each in live.open_findings.list()}
     _, closed = live.judge(FORGET_MS + 1)
@@ -262,3 +298,34 @@ def test_shards_of_consumers_are_those_of_the_service() -> None:
     shown = describe(see(*statuses), [], {})
     assert {row["name"]: row["shard"] for row in shown["consumers"]} == {n: shard_of(("S", n), 3) for n in "cdef"}
     assert sum(row["consumers"] for row in shown["shards"]) == 4
+
+
+def test_streams_of_several_workers_are_one_row() -> None:
+    first = make_stream(rate=5.0, lag=3, index="running", index_lag=7)
+    second = make_stream(rate=9.0, lag=None, state="stopped", reason="corrupt")
+    picture = see(
+        make_status("a", streams=(first, make_stream("T", state="idle", lag=None))),
+        make_status("b", shards=(), streams=(second,)),
+    )
+    rows = describe(picture, [], {})["streams"]
+    assert [row["name"] for row in rows] == ["S", "T"]
+    assert rows[0] == {
+        "name": "S",
+        "topic": "t",
+        "partitions": 2,
+        "rate": 9.0,
+        "lag": 3,
+        "owners": ["a", "b"],
+        "state": "stopped",
+        "reason": "corrupt",
+        "index": "running",
+        "index_lag": 7,
+        "seen": NOW,
+    }
+    assert (rows[1]["state"], rows[1]["owners"], rows[1]["lag"]) == ("idle", ["a"], None)
+
+
+def test_a_stream_of_a_silent_worker_is_silent() -> None:
+    told = make_status("a", every=EVERY_MS, streams=(make_stream(rate=5.0, lag=3),))
+    (row,) = describe(see(told, now=NOW + 7_001), [], {})["streams"]
+    assert (row["state"], row["owners"], row["rate"], row["lag"]) == ("silent", [], 0.0, 3)

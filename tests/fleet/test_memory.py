@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from overlay.fleet.memory import FORGET_MS, WINDOW_MS, KafkaTime, Memory, WorkerRow
 from overlay.fleet.status import Refusal, ShardStatus, encode
 
-from .statuses import NOW, make_consumer, make_status
+from .statuses import NOW, make_consumer, make_status, make_stream
 
 
 def get_worker(memory: Memory, name: str = "a") -> WorkerRow:
@@ -113,6 +113,34 @@ def test_a_worker_that_leaves_is_forgotten_at_once_and_a_silent_one_later() -> N
     assert (len(memory.workers), len(memory.consumers)) == (1, 2)
     memory.forget(NOW + FORGET_MS + 1)
     assert (memory.workers, memory.consumers) == ({}, {})
+
+
+def test_each_worker_has_its_own_rows_of_a_stream() -> None:
+    memory = Memory()
+    for worker in ("a", "b"):
+        memory.fold(make_status(worker, streams=(make_stream("S"), make_stream("T"))), NOW)
+    assert [(row.name, row.worker) for row in memory.list_streams()] == [("S", "a"), ("S", "b"), ("T", "a"), ("T", "b")]
+    memory.fold(make_status("a", number=1, left=("S",)), NOW + 1)
+    assert [(row.name, row.worker) for row in memory.list_streams()] == [("S", "b"), ("T", "a"), ("T", "b")]
+    # as a table of Faust gives them back
+    other = Memory(streams=json.loads(json.dumps(memory.streams)))
+    assert other.list_streams() == memory.list_streams()
+    # a process that has ended reads nothing, and the next one under its name tells anew
+    memory.fold(make_status("a", boot="b2", started=NOW), NOW + 2)
+    assert [(row.name, row.worker) for row in memory.list_streams()] == [("S", "b"), ("T", "b")]
+    memory.fold(make_status("b", number=1, leaving=True), NOW + 3)
+    assert memory.list_streams() == []
+
+
+def test_streams_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.fleet.memory.MOST_STREAMS", 2)
+    memory = Memory()
+    assert memory.fold(make_status(streams=tuple(make_stream(name) for name in "STU")), NOW) is Refusal.LIMIT
+    assert sorted(memory.streams) == ["a/S", "a/T"]
+    memory.forget(NOW + FORGET_MS)
+    assert len(memory.streams) == 2
+    memory.forget(NOW + FORGET_MS + 1)
+    assert memory.streams == {}
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,8 +59,8 @@ def make_live() -> LivePicture:
     status = make_status(shard_count=2, consumers=(told,), trouble="t")
     failing = ShardStatus(number=1, ready=False, reason="no leader")
     live.memory.fold(status.model_copy(update={"shards": (ShardStatus(number=0), failing)}), NOW)
-    live.judge(0)
-    live.judge(100_000)
+    for now in (0, 90_000, 100_000):  # a finding opens after a while
+        live.judge(now)
     return live
 
 
@@ -148,7 +148,7 @@ async def test_the_pages_are_served() -> None:
         fleet = await client.get("/fleet")
         assert (fleet.status, fleet.content_type) == (200, "application/json")
         found = await fleet.json()
-        assert found.keys() == {"time", "workers", "shards", "consumers", "findings", "ignored"}
+        assert found.keys() == {"time", "workers", "shards", "consumers", "streams", "findings", "ignored"}
         assert found == json.loads(json.dumps(live.describe(100_000)))
         assert {row["name"]: row["reason"] for row in found["consumers"]} == {"c": "<b>bold</b>", "lost": ""}
         assert (await client.get("/readyz")).status == (await client.get("/healthz")).status == 200

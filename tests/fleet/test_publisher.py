@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,8 +12,9 @@ from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from overlay.errors import SourceUnavailable
 from overlay.fleet import publisher
-from overlay.fleet.publisher import AVOID_S, Publisher, ensure_topic
+from overlay.fleet.publisher import AVOID_S, LOOK_S, Publisher, ensure_topic
 from overlay.fleet.status import EVERY_MS, MOST_BYTES
+from overlay.fleet.timetable import GATHER_S, Scope
 from overlay.kafka.admin import Admin
 from overlay.kafka.own_topics import FLEET_CONFIG
 from overlay.metrics import Metrics
@@ -67,36 +68,55 @@ class FakeProducer:
 
 @dataclass
 class Stage:
-    """A publisher whose pauses are noted and not waited for. It stops after `rounds` statuses."""
+    """A publisher with a clock of its own, whose pauses are not waited for. It stops after `rounds` statuses.
+
+    `mark`: what the worker's shards are, by the clock.
+    """
 
     admin: FakeAdmin
     producer: FakeProducer
     monkeypatch: pytest.MonkeyPatch
     rounds: int = 3
     values: Sequence[bytes] = (b"v",)
-    pauses: list[float] = field(default_factory=list)
-    asked: list[bool] = field(default_factory=list)
+    mark: Callable[[float], object] = lambda _: None
+    now: float = 0.0
+    times: list[float] = field(default_factory=list)
+    asked: list[Scope] = field(default_factory=list)
     told_lost: list[bool] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
 
     async def run(self) -> None:
         async def pass_over(event: asyncio.Event, seconds: float) -> bool:
             await asyncio.sleep(0)
-            self.pauses.append(seconds)
-            return len(self.pauses) > self.rounds
+            self.now += seconds
+            return len(self.asked) >= self.rounds
 
-        async def collect(is_last: bool, was_lost: bool) -> Sequence[bytes]:
-            self.asked.append(is_last)
+        async def collect(scope: Scope, was_lost: bool) -> Sequence[bytes]:
+            self.asked.append(scope)
+            self.times.append(round(self.now, 6))
             self.told_lost.append(was_lost)
             if isinstance(self.values, Exception):
                 raise self.values
             return self.values
 
         self.monkeypatch.setattr(publisher, "is_set_within", pass_over)
+        self.monkeypatch.setattr(publisher, "monotonic", lambda: self.now)
         self.monkeypatch.setattr(publisher, "AIOKafkaProducer", lambda **_: self.producer)
         await Publisher(
-            {"bootstrap.servers": "h:1"}, cast("Admin", self.admin), "p", 1, "w", self.metrics, collect
+            {"bootstrap.servers": "h:1"},
+            cast("Admin", self.admin),
+            "p",
+            1,
+            "w",
+            self.metrics,
+            collect,
+            lambda: self.mark(self.now),
         ).run(asyncio.Event())
+
+    @property
+    def pauses(self) -> list[float]:
+        """Between the statuses, without that before the last one."""
+        return [round(second - first, 6) for first, second in zip(self.times, self.times[1:-1], strict=False)]
 
     def count(self, result: str) -> float | None:
         return self.metrics.registry.get_sample_value("overlay_fleet_statuses_total", {"result": result})
@@ -109,8 +129,8 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 async def test_a_status_every_few_seconds_and_a_last_one(stage: Stage) -> None:
     await stage.run()
-    assert stage.asked == [False, False, False, True]
-    assert stage.pauses == [0.0, *[EVERY_MS / 1000] * 3]
+    assert stage.asked == [Scope.ALL, Scope.WORKER, Scope.ALL, Scope.LAST]
+    assert (stage.times[0], stage.pauses) == (0.0, [EVERY_MS / 1000] * 2)
     assert stage.producer.sent == [("p.fleet", b"v", b"w")] * 4
     assert (stage.producer.started, stage.producer.stopped, stage.count("written")) == (1, 1, 4)
     (created,) = stage.admin.created
@@ -132,18 +152,36 @@ async def test_a_status_every_few_seconds_and_a_last_one(stage: Stage) -> None:
 async def test_a_failure_is_counted_and_tried_again(stage: Stage, failure: Exception, pause: float) -> None:
     stage.producer.failures = [failure]
     await stage.run()
-    assert stage.pauses[1] == pause
-    assert stage.pauses[2] == EVERY_MS / 1000
+    assert stage.pauses == [pause, EVERY_MS / 1000]
+    assert stage.asked[:3] == [Scope.ALL, Scope.ALL, Scope.WORKER], "what was not written is told anew"
     # with a new producer, and without what could not be written
     assert (stage.producer.started, len(stage.producer.sent)) == (2, 3)
     assert (stage.count("failed"), stage.count("written")) == (1, 3)
     assert stage.told_lost == [False, True, False, False]
 
 
+async def test_a_change_of_the_shards_is_told_at_once(stage: Stage) -> None:
+    stage.mark, stage.rounds = (lambda now: now >= 3.4), 4
+    await stage.run()
+    told = stage.times[2]
+    assert 3.4 + GATHER_S - 1e-6 <= told <= 3.4 + GATHER_S + 2 * LOOK_S
+    assert stage.times[3] == told + EVERY_MS / 1000
+    assert stage.asked[:4] == [Scope.ALL, Scope.WORKER, Scope.ALL, Scope.WORKER]
+
+
+async def test_a_mark_that_fails_ends_no_statuses(stage: Stage) -> None:
+    def fail(_: float) -> object:
+        raise ValueError("a bug")
+
+    stage.mark = fail
+    await stage.run()
+    assert (stage.pauses, stage.count("written")) == ([EVERY_MS / 1000] * 2, 4)
+
+
 async def test_a_topic_that_may_not_be_created_is_asked_for_once_a_minute(stage: Stage) -> None:
     stage.admin.refused = {"p.fleet": "topic p.fleet cannot be created: not authorized"}
     await stage.run()
-    assert stage.pauses == [0.0, *[AVOID_S] * 3]
+    assert stage.pauses == [AVOID_S] * 2
     assert (stage.producer.started, stage.count("failed")) == (0, 4)
 
 

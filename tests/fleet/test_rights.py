@@ -20,6 +20,7 @@ from overlay.errors import OverlayError
 from overlay.fleet.publisher import Publisher
 from overlay.fleet.read import read_fleet
 from overlay.fleet.status import encode
+from overlay.fleet.timetable import Scope
 from overlay.kafka.admin import Admin
 from overlay.local import Broker, start
 from overlay.metrics import Metrics
@@ -95,11 +96,11 @@ async def publish(kafka: Mapping[str, str], metrics: Metrics, stop: asyncio.Even
     """Publish the statuses of a worker until `stop`."""
     numbers = iter(range(10**9))
 
-    async def collect(is_last: bool, was_lost: bool) -> list[bytes]:
+    async def collect(scope: Scope, was_lost: bool) -> list[bytes]:
         return encode(make_status(prefix="ov", number=next(numbers), clock=now_ms()), [], [])
 
     async with Admin(kafka) as admin:
-        await Publisher(kafka, admin, "ov", 1, "a", metrics, collect).run(stop)
+        await Publisher(kafka, admin, "ov", 1, "a", metrics, collect, lambda: None).run(stop)
 
 
 def count(metrics: Metrics, result: str) -> float:

@@ -106,6 +106,11 @@ def check_commands(trips: Trips, fleet: RunningService, names: list[str]) -> Non
     assert once[0].startswith(" overlay top  ") and "! worker silent second: " in once[1]
 
 
+def list_streams(found: dict[str, Any]) -> list[tuple[object, ...]]:
+    keys = ("name", "topic", "partitions", "lag", "state", "owners")
+    return [tuple(row[key] for key in keys) for row in found.get("streams", ())]
+
+
 def watch_top(trips: Trips) -> None:
     """`overlay top` draws on a terminal until q is pressed, and leaves the terminal as it was."""
     ours, theirs = pty.openpty()
@@ -221,6 +226,10 @@ def test_a_killed_worker_is_found_and_forgiven(
     assert {tuple(row["positions"].items()) for row in found["consumers"]} == {((f"{trips.topic}-0", 40),)}
     (digest,) = {row["digest"] for row in found["workers"]}
     assert digest
+    (settings,) = {row["settings"] for row in found["workers"]}
+    assert settings
+    stream = (trips.topic, 1, 0, "running", ["first", "second"])
+    wait_until(lambda: list_streams(ask(fleet)) == [("TRIPS", *stream)], FOUND_S, "both tell of the stream")
 
     # what strangers write changes nothing and is counted
     producer = SureProducer(bootstrap)
@@ -238,9 +247,17 @@ def test_a_killed_worker_is_found_and_forgiven(
     wait_until(lambda: is_well(ask(fleet), len(names)), FOUND_S, "they change nothing")
 
     second.kill()
+    states = set[str]()
+
+    def has_taken_over() -> bool:
+        shards = ask(fleet)["shards"]
+        states.update(row["state"] for row in shards)
+        return [row["workers"] for row in shards] == [["first"], ["first"]]
+
+    # the first has both shards, and says so before anything is heard of the second's end
+    wait_until(has_taken_over, FOUND_S, "the first takes over")
+    assert "two owners" not in states
     wait_until(lambda: ("worker_silent", "second") in list_findings(ask(fleet)), FOUND_S, "the kill is found")
-    # the first has both shards, and says so
-    wait_until(lambda: list_shards(fleet) == [["first"], ["first"]], FOUND_S, "the first takes over")
     check_commands(trips, fleet, names)
     watch_top(trips)
 

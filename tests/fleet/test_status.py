@@ -14,11 +14,13 @@ from overlay.fleet.status import (
     MOST_BYTES,
     MOST_CONSUMERS,
     MOST_GONE,
+    MOST_STREAMS,
     MOST_TEXT,
     ConsumerStatus,
     Refusal,
     ShardStatus,
     Status,
+    StreamStatus,
     WorkerStatus,
     clean,
     decode,
@@ -26,7 +28,7 @@ from overlay.fleet.status import (
     judge_time,
 )
 
-from .statuses import NOW, make_consumer, make_status
+from .statuses import NOW, make_consumer, make_status, make_stream
 
 TEXTS = st.text(max_size=400).map(clean)
 NAMES = st.text(min_size=1, max_size=300).map(lambda text: clean(text, 255))
@@ -48,6 +50,19 @@ CONSUMERS = st.builds(
     unacked=COUNTS,
     redelivered=COUNTS,
     positions=st.dictionaries(NAMES, COUNTS, max_size=16),
+    dead_letters=st.dictionaries(NAMES, COUNTS, max_size=16),
+)
+STREAMS = st.builds(
+    StreamStatus,
+    name=NAMES,
+    topic=TEXTS,
+    partitions=COUNTS,
+    state=NAMES,
+    reason=TEXTS,
+    rate=AMOUNTS,
+    lag=st.none() | COUNTS,
+    index=st.sampled_from(["", "running", "stopped"]),
+    index_lag=st.none() | COUNTS,
 )
 SHARDS = st.lists(
     st.builds(ShardStatus, number=st.integers(0, 1023), ready=st.booleans(), reason=TEXTS),
@@ -64,15 +79,24 @@ HEADS = st.builds(
     trouble=TEXTS,
     leaving=st.booleans(),
     served=COUNTS,
+    generation=st.none() | COUNTS,
+    settings=TEXTS,
 )
 
 
-@given(HEADS, SHARDS, st.lists(CONSUMERS, max_size=5), st.lists(NAMES, max_size=5))
+PARTS = st.tuples(st.lists(CONSUMERS, max_size=5), st.lists(NAMES, max_size=5), st.lists(STREAMS, max_size=5))
+
+
+@given(HEADS, SHARDS, PARTS, st.lists(NAMES, max_size=5))
 def test_what_was_written_is_read(
-    head: Status, shards: list[ShardStatus], consumers: list[ConsumerStatus], gone: list[str]
+    head: Status,
+    shards: list[ShardStatus],
+    parts: tuple[list[ConsumerStatus], list[str], list[StreamStatus]],
+    left: list[str],
 ) -> None:
+    consumers, gone, streams = parts
     worker = WorkerStatus(**dict(head) | {"shards": tuple(shards)})
-    values = encode(worker, consumers, gone)
+    values = encode(worker, consumers, gone, streams, left)
     read = [decode(worker.worker.encode(), value, worker.prefix) for value in values]
     told: list[ConsumerStatus] = []
     dropped: list[str] = []
@@ -84,20 +108,26 @@ def test_what_was_written_is_read(
         told += status.consumers
         dropped += status.gone
     assert (told, dropped) == (consumers, gone)
+    statuses = [status for status in read if isinstance(status, Status)]
+    assert [each for status in statuses for each in status.streams] == streams
+    assert [name for status in statuses for name in status.left] == left
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST_CONSUMERS, MOST_CONSUMERS + 1, 5 * MOST_CONSUMERS])
 def test_a_status_takes_as_many_records_as_it_needs(count: int) -> None:
     consumers = [make_consumer(f"c{number}", reason="x" * 200) for number in range(count)]
     gone = [f"S/g{number}" for number in range(count)]
-    values = encode(make_status(), consumers, gone)
-    assert len(values) >= max(1, count // MOST_CONSUMERS, count // MOST_GONE)
+    streams = [make_stream(f"s{number}", reason="x" * 200) for number in range(count)]
+    values = encode(make_status(), consumers, gone, streams, [stream.name for stream in streams])
+    assert len(values) >= max(1, count // MOST_CONSUMERS, count // MOST_GONE, count // MOST_STREAMS)
     assert all(len(value) < MOST_BYTES // 2 for value in values)
     read = [decode(b"a", value, "overlay") for value in values]
     assert [each.id for status in read if isinstance(status, Status) for each in status.consumers] == [
         each.id for each in consumers
     ]
     assert [name for status in read if isinstance(status, Status) for name in status.gone] == gone
+    assert [each for status in read if isinstance(status, Status) for each in status.streams] == streams
+    assert [n for status in read if isinstance(status, Status) for n in status.left] == [s.name for s in streams]
 
 
 def test_a_quiet_status_is_small() -> None:
@@ -137,8 +167,15 @@ REFUSED: dict[str, tuple[bytes | None, Refusal]] = {
     "a shard twice": (body(shards=[SHARD, SHARD]), Refusal.MALFORMED),
     "a shard beyond their number": (body(shards=[{"number": 1}]), Refusal.MALFORMED),
     "too many consumers": (body(consumers=[CONSUMER] * (MOST_CONSUMERS + 1)), Refusal.MALFORMED),
+    "too many streams": (body(streams=[{"name": "S", "state": "idle"}] * (MOST_STREAMS + 1)), Refusal.MALFORMED),
+    "a stream without a name": (body(streams=[{"state": "idle"}]), Refusal.MALFORMED),
+    "a stream that is left without a name": (body(left=[""]), Refusal.MALFORMED),
     "too many positions": (
         body(consumers=[CONSUMER | {"positions": {f"t-{n}": 0 for n in range(17)}}]),
+        Refusal.MALFORMED,
+    ),
+    "too many causes": (
+        body(consumers=[CONSUMER | {"dead_letters": {f"c{n}": 0 for n in range(17)}}]),
         Refusal.MALFORMED,
     ),
     "an endless interval": (body(every=10**9), Refusal.MALFORMED),

@@ -270,7 +270,8 @@ def list_statuses() -> list[bytes]:
         prefix="overlay", worker="w", boot="b", number=1, started=2, clock=3, version="1", digest="d", shard_count=2,
         shards=(status.ShardStatus(number=0, ready=True), status.ShardStatus(number=1, ready=False, reason="why")),
     )  # fmt: skip
-    return status.encode(worker, [consumer], ["S/d"])
+    stream = status.StreamStatus(name="S", topic="t", state="running", lag=3, index="running", index_lag=0)
+    return status.encode(worker, [consumer], ["S/d"], [stream], ["T"])
 
 
 # source records

@@ -6,22 +6,23 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from overlay.config import Loaded
 from overlay.config.loader import sign
 from overlay.worker import config_folder
 from overlay.worker.config_folder import watch_folder
-from tests.config.folders import CONSUMER, write_folder
+from tests.config.folders import CONSUMER, load_files, write_folder
 
 EVERY_S = 0.02
 DEADLINE_S = 60
 
 
 @contextlib.asynccontextmanager
-async def watch(folder: Path) -> AsyncIterator[asyncio.Queue[Loaded]]:
+async def watch(folder: Path, known: Loaded | None = None) -> AsyncIterator[asyncio.Queue[Loaded]]:
     """What the watcher hands over."""
     found: asyncio.Queue[Loaded] = asyncio.Queue()
-    watching = asyncio.create_task(watch_folder(folder, found.put_nowait, EVERY_S))
+    watching = asyncio.create_task(watch_folder(folder, found.put_nowait, known, every=EVERY_S))
     await asyncio.sleep(0)  # its first look
     try:
         yield found
@@ -68,6 +69,26 @@ async def test_a_service_file_that_breaks_stops_nothing(tmp_path: Path) -> None:
         (tmp_path / "overlay.yaml").write_text(good)
         (tmp_path / "consumers" / "late.yaml").write_text(CONSUMER + "description: x\n")
         await take(found, has_description)
+
+
+async def test_a_reload_logs_what_is_new(tmp_path: Path) -> None:
+    bad = {f"consumers/c{number:03}.yaml": "zork" for number in range(200)}
+    known = load_files(tmp_path, bad)
+    edited = tmp_path / "consumers" / "c007.yaml"
+    async with watch(tmp_path, known) as found:
+        with capture_logs() as logs:
+            edited.write_text("# a line more\nzork")
+            await asyncio.wait_for(found.get(), 60)
+            assert [each["log_level"] for each in logs] == ["info"]
+            assert (logs[0]["event"], logs[0]["problems"]) == ("the folder has changed", 200)
+            edited.write_text("stream: FLIGHTS\nzork: 1\n")
+            await asyncio.wait_for(found.get(), 60)
+            edited.write_text(CONSUMER)
+            await asyncio.wait_for(found.get(), 60)
+    told = [each["problem"] for each in logs if each["event"] == "config problem"]
+    assert 0 < len(told) < 5
+    assert all("c007.yaml" in each for each in told)
+    assert logs[-1]["problems"] == 199
 
 
 @pytest.mark.parametrize("place", ["load", "sign"])

@@ -45,6 +45,25 @@ def test_what_is_noted_belongs_to_its_source() -> None:
     assert rates.of_consumer(CONSUMER, 1_000) == 2
 
 
+def test_rates_of_first_reads() -> None:
+    rates = Rates(began=0)
+    for now in range(30_000):
+        rates.note_first_reads("S", 1 if now < 20_000 else 3, now)
+    assert abs(rates.of_first_reads("S", 30_000) - 3_000) <= 3_000 * SLOT_MS / WINDOW_MS
+    assert len(rates._first) <= WINDOW_MS // SLOT_MS + 1
+    assert rates.of_first_reads("T", 30_000) == 0
+    assert rates.of_first_reads("S", 30_000 + 2 * WINDOW_MS) == 0
+
+
+def test_dead_letters_are_counted_by_reason() -> None:
+    rates, other = Rates(began=0), ("S", "d")
+    rates.note(Counts(dead_letters={(CONSUMER, "term"): 2, (other, "term"): 1}), 10)
+    rates.note(Counts(dead_letters={(CONSUMER, "max_deliver"): 1, (CONSUMER, "term"): 1}), 20)
+    assert rates.dead_letters == {CONSUMER: {"term": 3, "max_deliver": 1}, other: {"term": 1}}
+    rates.forget([CONSUMER])
+    assert rates.dead_letters.keys() == {other}
+
+
 def test_counts_of_a_deleted_consumer_are_dropped() -> None:
     rates, other = Rates(began=0), ("S", "d")
     rates.note(Counts(delivered=Counter({CONSUMER: 5, other: 1}), newest={CONSUMER: 7}), 10)

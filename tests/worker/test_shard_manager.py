@@ -56,6 +56,7 @@ class Group:
     """A membership of the group, with the shards that the group has assigned now."""
 
     is_moving = False
+    generation = 3
 
     def __init__(self, *numbers: int) -> None:
         self.owned = frozenset(numbers)
@@ -301,6 +302,20 @@ async def test_counts_and_series_go_with_their_consumer(monkeypatch: pytest.Monk
         assert shard_manager.rates.delivered == {other.id: 2}
         assert not shard_manager.rates.newest
         await shard_manager.release()
+
+
+async def test_shards_have_the_generation_in_which_they_were_assigned() -> None:
+    membership = Group()
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, (), membership)
+        assert shard_manager.generation == -1
+        await serve(shard_manager, 1)
+        membership.generation = 4
+        assert shard_manager.generation == 3, "the new assignment is not taken yet"
+        await serve(shard_manager, 1)
+        assert shard_manager.generation == 4
+        await shard_manager.release()
+        assert shard_manager.generation == -1
 
 
 async def test_counts_of_consumers_that_were_deleted_between_two_memberships_go(

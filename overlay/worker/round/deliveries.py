@@ -25,7 +25,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from overlay.arrays import Ints
-from overlay.consumer.endings import give_up
+from overlay.consumer.endings import UNDELIVERABLE, give_up
 from overlay.match import Addressed
 from overlay.match.audience import Dealt
 from overlay.output.assemble import Numbers, join_envelopes
@@ -300,7 +300,7 @@ class Deliveries:
         dead_letters = [give_up(sequence) for sequence in sequences[refused].tolist()]
         pressed = encode_dead_letters(reader.dead_letter_topic, piece, rows[refused], dead_letters, task.source[1], now)
         gathered.batches += (((reader.id,), outgoing) for outgoing in pressed)
-        gathered.dead_letters[reader.id] += refused.size
+        gathered.dead_letters[reader.id, UNDELIVERABLE] += refused.size
         return np.delete(rows, refused)
 
     def _write(

@@ -125,8 +125,9 @@ class Counts:
 
     delivered: Mapping[ConsumerId, int] = field(default_factory=dict)
     """Messages by consumer."""
-    dead_letters: Mapping[ConsumerId, int] = field(default_factory=dict)
-    """Messages given up, by consumer. If the consumer has a dead letter topic, there is a dead letter for each."""
+    dead_letters: Mapping[tuple[ConsumerId, str], int] = field(default_factory=dict)
+    """Messages given up, by consumer and reason: max_deliver, term or undeliverable. If the consumer has a dead letter
+    topic, there is a dead letter for each."""
     newest: Mapping[ConsumerId, int] = field(default_factory=dict)
     """The source timestamp of the last record delivered to each consumer, ms since 1970."""
     oldest: Mapping[ConsumerId, int] = field(default_factory=dict)
@@ -139,6 +140,10 @@ class Counts:
     """What was read, slice by slice."""
     index_topics: Collection[str] = ()
     """The index topics that took ledger entries or chunk headers."""
+
+    def list_consumers(self) -> set[ConsumerId]:
+        """Return the consumers to which messages were delivered, or of which some were given up."""
+        return {*self.delivered, *(consumer for consumer, _ in self.dead_letters)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +192,7 @@ class Gathering:
         self.beyond: dict[ConsumerId, int] = {}
         self.sequences: dict[ConsumerId, int] = {}
         self.delivered: Counter[ConsumerId] = Counter()
-        self.dead_letters: Counter[ConsumerId] = Counter()
+        self.dead_letters: Counter[tuple[ConsumerId, str]] = Counter()
         self.newest: dict[ConsumerId, int] = {}
         self.oldest: dict[ConsumerId, int] = {}
         self.decoded: Counter[str] = Counter()

@@ -231,7 +231,7 @@ def test_what_the_output_can_never_take_lies_in_the_letters(letters_limit: int) 
     readers = [replace(plain, output_topic=small, dead_letter_topic=letters), make_reader("d")]
     pipeline = Pipeline({"S": make_stream()}, {})
     outcome = pipeline.run([make_task(make_fetched(build(records, codec=0), 0), *readers)], NOW)
-    assert outcome.counts.dead_letters == {plain.id: 3}
+    assert outcome.counts.dead_letters == {(plain.id, "undeliverable"): 3}
     assert outcome.counts.delivered == {plain.id: 7, ("S", "d"): 10}
     dead_letters = [out for consumer, out in outcome.batches if out.topic == "graves" and consumer == (plain.id,)]
     outcome = replace(outcome, batches=[each for each in outcome.batches if each[1].topic != "graves"])

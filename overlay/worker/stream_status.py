@@ -1,0 +1,91 @@
+"""What a worker's status tells of its streams. One pass over the cursors of all sessions describes all of them, since there
+may be thousands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from overlay.config import StreamConfig
+from overlay.fleet.status import StreamStatus, clean
+from overlay.state.shard_state import StreamPartition
+
+from .report import Rates
+from .session import Session
+
+STOPPED = "stopped"
+RUNNING = "running"
+
+
+@dataclass(slots=True)
+class _Readings:
+    """How far the sessions of a worker are in its streams, by stream."""
+
+    partitions: Counter[str] = field(default_factory=Counter)
+    places: dict[StreamPartition, tuple[int, int]] = field(default_factory=dict)
+    """Position of the foremost cursor in each partition, and the end of the log, -1 if it is unknown."""
+    stops: dict[str, str] = field(default_factory=dict)
+    """Why a stream, or a partition of it, is not read."""
+    reaches: dict[StreamPartition, tuple[int, int]] = field(default_factory=dict)
+    """The same of the chunk index, in the partitions that are indexed here."""
+    unindexed: set[str] = field(default_factory=set)
+    """Streams whose index should be kept here and cannot be."""
+
+    def add(self, session: Session) -> None:
+        """Take in what a session reads."""
+        assignment = session.assignment
+        for stream, sources in assignment.sources.items():
+            self.partitions[stream] = max(self.partitions[stream], len(sources.partitions))
+        self.stops |= assignment.stopped
+        self.stops |= {stream: str(why) for (stream, _), why in session.cursors.halts.items()}
+        self.unindexed |= assignment.unindexed.keys()
+        for place, cursors in session.cursors.partitions():
+            position, end = self.places.get(place, (-1, -1))
+            self.places[place] = (
+                max([position, *(cursor.position for cursor in cursors)]),
+                max([end, *(cursor.stable_end for cursor in cursors)]),
+            )
+        for place, reach in session.reaches.items():
+            ends = [cursor.stable_end for cursor in session.cursors.of(place) if cursor.indexed]
+            self.reaches[place] = reach.position, max(ends, default=-1)
+
+
+def sum_lags(places: Mapping[StreamPartition, tuple[int, int]]) -> dict[str, int | None]:
+    """Return, by stream, how many offsets lie between the positions in its partitions and their ends, None if an end is not
+    known. `places`: position and end, -1 if that is unknown, by partition.
+    """
+    found: dict[str, int | None] = {}
+    for (stream, _), (position, end) in places.items():
+        known = found.get(stream, 0)
+        found[stream] = None if known is None or end < 0 else known + max(0, end - position)
+    return found
+
+
+def describe_streams(
+    streams: Mapping[str, StreamConfig], names: Collection[str], sessions: Iterable[Session], rates: Rates, now: int
+) -> list[StreamStatus]:
+    """Return what a status tells of each of the streams `names`, as far as these sessions know it. `streams`: the configs,
+    by name; a name without one is left out. `now`: ms since 1970.
+    """
+    readings = _Readings()
+    for session in sessions:
+        readings.add(session)
+    lags, index_lags = sum_lags(readings.places), sum_lags(readings.reaches)
+    found = []
+    for name in sorted(streams.keys() & set(names)):
+        stopped = name in readings.stops
+        found.append(
+            StreamStatus(
+                name=name,
+                topic=clean(", ".join(streams[name].topic_names)),
+                partitions=readings.partitions[name],
+                state=STOPPED if stopped else RUNNING if name in lags else "idle",
+                reason=clean(readings.stops.get(name, "")),
+                rate=round(rates.of_first_reads(name, now), 3),
+                lag=lags.get(name),
+                index=STOPPED if name in readings.unindexed else RUNNING if name in index_lags else "",
+                index_lag=index_lags.get(name),
+            )
+        )
+    return found
