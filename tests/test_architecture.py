@@ -37,7 +37,7 @@ PURE_FILES = (
     "output/record.py",
     *(f"schemas/{name}.py" for name in ("ids", "protobuf_files")),
     "state/shard_state.py",
-    *(f"fleet/{name}.py" for name in ("changes", "drain", "findings", "live", "memory", "picture", "status")),
+    *(f"fleet/{name}.py" for name in ("changes", "delta", "drain", "findings", "live", "memory", "picture", "status")),
 )
 FORBIDDEN = {
     "asyncio",
