@@ -73,17 +73,17 @@ def explain(
 
     loaded = open_folder(folder)
     config = find_consumer(loaded, consumer, folder) if consumer else None
-    wanted = _ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql)
+    wanted = ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql)
     if not config:
         wanted = replace(wanted, values=_choose_values(wanted.stream, values, match_unfiltered))
         tell(list_doubts(wanted.stream, wanted.patterns, wanted.filter))
     wanted = replace(wanted, since=_read_moment("--since", since), until=_read_moment("--until", until))
-    explanation = _explain(loaded, wanted)
+    explanation = explain_stored(loaded, wanted)
     observed, matches = _analyze(loaded, explanation, config) if analyze else (None, None)
     _show(loaded, explanation, observed, matches, as_json)
 
 
-def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:
+def ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:
     """Return what the filters of a consumer ask of its stream: subjects, condition and filter
     values.
     """
@@ -138,7 +138,8 @@ def _read_moment(option: str, text: str | None) -> int | None:
         raise click.UsageError(f"{option}: {error}") from None
 
 
-def _explain(loaded: Loaded, wanted: ReadConditions) -> Explanation:
+def explain_stored(loaded: Loaded, wanted: ReadConditions) -> Explanation:
+    """Return the explanation by the index in Kafka. Blocks. Raises SourceUnavailable, CredentialsRefused."""
     from overlay.clock import now_ms
     from overlay.view.explanation import explain as make
     from overlay.view.indexed import read_indexes

@@ -48,6 +48,7 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     from overlay.client.control.control import Control
     from overlay.fleet.actions import Actions
     from overlay.fleet.app import run_app
+    from overlay.fleet.chunks import ChunkLooks
     from overlay.fleet.http import make_app
     from overlay.fleet.live import LivePicture
     from overlay.fleet.metrics import FleetMetrics
@@ -56,20 +57,28 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     from overlay.worker.config_folder import watch_folder
     from overlay.worker.http import start_http
 
+    from .fleet_page import PageRequests, draw_chunks
+
     log, stop = get_logger(__name__), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     live = LivePicture(expected=expect(loaded))
 
-    def reload(files: Loaded) -> None:
-        live.expected = expect(files)
+    files = loaded
+
+    def reload(found: Loaded) -> None:
+        nonlocal files
+        files, live.expected = found, expect(found)
 
     http, address = loaded.service.http, loaded.service.fleet.address
     # connects at the first action
     control = Control(loaded.service.kafka, loaded.service.topics.prefix, name="fleet page", is_patient=False)
-    actions = Actions(http.admin_token, control, live) if http.admin_token else None
-    runner, port = await start_http(make_app(live, FleetMetrics(), actions), http, address, field="fleet.listen")
+    requests = PageRequests(control, lambda: files)
+    actions = Actions(http.admin_token, requests, live) if http.admin_token else None
+    chunks = ChunkLooks(lambda stream, consumer: draw_chunks(files, stream, consumer))
+    app = make_app(live, FleetMetrics(), actions, chunks)
+    runner, port = await start_http(app, http, address, field="fleet.listen")
     log.info("http listens", url=f"{http.scheme}://{address[0]}:{port}/")
     watching = asyncio.create_task(watch_folder(folder, reload))
     try:
