@@ -320,8 +320,8 @@ class HttpConfig(Model):
     """Secret that every request must bring, as `Authorization: Bearer TOKEN` or as a password; write ${VARIABLE} to take it
     from the environment."""
     admin_token: Annotated[str, AfterValidator(_check_token), Field(repr=False)] = ""
-    """Secret with which the page of `overlay fleet run` lets an administrator pause consumers and drain workers; without one
-    nothing can be changed there. Write ${VARIABLE} to take it from the environment."""
+    """Secret with which the page of `overlay fleet run` lets an administrator pause consumers, replay dead letters, reset
+    streams and drain workers; without one nothing can be changed there. Write ${VARIABLE} to take it from the environment."""
     tls_certificate: str = ""
     """File with the server's certificate chain (PEM); the pages are served by HTTPS then."""
     tls_key: str = ""

@@ -78,7 +78,7 @@ class StatusSource:
         untold = {id for id in self._gone if id not in self.shard_manager.loaded.served} if was_lost else set()
         self._gone = untold.union(found)
         gone = sorted("/".join(id) for id in self._gone)
-        values = encode(self._describe_worker(is_last=is_last), consumers, gone)
+        values = encode(self.describe_worker(is_last=is_last), consumers, gone)
         self.start.number += len(values)
         return values
 
@@ -120,7 +120,8 @@ class StatusSource:
         self._served = len(mine)
         return self._changes.assign(mine, loaded.served)
 
-    def _describe_worker(self, *, is_last: bool) -> WorkerStatus:
+    def describe_worker(self, *, is_last: bool = False) -> WorkerStatus:
+        """Return what a status says of the worker itself. `is_last`: whether the worker was told to stop."""
         manager, identity = self.shard_manager, self.find_identity()
         shards = []
         for number in sorted(manager.owned):
