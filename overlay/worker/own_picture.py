@@ -60,7 +60,7 @@ async def describe_own(
                 await asyncio.sleep(0)
         for name in sorted(manager.loaded.streams):
             if report := manager.report_stream(name):
-                streams.append(describe_stream(report, status.worker))
+                streams.append(describe_own_stream(report, status.worker))
             await asyncio.sleep(0)
     worker = WorkerRow(**dict(status.model_copy(update={"served": len(rows)})), seen=now)
     found = describe(Picture([worker], rows, now, Expected(status.shard_count)), [], {})
@@ -69,7 +69,7 @@ async def describe_own(
     return {**found, "shards": shards, "streams": streams, "findings": list_troubles(readiness)}
 
 
-def describe_stream(report: Mapping[str, Any], worker: str) -> dict[str, Any]:
+def describe_own_stream(report: Mapping[str, Any], worker: str) -> dict[str, Any]:
     """Return the row of a stream. `report`: what /streams says of it."""
     places = report["partitions"].values()
     return {

@@ -23,7 +23,7 @@ from .statuses import NOW, make_consumer, make_status
 
 PAGE, POLICY = read_page()
 VOID = {"meta", "link", "input", "br"}
-OPTIONAL = {"dead_letters"}
+OPTIONAL = {"dead_letters", "index_lag"}
 """What rows of consumers may have or not."""
 
 

@@ -13,7 +13,7 @@ from overlay.fleet.status import ShardStatus, WorkerStatus
 from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
 from overlay.worker import own_picture
-from overlay.worker.own_picture import OwnPicture, describe_own, describe_stream, list_troubles
+from overlay.worker.own_picture import OwnPicture, describe_own, describe_own_stream, list_troubles
 from overlay.worker.shard_manager import ShardManager
 
 READY: dict[str, Any] = {"ready": True, "reasons": []}
@@ -101,11 +101,11 @@ async def test_a_consumer_that_goes_meanwhile_is_left_out() -> None:
 
 
 def test_a_stream_has_the_lag_of_its_partitions() -> None:
-    assert describe_stream(STREAM, "w") == {
+    assert describe_own_stream(STREAM, "w") == {
         "name": "S", "state": "running", "reason": "", "topic": "t, u", "partitions": 2, "rate": 2.0, "lag": 6,
         "owners": ["w"],
     }  # fmt: skip
-    idle = describe_stream({**STREAM, "partitions": {}, "state": "idle"}, "w")
+    idle = describe_own_stream({**STREAM, "partitions": {}, "state": "idle"}, "w")
     assert (idle["lag"], idle["owners"], idle["partitions"]) == (None, [], 0)
 
 
