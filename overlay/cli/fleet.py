@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,11 @@ from overlay.errors import OverlayError
 from .folder import config_option, log_options
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
+    from overlay.client.control.control import Control
     from overlay.config import Loaded
+    from overlay.fleet.live import LivePicture
 
 
 @click.group()
@@ -45,39 +50,25 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     """Listen for HTTP and run the application until SIGTERM or SIGINT. Raises OverlayError if the address is taken,
     CredentialsRefused.
     """
-    from overlay.client.control.control import Control
-    from overlay.fleet.actions import Actions
     from overlay.fleet.app import run_app
-    from overlay.fleet.chunks import ChunkLooks
-    from overlay.fleet.http import make_app
     from overlay.fleet.live import LivePicture
-    from overlay.fleet.metrics import FleetMetrics
     from overlay.fleet.read import expect
     from overlay.logs import get_logger
     from overlay.worker.config_folder import watch_folder
     from overlay.worker.http import start_http
 
-    from .fleet_page import PageRequests, draw_chunks
-
     log, stop = get_logger(__name__), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    live = LivePicture(expected=expect(loaded))
-
-    files = loaded
+    live, files = LivePicture(expected=expect(loaded)), loaded
 
     def reload(found: Loaded) -> None:
         nonlocal files
         files, live.expected = found, expect(found)
 
     http, address = loaded.service.http, loaded.service.fleet.address
-    # connects at the first action
-    control = Control(loaded.service.kafka, loaded.service.topics.prefix, name="fleet page", is_patient=False)
-    requests = PageRequests(control, lambda: files)
-    actions = Actions(http.admin_token, requests, live) if http.admin_token else None
-    chunks = ChunkLooks(lambda stream, consumer: draw_chunks(files, stream, consumer))
-    app = make_app(live, FleetMetrics(), actions, chunks)
+    app, control = _make_pages(live, loaded, lambda: files)
     runner, port = await start_http(app, http, address, field="fleet.listen")
     log.info("http listens", url=f"{http.scheme}://{address[0]}:{port}/")
     watching = asyncio.create_task(watch_folder(folder, reload))
@@ -88,3 +79,23 @@ async def serve(loaded: Loaded, folder: Path) -> None:
         await runner.cleanup()
         control.close()
     log.info("stopped")
+
+
+def _make_pages(live: LivePicture, loaded: Loaded, find_files: Callable[[], Loaded]) -> tuple[web.Application, Control]:
+    """Return the pages, and the control by which administrators act, which connects at the first action. `find_files`:
+    returns the config folder as it was last read.
+    """
+    from overlay.client.control.control import Control
+    from overlay.fleet.actions import Actions
+    from overlay.fleet.chunks import ChunkLooks
+    from overlay.fleet.http import make_app
+    from overlay.fleet.metrics import FleetMetrics
+
+    from .fleet_page import PageRequests, draw_chunks
+
+    service = loaded.service
+    control = Control(service.kafka, service.topics.prefix, name="fleet page", is_patient=False)
+    token, requests = service.http.admin_token, PageRequests(control, find_files)
+    actions = Actions(token, requests, live) if token else None
+    chunks = ChunkLooks(lambda stream, consumer: draw_chunks(find_files(), stream, consumer))
+    return make_app(live, FleetMetrics(), actions, chunks), control

@@ -32,7 +32,9 @@ LOOKS_SHARE = 10
 BEAT_S = 10.0
 """Seconds without a change after which a viewer is sent a heartbeat."""
 SEND_S = 20.0
-"""Seconds that a viewer may take to take what is sent to it, before its connection is cut."""
+"""Seconds that a viewer may take to take a slice of what is sent to it, before its connection is cut."""
+SLICE = 256 << 10
+"""Most bytes that are sent in one go."""
 MOST_VIEWERS = 100
 MOST_WAITING = 16
 """Most changes that wait for one viewer."""
@@ -69,6 +71,16 @@ class Viewer:
         self.is_behind = True
         self.wake.set()
 
+    async def send(self, response: web.StreamResponse, message: bytes) -> None:
+        """Send a message, SLICE bytes at a time, so that no more than that waits in the connection's buffer. Raises
+        TimeoutError if the viewer does not take a slice within SEND_S, and ConnectionError if it is gone.
+        """
+        self.is_sending = True
+        for at in range(0, len(message), SLICE):
+            async with asyncio.timeout(SEND_S):
+                await response.write(message[at : at + SLICE])
+        self.is_sending = False
+
     def cut(self) -> None:
         """Cut the connection. What the viewer has not taken is still in its buffer, and the end of the response would
         wait until it is taken.
@@ -96,7 +108,7 @@ class Events:
 
     def add_routes(self, app: web.Application) -> None:
         """Add `/fleet/events` to an application, which looks at the picture while it runs and there are viewers."""
-        app.router.add_get("/fleet/events", self._serve)
+        app.router.add_get("/fleet/events", self._serve, allow_head=False)
         app.cleanup_ctx.append(self._keep_looking)
         app.on_shutdown.append(self._close)
 
@@ -155,11 +167,8 @@ class Events:
             await response.write(f"retry: {RETRY_MS}\n\n".encode())
             if self._picture is not None:
                 viewer.wake.set()
-            while not self._is_closed and (message := await self._wait(viewer)):
-                viewer.is_sending = True
-                async with asyncio.timeout(SEND_S):
-                    await response.write(message)
-                viewer.is_sending = False
+            while message := await self._wait(viewer):
+                await viewer.send(response, message)
         except TimeoutError:
             viewer.cut()
         except ConnectionError:
@@ -170,9 +179,10 @@ class Events:
 
     async def _wait(self, viewer: Viewer) -> bytes:
         """Wait for events for a viewer and return them, after BEAT_S without one a heartbeat; b"" once the process ends."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BEAT_S):
-                await viewer.wake.wait()
+        if not self._is_closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await viewer.wake.wait()
         if self._is_closed:
             return b""
         is_due = viewer.wake.is_set() and self._picture is not None
@@ -184,7 +194,7 @@ class Events:
             return self._write_whole()
         found = b"".join(viewer.waiting)
         viewer.waiting.clear()
-        return found
+        return found or self._write_beat()
 
     def _write_beat(self) -> bytes:
         """Return a comment, by which proxies see that the connection lives, and an event by which the page sees the same: a

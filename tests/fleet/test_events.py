@@ -90,6 +90,15 @@ async def test_a_viewer_gets_the_picture_and_then_what_changes() -> None:
             assert await read_event(second) == gone
 
 
+async def test_what_is_long_is_sent_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "SLICE", 7)
+    source = Source()
+    async with serving(source) as client, client.get("/fleet/events") as viewer:
+        assert await read_event(viewer) == ("picture", source.picture)
+        source.set(lag=2)
+        assert (await read_event(viewer))[1]["consumers"]["rows"] == {"S/c": {"lag": 2}}
+
+
 async def test_a_change_is_written_once_for_all_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
     source, written = Source(), list[str]()
     write = events._write

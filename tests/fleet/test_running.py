@@ -174,7 +174,7 @@ def test_a_killed_worker_is_found_and_forgiven(
     )
     prefix = load_service(file, {}).topics.prefix
 
-    running_service(trips.folder)
+    first = running_service(trips.folder)
     second = running_service(second_folder)
     fleet = start_fleet(trips.folder, stack)
     trips.produce(40)
@@ -189,6 +189,21 @@ def test_a_killed_worker_is_found_and_forgiven(
     assert {tuple(row["positions"].items()) for row in found["consumers"]} == {((f"{trips.topic}-0", 40),)}
     (digest,) = {row["digest"] for row in found["workers"]}
     assert digest
+
+    def shows_its_own() -> bool:
+        """Whether the page of the first worker has what that worker knows: its shard, and the consumers of that."""
+        own = first.get_json("/fleet")
+        (shard,) = own["shards"]
+        mine = {row["name"] for row in found["consumers"] if row["shard"] == shard["shard"]}
+        return (
+            [(row["worker"], row["state"]) for row in own["workers"]] == [("first", "running")]
+            and {row["name"]: (row["sequence"], row["lag"]) for row in own["consumers"]} == dict.fromkeys(mine, (20, 0))
+            and [(row["name"], row["topic"], row["lag"]) for row in own["streams"]] == [("TRIPS", trips.topic, 0)]
+            and own["findings"] == []
+        )
+
+    wait_until(shows_its_own, FOUND_S, "the worker shows the same of itself")
+    assert 'data-scope="worker"' in first.get("/")
 
     # what strangers write changes nothing and is counted
     producer = SureProducer(bootstrap)
