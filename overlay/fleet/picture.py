@@ -20,22 +20,21 @@ NOT_SERVED = "not served"
 
 @dataclass(slots=True)
 class DescribedConsumers:
-    """JSON objects of consumers, each used again as long as its row, shard and state are the same. So what describing a
-    picture costs depends on how much has changed since the last one.
+    """JSON objects of consumers, each used again as long as its row, its state and the number of shards are the same. So
+    what describing a picture costs depends on how much has changed since the last one.
     """
 
     _kept: dict[str, tuple[ConsumerRow, int, str, dict[str, Any]]] = field(default_factory=dict)
-    """By stream/name, with what they were made of."""
+    """By stream/name, with what they were made of: row, number of shards, state."""
 
     def describe(self, picture: Picture, row: ConsumerRow) -> dict[str, Any]:
         """Return the JSON object of a consumer. Its state is `silent` if the row is not fresh."""
-        shard = shard_of((row.stream, row.name), len(picture.owners))
-        state = row.state if picture.is_fresh(row) else SILENT
+        count, state = len(picture.owners), row.state if picture.is_fresh(row) else SILENT
         kept = self._kept.get(row.id)
-        if kept is not None and kept[0] is row and kept[1:3] == (shard, state):
+        if kept is not None and kept[0] is row and kept[1:3] == (count, state):
             return kept[3]
-        found = {**row.model_dump(mode="json"), "shard": shard, "state": state}
-        self._kept[row.id] = row, shard, state, found
+        found = {**row.model_dump(mode="json"), "shard": shard_of((row.stream, row.name), count), "state": state}
+        self._kept[row.id] = row, count, state, found
         return found
 
     def forget_others(self, picture: Picture) -> None:
