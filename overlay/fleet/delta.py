@@ -57,7 +57,7 @@ def compare(old: IndexedPicture, new: IndexedPicture) -> dict[str, Any]:
             if row is known or row == known:
                 continue
             if known is not None and known.keys() <= row.keys():
-                changed[key] = {name: value for name, value in row.items() if known.get(name, _NONE) != value}
+                changed[key] = {name: value for name, value in row.items() if name not in known or known[name] != value}
                 continue
             changed[key] = row
             if known is not None:
@@ -65,7 +65,3 @@ def compare(old: IndexedPicture, new: IndexedPicture) -> dict[str, Any]:
         if gone or changed:
             delta[part] = {"gone": gone, "rows": changed}
     return delta
-
-
-_NONE = object()
-"""What equals no value of a field."""
