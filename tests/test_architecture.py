@@ -39,7 +39,7 @@ PURE_FILES = (
     *(f"state/{name}.py" for name in ("job_positions", "lag", "shard_state")),
     *(
         f"fleet/{name}.py"
-        for name in ("changes", "drain", "findings", "live", "memory", "picture", "status", "timetable")
+        for name in ("changes", "delta", "drain", "findings", "live", "memory", "picture", "status", "timetable")
     ),
 )
 FORBIDDEN = {

@@ -18,10 +18,10 @@ from .folder import (
     open_folder,
     print_json,
 )
+from .lookup import find_all
 
 if TYPE_CHECKING:
     from overlay.client.control.control import Control, Pulled
-    from overlay.config import Loaded
 
 _tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
 
@@ -116,27 +116,16 @@ def replay(
     next call continues after the last one. A dead letter that was too large to keep its value is
     listed but not replayed.
     """
-    import asyncio
-
     from overlay.client.subscribe.replay import Replay, choose_target
-    from overlay.control.tail import read_registry
-    from overlay.kafka.admin import Admin
 
-    files = open_folder(folder)
-
-    async def look() -> Loaded:
-        async with Admin(files.service.kafka) as admin:
-            return (await read_registry(files.service.kafka, admin, files)).effective()
-
-    loaded = asyncio.run(look())
+    loaded = find_all(open_folder(folder))
     letters, topic = choose_target(loaded, stream, name, target)
     with Replay(loaded.service.kafka, loaded.service.topics.prefix, (stream, name), letters) as replaying:
         found = replaying.read(limit=limit, again=again)
         whole = [letter for letter in found if letter.is_whole]
         if not as_json:
             for letter in found:
-                left = "" if letter.is_whole else f"; left out: it has no value, which is at {letter.origin}"
-                click.echo(f"{letter.where}  {letter.subject}  {letter.reason}, {letter.deliveries} deliveries{left}")
+                click.echo(letter.line)
         if whole and not dry_run:
             if not as_json:
                 click.echo(f"{len(whole)} dead letters of {stream}/{name} go to topic {topic}")

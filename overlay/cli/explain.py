@@ -79,19 +79,19 @@ def explain(
 
     loaded = open_folder(folder)
     config = find_consumer(loaded, consumer, folder) if consumer else None
-    wanted = _ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql, properties)
+    wanted = ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql, properties)
     if not config:
         wanted = replace(wanted, values=_choose_values(wanted.stream, values, match_unfiltered))
         tell(list_doubts(wanted.stream, wanted.patterns, wanted.filter))
     wanted = replace(wanted, since=_read_moment("--since", since), until=_read_moment("--until", until))
-    explanation = _explain(loaded, wanted)
+    explanation = explain_stored(loaded, wanted)
     filtered = config.filter.properties if config else parse_object(properties) if properties is not None else None
     observed, matches = _analyze(loaded, explanation, filtered) if analyze else (None, None)
     engine = _find_engine(loaded, config) if config else None
     _show(loaded, explanation, engine, observed, matches, as_json)
 
 
-def _ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:
+def ask_for_consumer(loaded: Loaded, config: ConsumerConfig) -> ReadConditions:
     """Return what the filters of a consumer ask of its stream: subjects, condition and filter
     values.
     """
@@ -152,7 +152,8 @@ def _read_moment(option: str, text: str | None) -> int | None:
         raise click.UsageError(f"{option}: {error}") from None
 
 
-def _explain(loaded: Loaded, wanted: ReadConditions) -> Explanation:
+def explain_stored(loaded: Loaded, wanted: ReadConditions) -> Explanation:
+    """Return the explanation by the index in Kafka. Blocks. Raises SourceUnavailable, CredentialsRefused."""
     from overlay.clock import now_ms
     from overlay.view.explanation import explain as make
     from overlay.view.indexed import read_indexes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,12 @@ from .folder import config_option, log_options
 from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
+    from overlay.client.control.control import Control
     from overlay.config import HttpConfig, Loaded
     from overlay.credentials import KeptSecret
+    from overlay.fleet.live import LivePicture
 
 
 @click.group(cls=SuggestingGroup)
@@ -62,12 +67,8 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     """Listen for HTTP and run the application until SIGTERM or SIGINT. Raises OverlayError if the address is taken, or if a
     token cannot be used; CredentialsRefused.
     """
-    from overlay.client.control.control import Control
-    from overlay.fleet.actions import Actions
     from overlay.fleet.app import run_app
-    from overlay.fleet.http import make_app
     from overlay.fleet.live import LivePicture
-    from overlay.fleet.metrics import FleetMetrics
     from overlay.fleet.read import expect
     from overlay.logs import get_logger
     from overlay.worker.config_folder import watch_folder
@@ -77,17 +78,15 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    live = LivePicture(expected=expect(loaded))
+    live, files = LivePicture(expected=expect(loaded)), loaded
 
-    def reload(files: Loaded) -> None:
-        live.expected = expect(files)
+    def reload(found: Loaded) -> None:
+        nonlocal files
+        files, live.expected = found, expect(found)
 
     http, address = loaded.service.http, loaded.service.fleet.address
-    # connects at the first action
-    control = Control(loaded.service.kafka, loaded.service.topics.prefix, name="fleet page", is_patient=False)
-    admin = open_admin_token(http)
-    actions = Actions(admin.get, control, live) if admin is not None else None
-    runner, port = await start_http(make_app(live, FleetMetrics(), actions), http, address, field="fleet.listen")
+    app, control = _make_pages(live, loaded, lambda: files)
+    runner, port = await start_http(app, http, address, field="fleet.listen")
     log.info("http listens", url=f"{http.scheme}://{address[0]}:{port}/")
     watching = asyncio.create_task(watch_folder(folder, reload, loaded))
     try:
@@ -97,3 +96,23 @@ async def serve(loaded: Loaded, folder: Path) -> None:
         await runner.cleanup()
         control.close()
     log.info("stopped")
+
+
+def _make_pages(live: LivePicture, loaded: Loaded, find_files: Callable[[], Loaded]) -> tuple[web.Application, Control]:
+    """Return the pages, and the control by which administrators act, which connects at the first action. `find_files`:
+    returns the config folder as it was last read. Raises OverlayError if the token of administrators cannot be used.
+    """
+    from overlay.client.control.control import Control
+    from overlay.fleet.actions import Actions
+    from overlay.fleet.chunks import ChunkLooks
+    from overlay.fleet.http import make_app
+    from overlay.fleet.metrics import FleetMetrics
+
+    from .fleet_page import PageRequests, draw_chunks
+
+    service = loaded.service
+    control = Control(service.kafka, service.topics.prefix, name="fleet page", is_patient=False)
+    admin, requests = open_admin_token(service.http), PageRequests(control, find_files)
+    actions = Actions(admin.get, requests, live) if admin is not None else None
+    chunks = ChunkLooks(lambda stream, consumer: draw_chunks(find_files(), stream, consumer))
+    return make_app(live, FleetMetrics(), actions, chunks), control

@@ -33,6 +33,21 @@ def find_config(loaded: Loaded, name: str, folder: Path, kafka: Mapping[str, str
     without a pause by request. Blocks. `kafka`: the settings to connect with. Raises OverlayError if
     it is unknown or ambiguous.
     """
+    registry = _read_registry(loaded, kafka)
+    config = find_consumer(registry.effective(), name, folder)
+    definition = registry.definitions.get(config.id)
+    return loaded.consumers[config.id] if definition is None or config.id in loaded.consumers else definition.config
+
+
+def find_all(files: Loaded) -> Loaded:
+    """Return the config with all consumers: those of the folder's files, and those of the control topic. Blocks. Raises
+    OverlayError, such as SourceUnavailable.
+    """
+    return _read_registry(files, files.service.kafka).effective()
+
+
+def _read_registry(loaded: Loaded, kafka: Mapping[str, str]) -> Registry:
+    """Return the consumers of the files and the control topic. Blocks. `kafka`: the settings to connect with."""
     import asyncio
 
     from overlay.control.tail import read_registry
@@ -42,7 +57,4 @@ def find_config(loaded: Loaded, name: str, folder: Path, kafka: Mapping[str, str
         async with Admin(kafka) as admin:
             return await read_registry(kafka, admin, loaded)
 
-    registry = asyncio.run(look())
-    config = find_consumer(registry.effective(), name, folder)
-    definition = registry.definitions.get(config.id)
-    return loaded.consumers[config.id] if definition is None or config.id in loaded.consumers else definition.config
+    return asyncio.run(look())

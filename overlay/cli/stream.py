@@ -78,8 +78,6 @@ def reset(name: str, where: str, folder: Path, yes: bool) -> None:
     """
     import asyncio
 
-    from overlay.kafka.admin import Admin
-    from overlay.state.amend import amend
     from overlay.view.rewind import Where, plan_rewind
     from overlay.view.stored import read_memory
 
@@ -91,14 +89,9 @@ def reset(name: str, where: str, folder: Path, yes: bool) -> None:
     if not rewind.is_needed(memory):
         click.echo(f"nothing is remembered of stream {name}, so there is nothing to reset")
         return
-    announce(loaded, rewind, where)
+    announce(loaded, rewind)
     confirm("Reset the stream?", yes=yes)
-
-    async def begin_anew() -> None:
-        async with Admin(loaded.service.kafka) as admin:
-            await amend(loaded.service, admin, rewind.change)
-
-    asyncio.run(begin_anew())
+    asyncio.run(rewind.run(loaded))
     click.echo(f"stream {name} begins anew; a running service takes this up within some seconds")
 
 
@@ -134,32 +127,17 @@ def extend(name: str, folder: Path, yes: bool) -> None:
         )
 
 
-def announce(loaded: Loaded, rewind: RewindPlan, where: str) -> None:
+def announce(loaded: Loaded, rewind: RewindPlan) -> None:
     """Print what the reset will do."""
     from rich.text import Text
 
     from overlay.view.console import make_console
-    from overlay.view.stored import name_source
     from overlay.view.table import make_moves
 
     console = make_console()
     if rewind.reason:
         console.print(Text(rewind.reason), soft_wrap=True)
-    moves = [
-        (consumer[1], name_source(source), None if rewind.reason else positions.get(source), to)
-        for consumer, positions in rewind.consumers.items()
-        for source, to in rewind.positions.items()
-    ]
-    console.print(Text(f"The consumers of stream {rewind.stream} begin anew at the {where} of its topics:"))
-    console.print(make_moves(console, moves))
-    lines = ["Their sequences go on. Nothing is taken back from their output topics"]
-    lines[0] += "; what they read again is delivered again." if where == "start" else "."
-    if where == "end":
-        lines.append("What is in the topics now and has not been delivered is passed over.")
-    fresh = [
-        name for of, name in sorted(loaded.consumers) if of == rewind.stream and (of, name) not in rewind.consumers
-    ]
-    if fresh:
-        lines.append(f"Consumers that have not begun yet start by their deliver_policy: {', '.join(fresh)}.")
-    for line in lines:
+    console.print(Text(f"The consumers of stream {rewind.stream} begin anew at the {rewind.where} of its topics:"))
+    console.print(make_moves(console, rewind.list_moves()))
+    for line in rewind.list_effects(loaded):
         console.print(Text(line), soft_wrap=True)

@@ -323,8 +323,9 @@ class HttpConfig(Model):
     """Secret that every request must bring, as `Authorization: Bearer TOKEN` or as a password; write file:PATH, env:NAME or
     ${VARIABLE}, and no token here."""
     admin_token: Annotated[str, AfterValidator(_check_token), Field(repr=False)] = ""
-    """Secret with which the page of `overlay fleet run` lets an administrator pause consumers and drain workers; without one
-    nothing can be changed there. Write file:PATH, env:NAME or ${VARIABLE}, and no token here."""
+    """Secret with which the page of `overlay fleet run` lets an administrator pause consumers, replay dead letters, reset
+    streams and drain workers; without one nothing can be changed there. Write file:PATH, env:NAME or ${VARIABLE}, and no
+    token here."""
     tls_certificate: str = ""
     """File with the server's certificate chain (PEM); the pages are served by HTTPS then."""
     tls_key: str = ""

@@ -12,7 +12,7 @@ from overlay.units import format_time
 
 from .findings import Expected, Finding, OpenFindings, Picture, look, survey
 from .memory import KafkaTime, Memory
-from .picture import describe
+from .picture import DescribedConsumers, describe
 
 KEEP_MS = 1_000
 """How long an answer of `/fleet` is used again, in ms, however many pages ask."""
@@ -30,6 +30,7 @@ class LivePicture:
     _time: KafkaTime = field(default_factory=KafkaTime)
     _picture: Picture | None = None
     _answer: dict[str, Any] = field(default_factory=dict)
+    _described: DescribedConsumers = field(default_factory=DescribedConsumers)
     _text: str = ""
     """The same as JSON, empty until it is asked for."""
     _answered_at: int = -KEEP_MS
@@ -69,7 +70,8 @@ class LivePicture:
         if self._picture is None:
             return {}
         if not self._answer or monotonic - self._answered_at >= KEEP_MS:
-            self._answer = describe(self._picture, self.open_findings.list(), self.memory.refused)
+            findings, refused = self.open_findings.list(), self.memory.refused
+            self._answer = describe(self._picture, findings, refused, self._described)
             self._answered_at, self._text = monotonic, ""
         return self._answer
 

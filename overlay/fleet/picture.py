@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -18,15 +19,47 @@ DRAINED = "drained"
 NOT_SERVED = "not served"
 
 
-def describe(picture: Picture, findings: Sequence[Finding], refused: Mapping[Refusal, int]) -> dict[str, Any]:
-    """Return what `/fleet` answers as a JSON object: `time` (ms since 1970), `workers`, `shards`, `consumers` and `streams`
-    of the picture, `findings` as they are given, and in `ignored` how many records of the topic were refused, by reason.
+@dataclass(slots=True)
+class DescribedConsumers:
+    """JSON objects of consumers, each used again as long as its row, its state and the number of shards are the same. So
+    what describing a picture costs depends on how much has changed since the last one.
+    """
+
+    _kept: dict[str, tuple[ConsumerRow, int, str, dict[str, Any]]] = field(default_factory=dict)
+    """By stream/name, with what they were made of: row, number of shards, state."""
+
+    def describe(self, picture: Picture, row: ConsumerRow) -> dict[str, Any]:
+        """Return the JSON object of a consumer. Its state is `silent` if the row is not fresh."""
+        count, state = len(picture.owners), row.state if picture.is_fresh(row) else SILENT
+        kept = self._kept.get(row.id)
+        if kept is not None and kept[0] is row and kept[1:3] == (count, state):
+            return kept[3]
+        found = {**row.model_dump(mode="json"), "shard": shard_of((row.stream, row.name), count), "state": state}
+        self._kept[row.id] = row, count, state, found
+        return found
+
+    def forget_others(self, picture: Picture) -> None:
+        """Drop the objects of consumers that have no row in the picture."""
+        if len(self._kept) > len(picture.consumers):
+            known = {row.id for row in picture.consumers}
+            self._kept = {id: kept for id, kept in self._kept.items() if id in known}
+
+
+def describe(
+    picture: Picture,
+    findings: Sequence[Finding],
+    refused: Mapping[Refusal, int],
+    described: DescribedConsumers | None = None,
+) -> dict[str, Any]:
+    """Return what `/fleet` answers as a JSON object: `time` (ms since 1970), `workers`, `shards`, `consumers` and
+    `streams` of the picture, `findings` as they are given, and in `ignored` how many records of the topic were refused, by reason.
+    `described`: objects of consumers from the last call, which are used again and must not be changed.
     """
     return {
         "time": picture.now,
         "workers": describe_workers(picture),
         "shards": describe_shards(picture),
-        "consumers": describe_consumers(picture),
+        "consumers": describe_consumers(picture, described or DescribedConsumers()),
         "streams": describe_streams(picture),
         "findings": [
             {"kind": found.kind.value, "about": found.about, "text": found.text, "since": found.since}
@@ -86,13 +119,14 @@ def describe_shards(picture: Picture) -> list[dict[str, Any]]:
     return found
 
 
-def describe_consumers(picture: Picture) -> list[dict[str, Any]]:
+def describe_consumers(picture: Picture, described: DescribedConsumers) -> list[dict[str, Any]]:
     """Return a JSON object for each consumer that a worker has told of or that the config folder names, sorted by
     stream/name. Its state is what its worker told last, or `silent` if that worker is silent or has not told of it
     lately. It is `not served` for those of `list_unserved`, and for those that only the config folder names.
     """
     unserved = {name for names in list_unserved(picture).values() for name in names}
-    found = {row.id: _describe_consumer(picture, row) for row in picture.consumers}
+    described.forget_others(picture)
+    found = {row.id: described.describe(picture, row) for row in picture.consumers}
     wanted = {"/".join(id): id for id in picture.expected.consumers}
     for id in unserved | (wanted.keys() - found.keys()):
         stream, name = wanted[id] if id in wanted else (found[id]["stream"], found[id]["name"])
@@ -136,16 +170,7 @@ _WORST_FIRST = ("stopped", "running", "idle")
 """States of streams, as workers tell them. One that is not known is worse."""
 
 
-def _describe_consumer(picture: Picture, row: ConsumerRow) -> dict[str, Any]:
-    known = row.model_dump(mode="json")
-    return {
-        **known,
-        "shard": shard_of((row.stream, row.name), len(picture.owners)),
-        "state": row.state if picture.is_fresh(row) else SILENT,
-    }
-
-
 def _describe_missing(picture: Picture, stream: str, name: str) -> dict[str, Any]:
     """Return the JSON object of a consumer that no worker has told of, and that only the fleet's config folder names."""
     row = ConsumerRow(stream=stream, name=name, state=NOT_SERVED, worker="-", seen=0)
-    return _describe_consumer(picture, row) | {"worker": ""}
+    return DescribedConsumers().describe(picture, row) | {"worker": ""}

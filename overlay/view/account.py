@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -16,7 +17,8 @@ from overlay.match import Values
 from .analysis import Observed
 from .explanation import Explanation, ReadConditions, Rule
 from .figures import show_bytes, show_count, show_seconds
-from .strip import MARKS, PLAIN_MARKS, STYLES, WORDS, Strip, find_kinds
+from .stored import name_source
+from .strip import MARKS, NAMES, PLAIN_MARKS, STYLES, WORDS, Strip, find_kinds
 from .table import make_sheet, make_table
 
 MOST_STRIPS = 16
@@ -245,6 +247,32 @@ def describe_explanation(
         "strips": {strip.name: strip.write(PLAIN_MARKS) for strip in strips},
         "observed": None if observed is None else _describe_observed(observed),
     }
+
+
+def describe_chunks(found: Explanation, width: int) -> dict[str, Any]:
+    """Return the plan of a read as a JSON object for a page: of up to MOST_STRIPS partitions the strip of at most `width`
+    cells, each with the name of its kind; what the kinds mean; and a text about all of it.
+    """
+    parts = []
+    for part in found.parts[:MOST_STRIPS]:
+        name = name_source(part.source)
+        counts = {answer: int(np.count_nonzero(part.answers.levels == answer)) for answer in Answer}
+        parts.append(
+            {
+                "partition": name,
+                "first": part.first,
+                "end": part.end,
+                "cells": [NAMES[cell] for cell in part.draw(name, width).cells.tolist()],
+                "text": f"{show_count(len(part.chunks))} chunks: {show_count(counts[Answer.NO])} have no match,"
+                f" {show_count(counts[Answer.MAYBE])} may have some, in {show_count(counts[Answer.ALL])} all match;"
+                f" {show_count(part.unindexed_offsets)} offsets are not indexed",
+            }
+        )
+    rest = len(found.parts) - len(parts)
+    text = [f"A read of the whole log fetches {show_count(found.reading.chunks)} of {show_count(found.chunks)} chunks."]
+    text += [f"{rest} more partitions are not drawn."] if rest else []
+    text += [f"{advice.text}." for advice in list_advice(found)]
+    return {"partitions": parts, "kinds": dict(zip(NAMES, WORDS, strict=True)), "text": " ".join(text)}
 
 
 def _describe_wanted(wanted: ReadConditions) -> dict[str, Any]:

@@ -1,19 +1,20 @@
-"""The plan of a stream's reset: its consumers' positions now and afterwards."""
+"""The reset of a stream: its consumers' positions now and afterwards, and the change of their states."""
 
 from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from overlay.config import DeliverPolicy, Loaded
 from overlay.errors import SourceChanged
+from overlay.kafka.admin import Admin
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.amend import Change, reset_stream
+from overlay.state.amend import Change, amend, reset_stream
 from overlay.state.shard_state import ConsumerId
 
-from .stored import Memory, find_change, find_partitions
+from .stored import Memory, find_change, find_partitions, name_source
 
 
 class Where(enum.StrEnum):
@@ -33,6 +34,7 @@ class RewindPlan:
     """
 
     stream: str
+    where: Where
     reason: str
     positions: Mapping[TopicPartition, int]
     consumers: Mapping[ConsumerId, Mapping[TopicPartition, int]]
@@ -47,6 +49,36 @@ class RewindPlan:
     def is_needed(self, memory: Memory) -> bool:
         """Return whether the reset would change the state of any shard."""
         return any(self.change(state) for state in memory.states)
+
+    async def run(self, loaded: Loaded) -> None:
+        """Change the states of all shards concerned, each of which is taken over for a moment; a running service takes
+        them up again. Raises OverlayError, such as Fenced and SourceUnavailable; shards that were changed before stay
+        changed.
+        """
+        async with Admin(loaded.service.kafka) as admin:
+            await amend(loaded.service, admin, self.change)
+
+    def list_moves(self) -> Iterator[tuple[str, str, int | None, int]]:
+        """Yield a consumer's name, a partition, its position there now (None if there is none, or none that means
+        anything), and the one afterwards, for each consumer and partition.
+        """
+        for consumer, positions in self.consumers.items():
+            for source, to in self.positions.items():
+                yield consumer[1], name_source(source), None if self.reason else positions.get(source), to
+
+    def list_effects(self, loaded: Loaded) -> list[str]:
+        """Return sentences that say what the reset does beside the moves."""
+        is_start = self.where is Where.START
+        lines = ["Their sequences go on. Nothing is taken back from their output topics"]
+        lines[0] += "; what they read again is delivered again." if is_start else "."
+        if not is_start:
+            lines.append("What is in the topics now and has not been delivered is passed over.")
+        fresh = [
+            name for of, name in sorted(loaded.consumers) if of == self.stream and (of, name) not in self.consumers
+        ]
+        if fresh:
+            lines.append(f"Consumers that have not begun yet start by their deliver_policy: {', '.join(fresh)}.")
+        return lines
 
 
 def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> RewindPlan:
@@ -78,5 +110,5 @@ def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> Re
         and loaded.consumers[consumer].deliver_policy is DeliverPolicy.LAST_PER_SUBJECT
     }
     return RewindPlan(
-        stream, find_change(config, memory), starts if where is Where.START else ends, consumers, snapshots
+        stream, where, find_change(config, memory), starts if where is Where.START else ends, consumers, snapshots
     )

@@ -23,6 +23,7 @@ MARKS = "·░?█"
 PLAIN_MARKS = ".-?#"
 """For terminals without Unicode."""
 STYLES = ("dim", "cyan", "yellow", "bold green")
+NAMES = ("skipped", "read", "unindexed", "matched")
 WORDS = ("skipped", "read", "not indexed, read", "matched")
 
 

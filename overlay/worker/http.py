@@ -1,5 +1,5 @@
-"""HTTP for operators: /metrics, /healthz and /readyz, and /service, /streams and /consumers for the
-CLI."""
+"""HTTP for operators: the status page of this worker, /metrics, /healthz and /readyz, and /service, /streams and
+/consumers for the CLI."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from overlay.config import HttpConfig
 from overlay.errors import OverlayError
+from overlay.fleet.events import Events
+from overlay.fleet.page import PageScope, add_page
 from overlay.metrics import Metrics
 
 from .access import load_tls, make_guard, watch_certificate
 from .metrics_page import MetricsPage
+from .own_picture import KEEP_S
+
+NO_PICTURE = "the worker cannot tell how it is"
 
 
 class Reports(Protocol):
@@ -27,6 +32,10 @@ class Reports(Protocol):
 
     def report_readiness(self) -> Mapping[str, Any]:
         """Return {"ready": bool, "reasons": [...]}."""
+        ...
+
+    async def look(self) -> Mapping[str, Any]:
+        """Return what the worker knows as the JSON object that `/fleet` of `overlay fleet run` answers."""
         ...
 
     async def set_gauges(self) -> None:
@@ -55,7 +64,13 @@ def make_app(metrics: Metrics | None, reports: Reports) -> web.Application:
 
         return serve
 
+    async def serve_picture(_: web.Request) -> web.Response:
+        return web.json_response(await reports.look(), headers={"Cache-Control": "no-store"})
+
     app = web.Application() if metrics is None else make_metrics_app(metrics, reports)
+    add_page(app, PageScope.WORKER)
+    app.router.add_get("/fleet", serve_picture)
+    Events(reports.look, NO_PICTURE, KEEP_S).add_routes(app)
     app.router.add_get("/healthz", serve_health)
     app.router.add_get("/readyz", serve_ready)
     app.router.add_get("/service", serve_part("service"))

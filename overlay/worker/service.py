@@ -12,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
+from overlay.clock import now_ms
 from overlay.config import Loaded
 from overlay.config.identity import Identity, identify
 from overlay.control.registry import Registry
 from overlay.control.serve import RequestServer
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.fleet.publisher import Publisher
+from overlay.fleet.status import WorkerStatus, clean
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import reach
 from overlay.kafka.own_topics import list_shared_topics, requests_topic, state_topic
@@ -41,6 +43,7 @@ from .http import start_pages
 from .job_watch import JobStandings, JobWatch
 from .membership import Membership
 from .metric_series import Series
+from .own_picture import OwnPicture, describe_own
 from .report import Rates, report_readiness, report_service
 from .session import Session
 from .shard_manager import ShardManager
@@ -88,8 +91,10 @@ class Service:
     """How many shards there are: the state topic's partitions."""
     _opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series."""
+    _own_picture: OwnPicture = field(init=False)
 
     def __post_init__(self) -> None:
+        self._own_picture = OwnPicture(self._describe)
         self.identity = identify(self.loaded)
         series = Series(self.metrics)
         series.open_service()
@@ -326,6 +331,29 @@ class Service:
         if self.shard_manager is None:
             return report_readiness(self.loaded, (), self.rates, self.trouble, ())
         return self.shard_manager.report_readiness()
+
+    async def look(self) -> Mapping[str, Any]:
+        """Return what this worker knows as the JSON object that `/fleet` answers, up to some seconds old."""
+        return await self._own_picture.look()
+
+    async def _describe(self) -> dict[str, Any]:
+        manager = self.shard_manager
+        if manager is not None:
+            status = StatusSource(lambda: self.identity, manager, self.worker, self._start).describe_worker()
+        else:
+            status = WorkerStatus(
+                prefix=self.identity.prefix,
+                worker=self.worker,
+                boot=self._start.boot,
+                number=0,
+                started=self._start.started,
+                clock=now_ms(),
+                version=self.identity.version,
+                digest=self.identity.digest,
+                shard_count=0,
+                trouble=clean(self.trouble),
+            )
+        return await describe_own(status, self.report_readiness(), manager)
 
     async def set_gauges(self) -> None:
         """Set the gauges that no event sets. While Kafka is away, the lag of the consumers that were

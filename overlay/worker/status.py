@@ -111,7 +111,7 @@ class StatusSource:
         self._gone, self._left = untold, self._left if was_lost else set()
         consumers, streams = await self._collect_parts() if scope is Scope.ALL else ([], [])
         gone = sorted("/".join(id) for id in self._gone)
-        head = self._describe_worker(is_last=scope is Scope.LAST)
+        head = self.describe_worker(is_last=scope is Scope.LAST)
         values = encode(head, consumers, gone, streams, sorted(self._left))
         self.start.number += len(values)
         return values
@@ -171,7 +171,8 @@ class StatusSource:
         left = self._stream_changes.assign([(name, "") for name in streams], ())
         self._left = self._left.union(name for name, _ in left) - streams
 
-    def _describe_worker(self, *, is_last: bool) -> WorkerStatus:
+    def describe_worker(self, *, is_last: bool = False) -> WorkerStatus:
+        """Return what a status says of the worker itself. `is_last`: whether the worker was told to stop."""
         manager, identity = self.shard_manager, self.find_identity()
         shards = []
         for number in sorted(manager.owned):

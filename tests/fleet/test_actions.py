@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 from overlay.errors import OverlayError
 from overlay.fleet.actions import HEADER, MAX_BODY, Action, Actions, Kind
 from overlay.fleet.findings import Expected
-from overlay.fleet.http import make_app, read_page
+from overlay.fleet.http import make_app
 from overlay.fleet.live import LivePicture
 from overlay.fleet.metrics import FleetMetrics
+from overlay.fleet.page import read_page
 
 from .statuses import NOW, make_status
 
@@ -51,6 +53,22 @@ class Asked:
 
     def undrain(self, worker: str) -> None:
         self._note("undrain", worker)
+
+    def plan_reset(self, stream: str, to: str) -> str:
+        self._note("plan_reset", stream, to)
+        return f"c, t-0: 5 -> 0\nall of {stream} is delivered again"
+
+    def reset(self, stream: str, to: str) -> str:
+        self._note("reset", stream, to)
+        return f"stream {stream} begins anew at the {to} of its topics"
+
+    def plan_replay(self, stream: str, name: str, to: str | None) -> str:
+        self._note("plan_replay", stream, name, to)
+        return f"2 dead letters of {stream}/{name} go to topic {to or 't'}:"
+
+    def replay(self, stream: str, name: str, to: str | None) -> str:
+        self._note("replay", stream, name, to)
+        return f"2 of 2 dead letters of {stream}/{name} are replayed to topic {to or 't'}"
 
 
 class Page:
@@ -111,6 +129,28 @@ async def test_a_worker_is_drained_as_it_was_started(page: Page) -> None:
     assert (unknown.status, "no worker u" in await unknown.text()) == (409, True)
 
 
+async def test_a_plan_is_told_and_nothing_is_done(page: Page) -> None:
+    reset = {"action": "reset", "stream": "S", "to": "end"}
+    replay = {"action": "replay", "stream": "S", "consumer": "c"}
+    planned = await page.act({**reset, "dry_run": True})
+    assert (planned.status, await planned.json()) == (
+        200,
+        {"plan": "c, t-0: 5 -> 0\nall of S is delivered again"},
+    )
+    planned = await page.act({**replay, "dry_run": True})
+    assert (await planned.json())["plan"] == "2 dead letters of S/c go to topic t:"
+    assert page.asked.calls == [("plan_reset", "S", "end"), ("plan_replay", "S", "c", None)]
+    assert (await page.act({**reset, "dry_run": True}, "wrong")).status == 403
+
+
+async def test_a_stream_is_reset_and_dead_letters_are_replayed(page: Page) -> None:
+    reset = await page.act({"action": "reset", "stream": "S", "to": "start"})
+    assert await reset.json() == {"done": "stream S begins anew at the start of its topics"}
+    replay = await page.act({"action": "replay", "stream": "S", "consumer": "c", "to": "repaired"})
+    assert "are replayed to topic repaired" in (await replay.json())["done"]
+    assert page.asked.calls == [("reset", "S", "start"), ("replay", "S", "c", "repaired")]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
@@ -125,6 +165,13 @@ async def test_a_worker_is_drained_as_it_was_started(page: Page) -> None:
         ({"action": "pause", "stream": "S", "seconds": 1}, 409, "wants a stream and a consumer"),
         ({"action": "pause", "stream": "S", "consumer": "c"}, 409, "wants seconds"),
         ({"action": "drain"}, 409, "wants a worker"),
+        ({"action": "reset", "to": "start"}, 409, "wants a stream"),
+        ({"action": "reset", "stream": "S"}, 409, "wants to: start or end"),
+        ({"action": "reset", "stream": "S", "to": "middle"}, 409, "wants to: start or end"),
+        ({"action": "replay", "stream": "S"}, 409, "wants a stream and a consumer"),
+        ({"action": "replay", "stream": "S", "consumer": "c", "to": ""}, 400, "to"),
+        ({**PAUSE, "dry_run": True}, 409, "pause has no dry_run"),
+        ({**PAUSE, "dry_run": 1}, 400, "dry_run"),
         (b" " * (MAX_BODY + 1), 413, "at most"),
     ],
 )
@@ -188,3 +235,5 @@ async def test_the_page_offers_what_there_is(page: Page) -> None:
     offered = {word for word in found["actions"] if f'action: "{word}"' in html}
     assert offered == set(found["actions"])
     assert all(f"{name}: r." in html or f"{name}:" in html for name in Action.model_fields if name != "action")
+    planned = {kind.value for kind in Kind if kind.has_plan}
+    assert {*re.findall(r'action: "(\w+)".*plans: true', html)} == planned

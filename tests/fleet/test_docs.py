@@ -8,7 +8,9 @@ from typing import cast
 
 from prometheus_client import Gauge
 
-from overlay.fleet.actions import Actions, Requests
+from overlay.fleet.actions import Actions, Kind, Requests
+from overlay.fleet.chunks import ChunkLooks
+from overlay.fleet.delta import KEYS
 from overlay.fleet.findings import PATIENCE_MS
 from overlay.fleet.http import make_app
 from overlay.fleet.live import LivePicture
@@ -38,9 +40,20 @@ def test_it_lists_every_member_of_a_status() -> None:
 def test_it_lists_every_page() -> None:
     live = LivePicture()
     actions = Actions(lambda: "a-secret-of-24-characters", cast(Requests, None), live)
-    routes = make_app(live, FleetMetrics(), actions).router.routes()
+    chunks = ChunkLooks(lambda stream, consumer: {})
+    routes = make_app(live, FleetMetrics(), actions, chunks).router.routes()
     served = {route.resource.canonical for route in routes if route.resource}
     assert {row[0].strip("`") for row in read_rows("The picture")} == served
+
+
+def test_it_lists_every_action() -> None:
+    listed = {name for row in read_rows("Actions") for name in re.findall(r"`(\w+)`", row[0])}
+    assert listed == {kind.value for kind in Kind}
+
+
+def test_it_lists_every_table_of_the_events() -> None:
+    rows = read_rows("Events")
+    assert {row[0].strip("`"): tuple(re.findall(r"`(\w+)`", row[1])) for row in rows} == dict(KEYS)
 
 
 def test_it_lists_every_reason() -> None:

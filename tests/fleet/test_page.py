@@ -11,16 +11,20 @@ from html.parser import HTMLParser
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from overlay.fleet.delta import KEYS
 from overlay.fleet.findings import Expected
-from overlay.fleet.http import STAND_BY, make_app, read_page
+from overlay.fleet.http import STAND_BY, make_app
 from overlay.fleet.live import LivePicture
 from overlay.fleet.metrics import FleetMetrics
+from overlay.fleet.page import PageScope, read_page
 from overlay.fleet.status import ShardStatus
 
 from .statuses import NOW, make_consumer, make_status
 
 PAGE, POLICY = read_page()
 VOID = {"meta", "link", "input", "br"}
+OPTIONAL = {"dead_letters", "index_lag"}
+"""What rows of consumers may have or not."""
 
 
 class Outline(HTMLParser):
@@ -69,7 +73,7 @@ def test_the_page_is_sound(outline: Outline) -> None:
     assert PAGE.startswith("<!doctype html>")
     ids = [attributes["id"] for _, attributes in outline.found if "id" in attributes]
     assert len(set(ids)) == len(ids)
-    assert {"findings", "workers", "shards", "consumers", "search", "status"} <= set(ids)
+    assert {*KEYS, "search", "status", "details", "confirm"} <= set(ids)
     labelled = {attributes["aria-labelledby"] for tag, attributes in outline.found if tag == "section"}
     assert labelled <= set(ids)
 
@@ -108,7 +112,9 @@ def test_nothing_comes_from_elsewhere(outline: Outline) -> None:
     assert not re.search(r"https?:|//[a-z]|@import|url\(", PAGE.replace("// ", ""))
     sources = [attributes.get("src") or attributes.get("href") for _, attributes in outline.found]
     assert {source for source in sources if source} == {"data:,", "fleet"}
-    assert re.findall(r"fetch\((\S+?)[,)]", PAGE) == ['"actions"', '"actions"', '"fleet"']
+    asked = re.findall(r"\b(?:fetch|read|EventSource)\(([\"`'][^?\"`']+)", PAGE)
+    assert {path[1:] for path in asked} == {"actions", "fleet", "fleet/chunks", "fleet/events"}
+    assert len(re.findall(r"\bfetch\(", PAGE)) == 2, "one in the function for all, one that may find nothing"
 
 
 def test_texts_of_others_never_become_html() -> None:
@@ -130,13 +136,25 @@ def test_the_fields_that_it_reads_exist() -> None:
     for part in ("workers", "shards", "consumers"):
         columns = re.search(rf"^  {part}: \[\n(.*?)^  \],", PAGE, re.DOTALL | re.MULTILINE)
         assert columns is not None
-        fields = set(re.findall(r"\br\.(\w+)", columns[1]))
+        fields = set(re.findall(r"\br\.(\w+)", columns[1])) - OPTIONAL
         assert len(fields) > 4
         for row in found[part]:
             assert fields <= row.keys()
-    assert set(re.findall(r"\brow\.(\w+)", PAGE)) - {"replaceChildren"} <= found["consumers"][0].keys()
+    assert set(re.findall(r"\brow\.(\w+)", PAGE)) - OPTIONAL <= found["consumers"][0].keys()
     assert set(re.findall(r"\bfound\.(\w+)", PAGE)) <= found["findings"][0].keys()
-    assert set(re.findall(r"\bpicture\.(\w+)", PAGE)) <= found.keys()
+    assert set(re.findall(r"\bmembers\.(\w+)", PAGE)) <= found.keys()
+
+
+def test_rows_have_the_keys_of_the_events() -> None:
+    keys = re.search(r"^const KEYS = (\{.*\});$", PAGE, re.MULTILINE)
+    assert keys is not None
+    assert json.loads(re.sub(r"(\w+):", r'"\1":', keys[1])) == {part: [*names] for part, names in KEYS.items()}
+
+
+def test_a_worker_has_the_same_page_and_says_whose_it_is() -> None:
+    own, policy = read_page(PageScope.WORKER)
+    assert policy == POLICY
+    assert own.replace('data-scope="worker"', 'data-scope="fleet"') == PAGE != own
 
 
 async def test_the_pages_are_served() -> None:

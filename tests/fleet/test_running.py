@@ -211,7 +211,7 @@ def test_a_killed_worker_is_found_and_forgiven(
     )
     prefix = load_service(file, {}).topics.prefix
 
-    running_service(trips.folder)
+    first = running_service(trips.folder)
     second = running_service(second_folder)
     fleet = start_fleet(trips.folder, stack)
     trips.produce(40)
@@ -230,6 +230,21 @@ def test_a_killed_worker_is_found_and_forgiven(
     assert settings
     stream = (trips.topic, 1, 0, "running", ["first", "second"])
     wait_until(lambda: list_streams(ask(fleet)) == [("TRIPS", *stream)], FOUND_S, "both tell of the stream")
+
+    def shows_its_own() -> bool:
+        """Whether the page of the first worker has what that worker knows: its shard, and the consumers of that."""
+        own = first.get_json("/fleet")
+        (shard,) = own["shards"]
+        mine = {row["name"] for row in found["consumers"] if row["shard"] == shard["shard"]}
+        return (
+            [(row["worker"], row["state"]) for row in own["workers"]] == [("first", "running")]
+            and {row["name"]: (row["sequence"], row["lag"]) for row in own["consumers"]} == dict.fromkeys(mine, (20, 0))
+            and [(row["name"], row["topic"], row["lag"]) for row in own["streams"]] == [("TRIPS", trips.topic, 0)]
+            and own["findings"] == []
+        )
+
+    wait_until(shows_its_own, FOUND_S, "the worker shows the same of itself")
+    assert 'data-scope="worker"' in first.get("/")
 
     # what strangers write changes nothing and is counted
     producer = SureProducer(bootstrap)

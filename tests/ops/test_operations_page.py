@@ -27,6 +27,9 @@ class NoReports:
     def report_readiness(self) -> dict[str, Any]:
         raise NotImplementedError
 
+    async def look(self) -> dict[str, Any]:
+        raise NotImplementedError
+
     async def set_gauges(self) -> None:
         raise NotImplementedError
 
@@ -63,7 +66,7 @@ def test_it_lists_every_metric_with_type_and_labels() -> None:
 def test_it_lists_every_page() -> None:
     routes = make_app(METRICS, NoReports()).router.routes()
     served = {route.resource.canonical for route in routes if route.resource}
-    assert {page for row in _rows("HTTP") for page in re.findall(r"`(/\w+)`", row[0])} == served
+    assert {page for row in _rows("HTTP") for page in re.findall(r"`(/[\w/]*)`", row[0])} == served
 
 
 RULES: list[dict[str, Any]] = read_yaml(ROOT / "grafana" / "alerts.yml")["groups"][0]["rules"]

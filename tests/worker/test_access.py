@@ -47,6 +47,9 @@ class OneService:
     def report_readiness(self) -> Mapping[str, Any]:
         return {"ready": True, "reasons": []}
 
+    async def look(self) -> Mapping[str, Any]:
+        return {"time": 1, "workers": [], "shards": [], "consumers": [], "findings": []}
+
     async def set_gauges(self) -> None:
         """There are none."""
 

@@ -93,6 +93,12 @@ class Letter:
         return f"{self._find(SOURCE_PARTITION)}@{self._find(SOURCE_OFFSET)}"
 
     @property
+    def line(self) -> str:
+        """The dead letter as a line of text, with why it is not replayed if it is not."""
+        left = "" if self.is_whole else f"; left out: it has no value, which is at {self.origin}"
+        return f"{self.where}  {self.subject}  {self.reason}, {self.deliveries} deliveries{left}"
+
+    @property
     def headers(self) -> list[tuple[str, Any]]:
         """The headers of the original message in order, without those that the overlay added."""
         return [(name, value) for name, value in read_headers(self.record) if name not in _OURS]

@@ -1,0 +1,93 @@
+"""What one worker knows, as the picture that the fleet's status page shows: itself, its shards, streams and consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from overlay.clock import monotonic, now_ms
+from overlay.fleet.findings import Expected, Picture
+from overlay.fleet.memory import ConsumerRow, WorkerRow
+from overlay.fleet.picture import describe
+from overlay.fleet.status import WorkerStatus, clean
+
+from .shard_manager import ShardManager
+from .status import TURN, describe_consumer
+
+KEEP_S = 5.0
+"""Seconds for which a picture is used again: to describe thousands of consumers takes time from the data."""
+KIND = "trouble"
+"""The kind of all findings of a worker about itself."""
+NOT_HERE = ("elsewhere", "spark")
+"""States of streams and consumers that other workers or Spark jobs serve."""
+
+
+@dataclass(slots=True)
+class OwnPicture:
+    """Makes the picture of a worker when it is asked for one, and keeps it for KEEP_S."""
+
+    make: Callable[[], Awaitable[dict[str, Any]]]
+    _made: dict[str, Any] = field(default_factory=dict)
+    _made_at: float = -KEEP_S
+    """By the monotonic clock, in seconds."""
+    _making: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def look(self) -> Mapping[str, Any]:
+        """Return the picture as a JSON object, as `/fleet` answers it."""
+        async with self._making:
+            if monotonic() - self._made_at >= KEEP_S:
+                self._made = await self.make()
+                self._made_at = monotonic()
+            return self._made
+
+
+async def describe_own(
+    status: WorkerStatus, readiness: Mapping[str, Any], manager: ShardManager | None
+) -> dict[str, Any]:
+    """Return the picture of a worker as a JSON object. `status`: what the worker says of itself; `readiness`: the body of
+    /readyz; `manager`: None while the worker is no member of the group. Consumers are described TURN at a time, between
+    which the event loop does other work.
+    """
+    now, rows, streams = now_ms(), list[ConsumerRow](), list[dict[str, Any]]()
+    if manager is not None:
+        for count, id in enumerate(sorted(manager.loaded.consumers), 1):
+            report = manager.report_consumer(id)
+            if report and report["state"] not in NOT_HERE:
+                rows.append(ConsumerRow(**dict(describe_consumer(report)), worker=status.worker, seen=now))
+            if count % TURN == 0:
+                await asyncio.sleep(0)
+        for name in sorted(manager.loaded.streams):
+            if report := manager.report_stream(name):
+                streams.append(describe_own_stream(report, status.worker))
+            await asyncio.sleep(0)
+    worker = WorkerRow(**dict(status.model_copy(update={"served": len(rows)})), seen=now)
+    found = describe(Picture([worker], rows, now, Expected(status.shard_count)), [], {})
+    # of the shards that others have it does not know whether they are served
+    shards = [shard for shard in found["shards"] if shard["workers"]]
+    return {**found, "shards": shards, "streams": streams, "findings": list_troubles(readiness)}
+
+
+def describe_own_stream(report: Mapping[str, Any], worker: str) -> dict[str, Any]:
+    """Return the row of a stream. `report`: what /streams says of it."""
+    places = report["partitions"].values()
+    return {
+        "name": report["name"],
+        "state": report["state"],
+        "reason": clean(report["reason"]),
+        "topic": ", ".join(report["topics"]),
+        "partitions": len(places),
+        "rate": round(report["rate"], 3),
+        "lag": sum(max(0, place["end"] - place["position"]) for place in places) if places else None,
+        "owners": [worker] if places else [],
+    }
+
+
+def list_troubles(readiness: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the reasons of /readyz as findings. Each begins with what it is about, unless it is about all of the worker."""
+    found = {}
+    for reason in readiness["reasons"]:
+        about, colon, text = reason.partition(": ")
+        found[about if colon else ""] = clean(text if colon else reason)
+    return [{"kind": KIND, "about": clean(about), "text": text, "since": None} for about, text in found.items()]
