@@ -52,8 +52,8 @@ def describe(
     described: DescribedConsumers | None = None,
 ) -> dict[str, Any]:
     """Return what `/fleet` answers as a JSON object: `time` (ms since 1970), `workers`, `shards`, `consumers` and
-    `streams` of the picture, `findings` as they are given, and in `ignored` how many records of the topic were refused, by reason.
-    `described`: objects of consumers from the last call, which are used again and must not be changed.
+    `streams` of the picture, `findings` as they are given, and in `ignored` how many records of the topic were refused,
+    by reason. `described`: objects of consumers from the last call, which are used again and must not be changed.
     """
     return {
         "time": picture.now,
