@@ -17,7 +17,9 @@ from .shard_manager import ShardManager
 from .status import TURN, describe_consumer
 
 KEEP_S = 5.0
-"""Seconds for which a picture is used again: to describe thousands of consumers takes time from the data."""
+"""Least seconds for which a picture is used again: to describe thousands of consumers takes time from the data."""
+SHARE = 10
+"""A picture is used again for at least so many times the time that it took to make."""
 KIND = "trouble"
 """The kind of all findings of a worker about itself."""
 NOT_HERE = ("elsewhere", "spark")
@@ -26,20 +28,22 @@ NOT_HERE = ("elsewhere", "spark")
 
 @dataclass(slots=True)
 class OwnPicture:
-    """Makes the picture of a worker when it is asked for one, and keeps it for KEEP_S."""
+    """Makes the picture of a worker when it is asked for one, and keeps it for KEEP_S, or longer if it took long."""
 
     make: Callable[[], Awaitable[dict[str, Any]]]
     _made: dict[str, Any] = field(default_factory=dict)
-    _made_at: float = -KEEP_S
-    """By the monotonic clock, in seconds."""
+    _until: float = float("-inf")
+    """How long it is used, by the monotonic clock in seconds."""
     _making: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def look(self) -> Mapping[str, Any]:
         """Return the picture as a JSON object, as `/fleet` answers it."""
         async with self._making:
-            if monotonic() - self._made_at >= KEEP_S:
+            began = monotonic()
+            if began >= self._until:
                 self._made = await self.make()
-                self._made_at = monotonic()
+                now = monotonic()
+                self._until = now + max(KEEP_S, SHARE * (now - began))
             return self._made
 
 

@@ -138,4 +138,8 @@ async def test_a_picture_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) ->
     first, second = await asyncio.gather(own.look(), own.look())
     assert first is second and made == 1
     monkeypatch.setattr(own_picture, "KEEP_S", 0.0)
-    assert await own.look() == {"time": 2}
+    monkeypatch.setattr(own_picture, "SHARE", 0)
+    own = OwnPicture(make)
+    assert [await own.look(), await own.look()] == [{"time": 2}, {"time": 3}]
+    monkeypatch.setattr(own_picture, "SHARE", 1_000_000)
+    assert await own.look() == await own.look(), "one that took long is kept for longer"
