@@ -27,8 +27,8 @@ from pyspark.sql import functions as F
 
 from overlay.client import BadQuestion
 from overlay.config import Loaded, load_service
-from overlay.config.service_file import SERVICE_FILE
 from overlay.consumer.acks import Verb
+from overlay.default_folder import SERVICE_FILE
 from overlay.kafka.own_topics import acks_topic
 from overlay.units import INT64_MAX
 

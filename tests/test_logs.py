@@ -119,7 +119,7 @@ def test_what_is_about_something_else_is_no_repetition() -> None:
 def test_an_offset_makes_no_other_kind(name: str) -> None:
     """Strangers write as many bad records as they like."""
     repeats = Repeats(Clock())
-    places = [f"topic-0@{offset}" if name != "offset" else offset for offset in range(BURST + 3)]
+    places: list[Any] = [f"topic-0@{offset}" if name != "offset" else offset for offset in range(BURST + 3)]
     passed = [passes(repeats, **{name: place}) for place in places]
     assert passed.count(None) == 3
     if name != "offset":

@@ -13,6 +13,7 @@ from overlay.control.records import Misfit
 from overlay.control.registry import Registry
 from overlay.control.tail import MOST_RECORDS, Tail, has_hole
 from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.passed_over import OnPassedOver, PassedOver
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
 from tests.control.registries import make_files
@@ -58,12 +59,19 @@ def make_large(number: int, size: int) -> bytes:
     return build([Record(number, 0, b"zork", bytes(size), [])], base_offset=number, codec=4)
 
 
+def note_in(counts: dict[str, int]) -> OnPassedOver:
+    def note(found: PassedOver) -> None:
+        counts[found.reason] = found.count
+
+    return note
+
+
 @pytest.mark.parametrize("size", [1 << 20, 3 << 20], ids=["within the limit", "beyond the limit"])
 async def test_the_event_loop_goes_on_after_each_large_batch(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compressed they are small, so a fetch may have thousands of them."""
     monkeypatch.setattr(tail, "MOST_BYTES", 2 << 20)
-    counts: dict[Misfit, int] = {}
-    reader = Tail({}, cast("Any", None), Registry(make_files()), counts.__setitem__)
+    counts: dict[str, int] = {}
+    reader = Tail({}, cast("Any", None), Registry(make_files()), note_in(counts))
     fetched = as_fetched(0, *(make_large(number, size) for number in range(10)))
     turns = 0
 
@@ -77,14 +85,14 @@ async def test_the_event_loop_goes_on_after_each_large_batch(size: int, monkeypa
     await reader._take(fetched, cast("Any", None))
     counting.cancel()
     assert turns >= 10
-    assert counts == {Misfit.KEY if size < tail.MOST_BYTES else Misfit.BATCH: 10}
+    assert counts == {(Misfit.KEY if size < tail.MOST_BYTES else Misfit.BATCH).value: 10}
 
 
 @pytest.mark.parametrize("plain", [False, True])
 async def test_a_batch_of_too_many_records_is_counted_by_itself(plain: bool) -> None:
-    counts: dict[Misfit, int] = {}
-    reader = Tail({}, cast("Any", None), Registry(make_files()), counts.__setitem__, plain)
+    counts: dict[str, int] = {}
+    reader = Tail({}, cast("Any", None), Registry(make_files()), note_in(counts), plain)
     full = build_tiny(MOST_RECORDS, base_offset=MOST_RECORDS + 1)
     await reader._take(as_fetched(0, build_tiny(MOST_RECORDS + 1), full), cast("Any", None))
-    assert counts == {Misfit.RECORDS: 1, Misfit.KEY: MOST_RECORDS}
+    assert counts == {Misfit.RECORDS.value: 1, Misfit.KEY.value: MOST_RECORDS}
     assert reader.seen == 2 * MOST_RECORDS + 1

@@ -102,7 +102,12 @@ async def test_what_is_long_is_sent_in_slices(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_change_is_written_once_for_all_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
     source, written = Source(), list[str]()
     write = events._write
-    monkeypatch.setattr(events, "_write", lambda name, body: (written.append(name), write(name, body))[1])
+
+    def write_noted(name: str, body: Any) -> bytes:
+        written.append(name)
+        return write(name, body)
+
+    monkeypatch.setattr(events, "_write", write_noted)
     async with serving(source) as client:
         viewers = [await client.get("/fleet/events") for _ in range(5)]
         assert {(await read_event(viewer))[0] for viewer in viewers} == {"picture"}

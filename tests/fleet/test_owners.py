@@ -101,7 +101,8 @@ def list_statuses(worker: str, change: float, until: float, *shards: int) -> lis
     """The statuses of a worker up to a time, and when Kafka takes each: of half of the shards, and after the time `change`
     of `shards`, in the next generation. Times are seconds from NOW.
     """
-    timetable, now, found = Timetable(), 0.0, []
+    timetable, now = Timetable(), 0.0
+    found: list[tuple[int, Status]] = []
     half = (0, 1) if worker == "a" else (2, 3)
     while now < until:
         has_changed = now >= change

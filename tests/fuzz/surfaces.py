@@ -314,7 +314,8 @@ def read_control_batches(data: bytes) -> None:
 
 
 def list_ack_batches() -> list[bytes]:
-    rows = [Record(i, 1, *sample.split(SPLIT), []) for i, sample in enumerate(ACKS)]
+    pairs = [sample.partition(SPLIT) for sample in ACKS]
+    rows = [Record(i, 1, key, value, []) for i, (key, _, value) in enumerate(pairs)]
     return [batches.build(rows), batches.build(rows, codec=4), build_tiny(4_000)]
 
 

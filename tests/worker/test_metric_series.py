@@ -14,9 +14,10 @@ from overlay.clock import monotonic
 from overlay.dispatch.ack_topics import STALL_S, AckTopics, _Probe
 from overlay.kafka.admin import Admin
 from overlay.metrics import Metrics
+from overlay.scan.states import REASONS as NULL_REASONS
 from overlay.state.lag import Lags
 from overlay.worker.gauges import Gauges
-from overlay.worker.metric_series import FEW, NULL_REASONS, RESULTS, TURN, Series, observe_all
+from overlay.worker.metric_series import FEW, RESULTS, TURN, Series, observe_all
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import Scene, serve
 

@@ -12,7 +12,7 @@ from overlay.fleet.delta import KEYS
 from overlay.fleet.status import ShardStatus, WorkerStatus
 from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
-from overlay.worker import own_picture
+from overlay.worker import own_picture, status
 from overlay.worker.own_picture import OwnPicture, describe_own, describe_own_stream, list_troubles
 from overlay.worker.shard_manager import ShardManager
 
@@ -122,7 +122,7 @@ async def test_other_work_is_done_while_thousands_are_described() -> None:
     await asyncio.sleep(0)
     await describe_own(make_own_status(), READY, manage(500))
     counting.cancel()
-    assert turns >= 500 // own_picture.TURN
+    assert turns >= 500 // status.TURN
 
 
 async def test_a_picture_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ class Positions(RangesReader):
 def test_the_row_of_a_batch_has_the_ids_of_its_topics() -> None:
     starts, stops = ({source: span[at] for source, span in ENDS.items()} for at in (0, 1))
     text = Positions().find_text(write_position(starts, IDS), write_position(stops, IDS))
-    assert parse_range(text) == (ENDS, IDS)
+    assert parse_range(text) == (ENDS, dict(IDS))
     assert parse_range(Positions().find_text(write_position(stops, IDS), write_position(stops, IDS)))[0] == {
         T: (20, 20), U: (3, 3),
     }  # fmt: skip
