@@ -80,8 +80,7 @@ def test_the_lag_of_a_job_is_that_of_its_last_plan(
     assert len(shown) == count
 
 
-def test_a_kafka_that_is_away_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of the block does not wait for Kafka's deadline."""
+def test_an_unknown_lag_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
     async def look(_: LagWatcher, *_more: object) -> None:
