@@ -18,8 +18,10 @@ import overlay
 from spark.source import read_consumer
 from tests.oracle import values as twin
 from tests.support.kafka import NewTopicFixture, produce_values
-from tests.support.service import StartService, write_service_file
+from tests.support.service import StartService, running_service, write_service_file
 from tests.support.waiting import wait_until
+
+__all__ = ["running_service"]  # a fixture
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
