@@ -71,7 +71,7 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     actions = Actions(http.admin_token, control, live) if http.admin_token else None
     runner, port = await start_http(make_app(live, FleetMetrics(), actions), http, address, field="fleet.listen")
     log.info("http listens", url=f"{http.scheme}://{address[0]}:{port}/")
-    watching = asyncio.create_task(watch_folder(folder, reload))
+    watching = asyncio.create_task(watch_folder(folder, reload, loaded.signature))
     try:
         await run_app(loaded.service, live, stop)
     finally:

@@ -133,7 +133,7 @@ async def serve(loaded: Loaded, folder: Path, *, is_child: bool = False) -> None
     if is_child:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _heed, stop)
     service = Service(loaded)
-    watching = asyncio.create_task(watch_folder(folder, service.reload))
+    watching = asyncio.create_task(watch_folder(folder, service.reload, loaded.signature))
     try:
         await service.run(stop)
     except* OverlayError as group:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from overlay.config import Loaded, load
-from overlay.config.loader import sign
+from overlay.config.loader import Signature, sign
 from overlay.errors import ConfigError
 from overlay.logs import get_logger
 
@@ -22,15 +22,15 @@ EVERY_S = 1.0
 """Seconds between two looks."""
 
 
-async def watch_folder(folder: Path, take: Callable[[Loaded], None], every: float = EVERY_S) -> None:
+async def watch_folder(folder: Path, take: Callable[[Loaded], None], taken: Signature, every: float = EVERY_S) -> None:
     """Read the folder again whenever its stream, consumer or schema files have changed, and pass the configs to
-    `take`; runs until cancelled. The configs at the time of the call are not passed.
+    `take`; runs until cancelled. `taken`: the signature of the configs that the caller has (Loaded). What has changed since
+    then is passed as well: a service takes seconds to start.
 
     A change counts once two looks in a row have found the same files. A folder that cannot be read is logged, and the
     next change is awaited. `every`: seconds between two looks.
     """
-    # before the first wait, so that no change from here on is missed
-    taken = seen = sign(folder)
+    seen = taken
     while True:
         await asyncio.sleep(every)
         try:
