@@ -55,7 +55,8 @@ class Loaded:
     `problems` are in the order of the files. `files` says where each object was read; its keys are
     `""` for the service, a stream's name, and a consumer's id. `ends`: where the streams' logs
     ended at the creation of a consumer, for the consumers whose ends were recorded. `warnings`:
-    what was hardly meant, and is served as it is.
+    what was hardly meant, and is served as it is. `signature`: of the folder before its files were
+    read (`sign`); a folder that has another one has changed since, or while it was read.
     """
 
     service: ServiceConfig
@@ -65,6 +66,7 @@ class Loaded:
     files: dict[str | ConsumerId, FilePosition]
     ends: dict[ConsumerId, LogEnds] = field(default_factory=dict)
     warnings: tuple[ConfigError, ...] = ()
+    signature: Signature = field(default=(), compare=False, repr=False)
 
     @property
     def served(self) -> dict[ConsumerId, ConsumerConfig]:
@@ -80,6 +82,7 @@ def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> L
     `environment` fills the variables of overlay.yaml; None means the process's own environment.
     """
     service = load_service(folder / SERVICE_FILE, os.environ if environment is None else environment)
+    signature = sign(folder)
     loading = _Loading(service, {"": FilePosition(str(folder / SERVICE_FILE))})
     loading.problems.extend(_find_strays(folder))
     for file in _list_files(folder / "streams"):
@@ -89,7 +92,9 @@ def load(folder: FilePath, *, environment: Mapping[str, str] | None = None) -> L
     loading.drop_cycles()
     problems = tuple(sorted(loading.problems, key=lambda problem: problem.place))
     warnings = tuple(sorted(loading.warnings, key=lambda warning: warning.place))
-    return Loaded(service, loading.streams, loading.consumers, problems, loading.files, warnings=warnings)
+    return Loaded(
+        service, loading.streams, loading.consumers, problems, loading.files, warnings=warnings, signature=signature
+    )
 
 
 def sign(folder: FilePath) -> Signature:

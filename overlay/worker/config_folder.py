@@ -23,18 +23,15 @@ EVERY_S = 1.0
 """Seconds between two looks."""
 
 
-async def watch_folder(
-    folder: Path, take: Callable[[Loaded], None], known: Loaded | None = None, *, every: float = EVERY_S
-) -> None:
+async def watch_folder(folder: Path, take: Callable[[Loaded], None], known: Loaded, *, every: float = EVERY_S) -> None:
     """Read the folder again whenever its stream, consumer or schema files have changed, and pass the configs to
-    `take`; runs until cancelled. The configs at the time of the call are not passed.
+    `take`; runs until cancelled. `known`: the configs that the caller has, and whose problems and warnings it
+    has told. What has changed since they were read is passed as well: a service takes seconds to start.
 
     A change counts once two looks in a row have found the same files. A folder that cannot be read is logged, and the
-    next change is awaited. `known`: the configs at the time of the call, whose problems and warnings the caller has
-    told; None if it has told none. `every`: seconds between two looks.
+    next change is awaited. `every`: seconds between two looks.
     """
-    # before the first wait, so that no change from here on is missed
-    taken = seen = sign(folder)
+    taken = seen = known.signature
     while True:
         await asyncio.sleep(every)
         try:

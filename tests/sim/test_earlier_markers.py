@@ -53,6 +53,31 @@ def configure(world: World) -> Loaded:
     )
 
 
+async def lose_marker(world: World, worker: Worker, place: tuple[str, int]) -> list[str]:
+    """Deliver a record, `lost`, whose transaction loses its marker in the output. Return what has happened. Once `kill` is
+    appended to it, the worker is killed before its next transaction in `place` ends, and `killed` is appended.
+    """
+    steps = ["lose"]
+
+    def end(answer: Answer, handle: Callable[[Answer], None]) -> None:
+        if steps == ["lose"] and is_open(world, OUTPUT):
+            world.cluster.remove_leader(*OUTPUT)
+            steps.append("lost")
+        elif steps[-1] == "kill" and is_open(world, place):
+            worker.kill()
+            steps.append("killed")
+            return
+        handle(answer)
+
+    intercept(world, END, end)
+    await send(world, "source", [New(0, b"out", b"lost")])
+    await until(lambda: steps[-1] == "lost", "a transaction has ended without a leader", pause_s=SHORT_S)
+    await asyncio.sleep(SHORT_S)
+    world.cluster.restore_leader(*OUTPUT)
+    assert is_open(world, OUTPUT)
+    return steps
+
+
 def test_a_worker_completes_its_own_commit_whose_marker_was_lost() -> None:
     """Readers of the output would wait for it until there is more to deliver."""
     world = make_world(10)
@@ -137,25 +162,7 @@ def test_a_commit_that_a_later_transaction_follows_elsewhere_is_completed() -> N
         await send(world, "source", [New(0, b"out", b"0"), New(0, b"other", b"0")])
         await await_values(world, "out", ["0"])
         await await_values(world, "other", ["0"])
-        steps: list[str] = []
-
-        def end(answer: Answer, handle: Callable[[Answer], None]) -> None:
-            if steps == ["lose"] and is_open(world, OUTPUT):
-                world.cluster.remove_leader(*OUTPUT)
-                steps.append("lost")
-            elif steps[-1:] == ["kill"] and is_open(world, OTHER):
-                worker.kill()
-                steps.append("killed")
-                return
-            handle(answer)
-
-        intercept(world, END, end)
-        steps.append("lose")
-        await send(world, "source", [New(0, b"out", b"lost")])
-        await until(lambda: steps[-1] == "lost", "a transaction has ended without a leader", pause_s=SHORT_S)
-        await asyncio.sleep(SHORT_S)
-        world.cluster.restore_leader(*OUTPUT)
-        assert is_open(world, OUTPUT)
+        steps = await lose_marker(world, worker, OTHER)
         await send(world, "source", [New(0, b"other", b"1")])
         await await_values(world, "other", ["1"])
         steps.append("kill")
@@ -184,25 +191,7 @@ def test_a_commit_that_an_aborted_transaction_follows_in_its_partition_is_kept()
         worker.start()
         await send(world, "source", [New(0, b"out", b"0")])
         await await_values(world, "out", ["0"])
-        steps: list[str] = []
-
-        def end(answer: Answer, handle: Callable[[Answer], None]) -> None:
-            if steps == ["lose"] and is_open(world, OUTPUT):
-                world.cluster.remove_leader(*OUTPUT)
-                steps.append("lost")
-            elif steps[-1:] == ["kill"] and is_open(world, OUTPUT):
-                worker.kill()
-                steps.append("killed")
-                return
-            handle(answer)
-
-        intercept(world, END, end)
-        steps.append("lose")
-        await send(world, "source", [New(0, b"out", b"lost")])
-        await until(lambda: steps[-1] == "lost", "a transaction has ended without a leader", pause_s=SHORT_S)
-        await asyncio.sleep(SHORT_S)
-        world.cluster.restore_leader(*OUTPUT)
-        assert is_open(world, OUTPUT)
+        steps = await lose_marker(world, worker, OUTPUT)
         steps.append("kill")
         await send(world, "source", [New(0, b"out", b"1")])
         await until(lambda: steps[-1] == "killed", "the worker is killed before its transaction ends")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from overlay.config import Loaded
+from overlay.config import Loaded, load
 from overlay.config.loader import sign
 from overlay.worker import config_folder
 from overlay.worker.config_folder import watch_folder
@@ -22,7 +22,9 @@ DEADLINE_S = 60
 async def watch(folder: Path, known: Loaded | None = None) -> AsyncIterator[asyncio.Queue[Loaded]]:
     """What the watcher hands over."""
     found: asyncio.Queue[Loaded] = asyncio.Queue()
-    watching = asyncio.create_task(watch_folder(folder, found.put_nowait, known, every=EVERY_S))
+    watching = asyncio.create_task(
+        watch_folder(folder, found.put_nowait, known or replace(load(folder), problems=(), warnings=()), every=EVERY_S)
+    )
     await asyncio.sleep(0)  # its first look
     try:
         yield found
@@ -56,6 +58,18 @@ async def test_changes_are_handed_over(tmp_path: Path) -> None:
         (tmp_path / "consumers" / "late.yaml").unlink()
         loaded = await take(found, lambda loaded: not loaded.problems)
         assert (list(loaded.consumers), loaded.problems) == ([], ())
+
+
+async def test_a_change_while_the_service_starts_is_handed_over(tmp_path: Path) -> None:
+    """It has read the folder, and takes seconds until it watches it."""
+    write_folder(tmp_path, {})
+    known = load(tmp_path)
+    write_folder(tmp_path, {"consumers/late.yaml": CONSUMER})
+    found: asyncio.Queue[Loaded] = asyncio.Queue()
+    watching = asyncio.create_task(watch_folder(tmp_path, found.put_nowait, known, every=EVERY_S))
+    loaded = await asyncio.wait_for(found.get(), 10)
+    assert list(loaded.consumers) == [("FLIGHTS", "late")]
+    watching.cancel()
 
 
 async def test_a_service_file_that_breaks_stops_nothing(tmp_path: Path) -> None:
