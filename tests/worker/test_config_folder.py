@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -23,7 +24,12 @@ async def watch(folder: Path, known: Loaded | None = None) -> AsyncIterator[asyn
     """What the watcher hands over."""
     found: asyncio.Queue[Loaded] = asyncio.Queue()
     watching = asyncio.create_task(
-        watch_folder(folder, found.put_nowait, known or replace(load(folder), problems=(), warnings=()), every=EVERY_S)
+        watch_folder(
+            folder,
+            found.put_nowait,
+            known or dataclasses.replace(load(folder), problems=(), warnings=()),
+            every=EVERY_S,
+        )
     )
     await asyncio.sleep(0)  # its first look
     try:
