@@ -21,7 +21,6 @@ async def watch(folder: Path) -> AsyncIterator[asyncio.Queue[Loaded]]:
     """What the watcher hands over."""
     found: asyncio.Queue[Loaded] = asyncio.Queue()
     watching = asyncio.create_task(watch_folder(folder, found.put_nowait, load(folder).signature, EVERY_S))
-    await asyncio.sleep(0)  # its first look
     try:
         yield found
     finally:
