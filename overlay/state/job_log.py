@@ -8,6 +8,7 @@ except one whose marker Kafka has lost (docs/exactly-once.md#takeover).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from aiokafka.client import AIOKafkaClient
 
@@ -82,7 +83,7 @@ async def await_settled(admin: Admin, topic: str, partition: int) -> None:
     log, and until then `read_last` does not see its record. For a caller that is not behind InitProducerId. Raises
     SourceUnavailable."""
     backoff, source = Backoff(0.02, 1.0), (topic, partition)
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SETTLED_S):
             while True:
                 # in this order: what is written in between counts as open
@@ -90,8 +91,6 @@ async def await_settled(admin: Admin, topic: str, partition: int) -> None:
                 if stable >= (await admin.find_bounds([source], committed=False))[source][1]:
                     return
                 await backoff.rest()
-    except TimeoutError:
-        return
 
 
 async def forget_old(client: AIOKafkaClient, admin: Admin, topic: str) -> None:

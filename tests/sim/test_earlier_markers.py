@@ -53,6 +53,16 @@ def configure(world: World) -> Loaded:
     )
 
 
+async def deliver_first(world: World) -> Worker:
+    """Have a worker deliver a record, `0`, to the first output."""
+    world.cluster.create_topic("source")
+    worker = Worker(world, "w", configure(world))
+    worker.start()
+    await send(world, "source", [New(0, b"out", b"0")])
+    await await_values(world, "out", ["0"])
+    return worker
+
+
 async def lose_marker(world: World, worker: Worker, place: tuple[str, int]) -> list[str]:
     """Deliver a record, `lost`, whose transaction loses its marker in the output. Return what has happened. Once `kill` is
     appended to it, the worker is killed before its next transaction in `place` ends, and `killed` is appended.
@@ -83,11 +93,7 @@ def test_a_worker_completes_its_own_commit_whose_marker_was_lost() -> None:
     world = make_world(10)
 
     async def history(world: World) -> None:
-        world.cluster.create_topic("source")
-        worker = Worker(world, "w", configure(world))
-        worker.start()
-        await send(world, "source", [New(0, b"out", b"0")])
-        await await_values(world, "out", ["0"])
+        worker = await deliver_first(world)
         steps: list[str] = []
 
         def end(answer: Answer, handle: Callable[[Answer], None]) -> None:
@@ -156,11 +162,8 @@ def test_a_commit_that_a_later_transaction_follows_elsewhere_is_completed() -> N
     world = make_world(9)
 
     async def history(world: World) -> None:
-        world.cluster.create_topic("source")
-        worker = Worker(world, "w", configure(world))
-        worker.start()
-        await send(world, "source", [New(0, b"out", b"0"), New(0, b"other", b"0")])
-        await await_values(world, "out", ["0"])
+        worker = await deliver_first(world)
+        await send(world, "source", [New(0, b"other", b"0")])
         await await_values(world, "other", ["0"])
         steps = await lose_marker(world, worker, OTHER)
         await send(world, "source", [New(0, b"other", b"1")])
@@ -186,11 +189,7 @@ def test_a_commit_that_an_aborted_transaction_follows_in_its_partition_is_kept()
     world = make_world(9)
 
     async def history(world: World) -> None:
-        world.cluster.create_topic("source")
-        worker = Worker(world, "w", configure(world))
-        worker.start()
-        await send(world, "source", [New(0, b"out", b"0")])
-        await await_values(world, "out", ["0"])
+        worker = await deliver_first(world)
         steps = await lose_marker(world, worker, OUTPUT)
         steps.append("kill")
         await send(world, "source", [New(0, b"out", b"1")])
