@@ -102,8 +102,10 @@ class PageRequests:
         from overlay.client.subscribe.replay import Replay, choose_target
 
         loaded = find_all(self.find_files())
+        topics = loaded.streams[stream].topic_names if stream in loaded.streams else ()
+        if to is None and len(topics) > 1:
+            raise OverlayError(f"stream {stream} has the topics {', '.join(topics)}. Name one of them")
         letters, topic = choose_target(loaded, stream, name, to)
-        topics = loaded.streams[stream].topic_names
         if topic not in topics:
             # a record that is written to one of the overlay's own topics might do what its holder may not ask for
             raise OverlayError(f"{topic} is no topic of stream {stream}, which has {', '.join(topics)}")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Protocol
 
@@ -177,13 +178,11 @@ class Actions:
             )
         requests, stream, consumer, to = self.requests, action.stream, action.consumer or "", action.to
         if action.action is Kind.REPLAY:
-            replay = requests.plan_replay if action.dry_run else requests.replay
-            return lambda: replay(stream, consumer, to)
+            return partial(requests.plan_replay if action.dry_run else requests.replay, stream, consumer, to)
         if action.action is Kind.RESET:
-            if to not in ("start", "end"):
+            if to is None or to not in ("start", "end"):
                 raise OverlayError("reset wants to: start or end")
-            reset = requests.plan_reset if action.dry_run else requests.reset
-            return lambda: reset(stream, to)
+            return partial(requests.plan_reset if action.dry_run else requests.reset, stream, to)
         if action.action is Kind.RESUME:
             return _say(lambda: requests.resume(stream, consumer), f"{stream}/{consumer} is resumed")
         if action.seconds is None:
