@@ -92,6 +92,8 @@ class ShardManager:
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series, also from an earlier membership."""
     series: Series = field(init=False)
+    _streams: set[str] = field(default_factory=set)
+    """Streams of former configs, which may have metric series, since a change was last carried out whole."""
     _serving: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -119,8 +121,7 @@ class ShardManager:
             # after the last commits of the ended sessions, which would open the series again
             await self._close_consumers(self.elsewhere)
             # those that were deleted while this worker was in no group
-            known = {*self.opened, *self.rates.delivered, *self.rates.newest, *self.rates.dead_letters}
-            await self._drop(known - self.loaded.served.keys())
+            await self._drop(self._find_unserved())
             self._close_moved()
             return True
 
@@ -156,23 +157,22 @@ class ShardManager:
         to shards of ours.
 
         Every change is carried out even if the state of some consumers could not be dropped; then the first
-        OverlayError is raised at the end. Another error ends it at once. The next call then carries out what is missing.
+        OverlayError is raised at the end. Another error ends it at once. The next call then carries out what is missing;
+        shards that start before it serve `loaded`, since states may be dropped already.
         """
         failures: list[OverlayError] = []
         async with self._changing:
-            before, self.loaded = self.loaded, loaded
-            try:
-                self.series.open_streams(loaded.streams.keys() - before.streams.keys())
-                for number in sorted(self.owned):
-                    failures += await self._change(number, [id for id in forget if self.find_shard(id) == number])
-                # after the last commits of the ended sessions, which would open the series again
-                elsewhere = {id for id in forget if self.find_shard(id) is None}
-                await self._drop((before.served.keys() - loaded.served.keys()) | elsewhere)
-                self.series.close_streams(before.streams.keys() - loaded.streams.keys())
-                self._close_moved()
-            except Exception:
-                self.loaded = before
-                raise
+            self._streams |= self.loaded.streams.keys()
+            self.loaded = loaded
+            self.series.open_streams(loaded.streams.keys() - self._streams)
+            for number in sorted(self.owned):
+                failures += await self._change(number, [id for id in forget if self.find_shard(id) == number])
+            # after the last commits of the ended sessions, which would open the series again
+            elsewhere = {id for id in forget if self.find_shard(id) is None}
+            await self._drop(self._find_unserved() | elsewhere)
+            self.series.close_streams(self._streams - loaded.streams.keys())
+            self._streams.clear()
+            self._close_moved()
         if failures:
             raise failures[0]
 
@@ -202,6 +202,11 @@ class ShardManager:
         """Remove the series and the lag of consumers that are not served here any more."""
         self.lags.forget(ids)
         await self.series.close_consumers(ids)
+
+    def _find_unserved(self) -> set[ConsumerId]:
+        """Return the consumers that have counts or series, also from an earlier membership, and are not to be served."""
+        known = {*self.opened, *self.rates.delivered, *self.rates.newest, *self.rates.dead_letters}
+        return known - self.loaded.served.keys()
 
     async def _drop(self, ids: Collection[ConsumerId]) -> None:
         """Remove the counts, the series and the lag of consumers that were deleted."""

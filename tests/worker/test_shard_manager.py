@@ -16,6 +16,7 @@ from overlay.kafka.own_topics import shard_of
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StateUnreadable
 from overlay.worker.changes import LIGHT, is_light
+from overlay.worker.metric_series import Series
 from overlay.worker.report import Rates
 from overlay.worker.round.task import Counts
 from overlay.worker.shard_manager import ShardManager
@@ -169,6 +170,41 @@ async def test_a_change_that_an_unforeseen_error_ends_is_completed_by_the_next_c
         assert served == changed.consumers
         assert [shard_manager.shards[number] is begun[number] for number in range(4)] == [True, True, False, False]
         assert not {("S", "c0"), ("S", "c1")} & shard_manager.opened
+        await shard_manager.release()
+
+
+async def test_shards_that_start_after_an_unforeseen_error_serve_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a deleted consumer may be dropped already: with its former config it would begin anew."""
+
+    async def amend(*_: object) -> list[int]:
+        return []
+
+    def fail(*_: object) -> None:
+        raise KeyError("zork")
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    monkeypatch.setattr("overlay.worker.shard_manager.amend", amend)
+    configs, metrics = [make_config(f"c{number}") for number in range(20)], Metrics()
+    after = make_files(*configs[10:])
+    tried = make_files(*configs[10:], make_config("other", stream="T"))
+
+    def is_counted(stream: str) -> bool:
+        return f'overlay_records_lost_total{{stream="{stream}"}}' in generate_latest(metrics.registry).decode()
+
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, configs, Group(), metrics)
+        await serve(shard_manager, 0, 1, 2, 3)
+        with monkeypatch.context() as patch, pytest.raises(KeyError, match="zork"):
+            patch.setattr(Series, "close_streams", fail)
+            await shard_manager.take_up(tried, [config.id for config in configs[:10]])
+        await serve(shard_manager, 0)
+        await serve(shard_manager, 0, 1, 2, 3)
+        served = {id for shard in shard_manager.shards.values() for id in shard.mine}
+        assert served == tried.consumers.keys()
+        assert is_counted("T")
+        await shard_manager.take_up(after)
+        assert not is_counted("T")
+        assert shard_manager.opened == after.consumers.keys()
         await shard_manager.release()
 
 
