@@ -113,9 +113,10 @@ class Fetched:
     @property
     def reach(self) -> int:
         """Return the offset from which the log still has to be read after this fetch:
-        `next_offset`, or one past the base offset of a batch that cannot be read.
+        `next_offset`, or one past the base offset of a batch that cannot be read. If that batch begins
+        before `next_offset`, it is one past `next_offset`: how far the batch reaches is unknown.
         """
-        return max(self.next_offset, self.unreadable + 1)
+        return self.next_offset if self.unreadable < 0 else max(self.next_offset, self.unreadable) + 1
 
     @property
     def records(self) -> int:
