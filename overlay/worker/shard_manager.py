@@ -60,9 +60,9 @@ class _Part(NamedTuple):
     streams: dict[str, StreamConfig]
 
 
-def has_filter(config: ConsumerConfig) -> bool:
-    """Return whether a filter is evaluated on the consumer's records."""
-    return config.filter.sql is not None or config.filter.properties is not None
+def find_filtered(configs: Mapping[ConsumerId, ConsumerConfig]) -> set[ConsumerId]:
+    """Return the consumers on whose records a filter is evaluated."""
+    return {id for id, each in configs.items() if each.filter.sql is not None or each.filter.properties is not None}
 
 
 @dataclass(slots=True)
@@ -108,6 +108,9 @@ class ShardManager:
         was done. If these are not the shards of the present assignment any more, do nothing and return
         False."""
         async with self._changing:
+            # before the question whether they are ours, since it takes a while
+            for number in sorted(numbers - self._serving.keys()):
+                await self._open_consumers(number)
             # The group may deal out shards again since, or we are leaving: nothing would stop a shard that starts now,
             # and one that stops now may be ours for longer.
             if not self.membership.is_assigned(numbers):
@@ -194,9 +197,15 @@ class ShardManager:
         try:
             # one that is made again under the name begins at 0, and its session opens its series
             await self._drop(gone)
+            await self._open_consumers(number)
             return await self._forget(number, gone)
         finally:
             self._start(number)
+
+    async def _open_consumers(self, number: int) -> None:
+        """Open the series of a shard's consumers. `_start` opens those that this leaves out, all of them in one go."""
+        mine, *_ = self._choose(self.loaded, number)
+        await self.series.open_many(mine, find_filtered(mine))
 
     async def _close_consumers(self, ids: Collection[ConsumerId]) -> None:
         """Remove the series and the lag of consumers that are not served here any more."""
@@ -314,7 +323,7 @@ class ShardManager:
         if not all(dispatch_loops.values()):
             return False
         # before the first of their deliveries is counted
-        self.series.open_consumers(step.added)
+        await self.series.open_many(step.renewed, find_filtered(step.renewed))
         if step.touches_session and not await shard.take_up(self.loaded, after.mine, step):
             return False
         shard.mine, shard.loaded = after.mine, self.loaded
@@ -430,7 +439,7 @@ class ShardManager:
             self.on_passed_over,
         )
         self.shards[number] = shard
-        self.series.open_consumers(mine, (id for id, config in mine.items() if has_filter(config)))
+        self.series.open_consumers(mine, find_filtered(mine))
         enough = asyncio.Event()
         self._serving[number] = self.group.create_task(shard.run(enough), name=f"shard-{number}"), enough
 
