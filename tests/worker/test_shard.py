@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -77,6 +78,26 @@ async def test_a_change_of_consumers_that_the_shard_does_not_know_takes_a_new_se
     shard = make_shard()
     assert not await shard.take_up(make_files(after), {after.id: after}, step)
     assert shard.mine == {after.id: after}
+
+
+@pytest.mark.parametrize(("failure", "counted"), [(KeyError("zork"), 1), (SourceUnavailable("away"), 0)])
+async def test_an_unforeseen_error_of_a_change_is_counted(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, counted: int
+) -> None:
+    """An alert tells of it, though a new session takes the change up."""
+
+    async def prepare(*_: object) -> Change:
+        raise failure
+
+    before, after = make_config(), make_config(filter_subject="t.a")
+    step = find_step({before.id: before}, {after.id: after}, [])
+    assert step is not None
+    shard = make_shard()
+    monkeypatch.setattr(shard_module, "prepare", prepare)
+    shard._session = cast("Any", SimpleNamespace(is_over=False))
+    assert not await shard.take_up(make_files(after), {after.id: after}, step)
+    found = shard.metrics.registry.get_sample_value("overlay_unforeseen_errors_total", {"task": "shard"})
+    assert (found or 0) == counted
 
 
 async def test_what_a_consumer_was_given_before_it_moves_says_nothing_about_its_new_topic(
