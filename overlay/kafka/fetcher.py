@@ -348,8 +348,8 @@ class Fetcher:
         self._apart = apart
         self._plain = plain
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
-        self._backoffs: dict[int, Backoff] = {}
-        """Of the brokers whose last fetch has failed."""
+        self._failures: dict[int, int] = {}
+        """By broker whose last fetch has failed, how many in a row have; those that were in flight together count once."""
         self._holding: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._dispatcher = asyncio.create_task(self._dispatch(), name="fetching")
@@ -488,6 +488,7 @@ class Fetcher:
         request = self._request(
             asked.values(), SHORT_WAIT_MS if self._has_others(node, asked_partition_fetches) else LONG_WAIT_MS
         )
+        failures = self._failures.get(node, 0)
         try:
             response = await fetch(self._client, node, request, apart=self._apart)
             is_stale = False
@@ -503,10 +504,12 @@ class Fetcher:
                 await self._refresh()
         except (TimeoutError, KafkaError, OSError) as error:
             log.warning("fetch failed, trying again", broker=node, error=str(error) or type(error).__name__)
-            await self._backoffs.setdefault(node, Backoff(*BACKOFF_S)).rest()
+            if self._failures.get(node, 0) == failures:
+                self._failures[node] = failures + 1
+            await Backoff(*BACKOFF_S, failures=failures).rest()
             await self._refresh()
         else:
-            self._backoffs.pop(node, None)
+            self._failures.pop(node, None)
         finally:
             for partition_fetch in partition_fetches:
                 partition_fetch.in_flight = False
