@@ -504,9 +504,7 @@ class Fetcher:
                 await self._refresh()
         except (TimeoutError, KafkaError, OSError) as error:
             log.warning("fetch failed, trying again", broker=node, error=str(error) or type(error).__name__)
-            if self._failures.get(node, 0) == failures:
-                self._failures[node] = failures + 1
-            await Backoff(*BACKOFF_S, failures=failures).rest()
+            await self._rest(node, failures)
             await self._refresh()
         else:
             self._failures.pop(node, None)
@@ -521,6 +519,13 @@ class Fetcher:
                 + (partition_fetch in asked_partition_fetches and partition_fetch.ready is not None)
             )
         )
+
+    async def _rest(self, node: int, failures: int) -> None:
+        """Count a failed fetch of a broker, and wait before the next one. `failures`: how many there were when it was
+        sent; if there are more now, one that was in flight with it has been counted."""
+        if self._failures.get(node, 0) == failures:
+            self._failures[node] = failures + 1
+        await Backoff(*BACKOFF_S, failures=failures).rest()
 
     def _has_others(self, node: int, asked: Collection[PartitionFetch]) -> bool:
         """Return whether the broker leads partition fetches that have not reached their `stop` and
