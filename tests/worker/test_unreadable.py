@@ -169,6 +169,7 @@ def test_index_records_that_cannot_be_read_are_counted_and_told_of(acked: Scene)
     write(acked, topic, (b"who knows", b"\x09" * 200), (b"who knows", b"\x09" * 200))
     with serve(acked) as served, CommittedReader(acked.bootstrap, events_topic(acked.prefix)) as reader:
         (found,) = await_events(reader, topic, 1)
-        assert (found["reason"], found["count"]) == ("version", 2)
+        assert found["reason"] == "version"
+        assert found["count"] >= 2
         where = {"stream": "S", "reason": "version"}
         assert count_metric(served, "overlay_index_records_unreadable_total", **where) >= 2
