@@ -327,7 +327,7 @@ async def test_a_topic_that_is_read_anew_answers_no_create_meanwhile(
     asked = Record(b"request made", registry.requests.pop("made").text.encode())
     control_topic_read.records.append(asked)
 
-    async def make_room(_: Log) -> None:
+    async def make_room(self: Log) -> None:
         for _ in range(100):
             await asyncio.sleep(0)
 
