@@ -57,19 +57,24 @@ class KeptSecret:
         """Read the secret. Raises SourceUnavailable if that is not possible, or if `check` refuses it."""
         self._name, self._settings, self._check = name, {name: value}, check
         self._seen = stamp(self._settings)
+        self._failed: Stamp | None = None
+        """What a replaced file was like whose failure is logged; None after a success."""
         self._secret = self._read()
 
     def get(self) -> str:
         """Return the secret as its file has it now. While the file cannot be read, or does not hold such a secret, that is the
-        former one, and the first failure is logged.
+        former one, the first failure is logged, and each call tries again.
         """
         if (found := stamp(self._settings)) != self._seen:
-            self._seen = found
             try:
                 self._secret = self._read()
-                log.info("a secret was replaced", setting=self._name)
             except SourceUnavailable as error:
-                log.warning("a secret stays the former one", setting=self._name, reason=str(error))
+                if found != self._failed:
+                    log.warning("a secret stays the former one", setting=self._name, reason=str(error))
+                self._failed = found
+            else:
+                self._seen, self._failed = found, None
+                log.info("a secret was replaced", setting=self._name)
         return self._secret
 
     def _read(self) -> str:

@@ -129,6 +129,23 @@ def test_a_stamp_changes_with_the_files(tmp_path: Path) -> None:
     assert stamp(settings) == seen[-1]
 
 
+def test_a_kept_secret_that_could_not_be_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What kept it from being read, such as its rights, may change nothing that the file is known by."""
+    file = tmp_path / "token"
+    file.write_text("first")
+    kept = KeptSecret("http.token", f"file:{file}", lambda _: None)
+    file.write_text("the second")
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError("denied")
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(Path, "open", refuse)
+        assert [kept.get(), kept.get()] == ["first", "first"]
+    assert [each["event"] for each in logs] == ["a secret stays the former one"]
+    assert kept.get() == "the second"
+
+
 def test_a_kept_secret_follows_its_file(tmp_path: Path) -> None:
     """The first failure of each content is logged, and repeats no secret."""
 

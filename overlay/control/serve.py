@@ -203,10 +203,7 @@ class RequestServer:
         """Cancel open answers and disconnect. Requests without an answer stay in the topic, for the
         next owner of their shard.
         """
-        tasks = list(self._answering.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._cancel_answers()
         if self._relay is not None:
             await self._relay.close()
         await self._journals.drop()
@@ -263,11 +260,21 @@ class RequestServer:
         log.exception("an error that was not foreseen: requests wait", cause=type(error).__name__, reason=str(error))
 
     async def _recover(self) -> None:
-        """Forget what an unforeseen error may have left half done: close the journals, and read the topic again from its
-        start. Raises errors of Kafka."""
+        """Forget what an unforeseen error may have left half done: cancel open answers, close the journals, and read the
+        topic again from its start. Raises errors of Kafka."""
+        # a consumer that the registry lacks until then would be taken for deleted
+        self._taken_up = 0
+        await self._cancel_answers()
         await self._journals.drop()
         await self._tail.read_anew("an error that was not foreseen may have left out what it says")
         self._is_astray = False
+
+    async def _cancel_answers(self) -> None:
+        """Cancel open answers, and wait for their end. Their requests stay in the topic."""
+        tasks = list(self._answering.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wake_after(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -388,10 +395,7 @@ class RequestServer:
         deletions. Call it once the topic was read again from its start. Requests are decided only
         once everything was read that the topic has at this call.
         """
-        tasks = list(self._answering.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._cancel_answers()
         await self._journals.drop()
         self._forgotten.clear()
         self._lapsed.clear()
@@ -744,7 +748,7 @@ class RequestServer:
         try:
             while waiting:
                 # what is not read back yet is not deleted
-                is_late = monotonic() >= deadline and self._tail.seen >= written
+                is_late = monotonic() >= deadline and self._tail.seen >= written and not self._tail.is_behind
                 if not is_late and not self._is_made(waiting[0].about, written):
                     waiting.rotate(-1)  # one that is not served holds up no other
                     await asyncio.sleep(LOOK_S)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from aiokafka.client import AIOKafkaClient
@@ -284,18 +285,21 @@ class Tail:
         subjects: set[Subject] = set()
         reached = fetched.next_offset
         passed_over: dict[Misfit, PassedOver] = {}
+        counts: Counter[Misfit] = Counter()
         count = size = 0
         for found in self._rows.read(fetched, fetched.position):
             count += 1
             if isinstance(found, Malformed):
                 size += TURN_BYTES  # it may have been decompressed up to the limit
-                self._pass_over(passed_over, found.base_offset, found.fault.text, judge_batch(found))
+                counts[misfit := judge_batch(found)] += 1
+                self._pass_over(passed_over, found.base_offset, found.fault.text, misfit)
                 reached = max(reached, found.next_offset)
             else:
                 size += len(found.value or b"")
                 if (subject := self._take_row(found)) is not None:
                     subjects.add(subject)
                 else:
+                    counts[self.registry.misfit] += 1
                     self._pass_over(passed_over, found.offset, self.registry.fault, self.registry.misfit)
             if count >= TURN or size >= TURN_BYTES:
                 await asyncio.sleep(0)
@@ -304,34 +308,33 @@ class Tail:
             # the header of a batch cannot be read, so it is unknown where the next one begins
             partition_fetch.seek(reached)
         self.seen = reached
-        self._tell(passed_over)
+        self._tell([replace(first, count=counts[misfit]) for misfit, first in passed_over.items()])
         return subjects
 
     def _take_row(self, row: StoredRecord) -> Subject | None:
         self.brokers.note(row.timestamp, monotonic())
         return self.registry.take(row.key, row.value, row.headers.get, row.timestamp)
 
-    def _tell(self, found: Mapping[Misfit, PassedOver]) -> None:
+    def _tell(self, found: Sequence[PassedOver]) -> None:
         """Tell of the records that could not be read, by reason, and log only the first: any client may
         write many of them.
         """
         if not found:
             return
-        for each in found.values():
+        for each in found:
             self.on_passed_over(each)
-        first = next(iter(found.values()))
         log.warning(
             "control records passed over",
-            first=first.place,
-            reason=first.text[:200],
-            count=sum(each.count for each in found.values()),
+            first=found[0].place,
+            reason=found[0].text[:200],
+            count=sum(each.count for each in found),
         )
 
     def _pass_over(self, found: dict[Misfit, PassedOver], offset: int, text: str, misfit: Misfit) -> None:
-        """Add a record or batch that cannot be read to those of its reason. `text`: for the log."""
-        first = found.get(misfit)
-        again = PassedOver(self.topic, 0, offset, misfit.value, text)
-        found[misfit] = again if first is None else replace(first, count=first.count + 1)
+        """Keep a record or batch that cannot be read, if it is the first with its reason. `text`: for the log."""
+        # an object for each record would be a good part of what it takes to read it
+        if misfit not in found:
+            found[misfit] = PassedOver(self.topic, 0, offset, misfit.value, text)
 
     async def find_end(self) -> int:
         """Return the topic's last stable offset, which Kafka is asked for."""

@@ -140,6 +140,10 @@ class AckTopics:
                     front = self._take_front(partition, fetched)
                     taken.append((partition, front))
                     self.positions[partition] = front.log_position
+                    if front.unreadable >= 0:
+                        # the header of a batch cannot be read, so it is unknown where the next one begins
+                        self.positions[partition] = LogPosition(front.reach)
+                        partition_fetch.seek(front.reach)
                 case Lost(position):
                     await self._go_on(partition, partition_fetch, position)
                 case Changed(position, cut):

@@ -113,9 +113,10 @@ class Fetched:
     @property
     def reach(self) -> int:
         """Return the offset from which the log still has to be read after this fetch:
-        `next_offset`, or one past the base offset of a batch that cannot be read.
+        `next_offset`, or one past the base offset of a batch that cannot be read. If that batch begins
+        before `next_offset`, it is one past `next_offset`: how far the batch reaches is unknown.
         """
-        return max(self.next_offset, self.unreadable + 1)
+        return self.next_offset if self.unreadable < 0 else max(self.next_offset, self.unreadable) + 1
 
     @property
     def records(self) -> int:
@@ -347,8 +348,8 @@ class Fetcher:
         self._apart = apart
         self._plain = plain
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
-        self._backoffs: dict[int, Backoff] = {}
-        """Of the brokers whose last fetch has failed."""
+        self._failures: dict[int, int] = {}
+        """By broker whose last fetch has failed, how many in a row have; those that were in flight together count once."""
         self._holding: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._dispatcher = asyncio.create_task(self._dispatch(), name="fetching")
@@ -487,6 +488,7 @@ class Fetcher:
         request = self._request(
             asked.values(), SHORT_WAIT_MS if self._has_others(node, asked_partition_fetches) else LONG_WAIT_MS
         )
+        failures = self._failures.get(node, 0)
         try:
             response = await fetch(self._client, node, request, apart=self._apart)
             is_stale = False
@@ -502,10 +504,10 @@ class Fetcher:
                 await self._refresh()
         except (TimeoutError, KafkaError, OSError) as error:
             log.warning("fetch failed, trying again", broker=node, error=str(error) or type(error).__name__)
-            await self._backoffs.setdefault(node, Backoff(*BACKOFF_S)).rest()
+            await self._rest(node, failures)
             await self._refresh()
         else:
-            self._backoffs.pop(node, None)
+            self._failures.pop(node, None)
         finally:
             for partition_fetch in partition_fetches:
                 partition_fetch.in_flight = False
@@ -517,6 +519,13 @@ class Fetcher:
                 + (partition_fetch in asked_partition_fetches and partition_fetch.ready is not None)
             )
         )
+
+    async def _rest(self, node: int, failures: int) -> None:
+        """Count a failed fetch of a broker, and wait before the next one. `failures`: how many there were when it was
+        sent; if there are more now, one that was in flight with it has been counted."""
+        if self._failures.get(node, 0) == failures:
+            self._failures[node] = failures + 1
+        await Backoff(*BACKOFF_S, failures=failures).rest()
 
     def _has_others(self, node: int, asked: Collection[PartitionFetch]) -> bool:
         """Return whether the broker leads partition fetches that have not reached their `stop` and

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,7 +50,7 @@ PARTS = ("token", "range")
 FEW = 16
 """Amounts that are observed one by one: fewer are faster that way."""
 TURN = 100
-"""Consumers that are closed in one go, before the event loop does other work."""
+"""Consumers that are opened or closed in one go, before the event loop does other work."""
 KINDS = (*(verb.name.lower() for verb in Verb), "range")
 
 
@@ -145,6 +145,15 @@ class Series:
             self.opened.add(id)
             for metric in (metrics.records_delivered, metrics.redeliveries, metrics.dead_letters):
                 metric.labels(*id)
+
+    async def open_many(self, ids: Collection[ConsumerId], filtered: Container[ConsumerId] = frozenset()) -> None:
+        """Do what `open_consumers` does, for those of `ids` that are in `filtered` with the series of filters. Let other
+        tasks run after every TURN consumers.
+        """
+        left = iter(ids)
+        while part := list(itertools.islice(left, TURN)):
+            self.open_consumers(part, [id for id in part if id in filtered])
+            await asyncio.sleep(0)
 
     def count_delivered(self, id: ConsumerId, records: int) -> None:
         """Count records that were delivered to a consumer."""

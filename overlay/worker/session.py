@@ -89,6 +89,8 @@ class Session:
     """Changes that the reading loop has still to take up."""
     _open: set[asyncio.Future[bool]] = field(default_factory=set)
     """What waits for changes to be taken up and committed."""
+    _is_ending: bool = False
+    """Whether no more changes are taken up: what is under way may take seconds to be committed."""
     _changed: asyncio.Event | None = None
     """Has the reading loop look again; None while it does not run."""
     _serving: asyncio.Task[None] | None = None
@@ -116,6 +118,7 @@ class Session:
         self._changed = fetcher.changed
         self.fetches = SourceFetches(self.cursors, fetcher, self.admin, self.metrics, self.gates)
         stopping = asyncio.create_task(set_after(stop, fetcher.changed), name="stopping")
+        stopping.add_done_callback(lambda _: self._refuse_changes())
         try:
             await self.following.open(fetcher)
             self.fetches.follow()
@@ -134,7 +137,7 @@ class Session:
         """Have the reading loop take up a change between two rounds, and wait until what it must record is committed. Return
         whether that was done: False if the session ends before, or has become such that a new one has to take it up. It may
         be done later if the caller does not wait any more."""
-        if self.is_over:
+        if self.is_over or self._is_ending:
             return False
         taken = asyncio.get_running_loop().create_future()
         self._changes.append((change, taken))
@@ -145,6 +148,14 @@ class Session:
             return bool(await taken)
         finally:
             self._open.discard(taken)
+
+    def _refuse_changes(self) -> None:
+        """Take no more changes up, since the session is to end. Those that the reading loop has not taken up are refused."""
+        self._is_ending = True
+        waiting = [taken for _, taken in self._changes if not taken.done()]
+        self._changes.clear()
+        for taken in waiting:
+            taken.set_result(False)
 
     def give_up(self) -> None:
         """Have no change taken up any more. Those that wait for one are told that it is not."""

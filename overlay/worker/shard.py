@@ -149,6 +149,7 @@ class Shard:
             reason = str(error) or type(error).__name__
         except Exception as error:
             reason = type(error).__name__
+            self.metrics.unforeseen_errors.labels("shard").inc()
             log.exception("an error that was not foreseen", shard=self.number)
         finally:
             self._moving = ()

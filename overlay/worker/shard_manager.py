@@ -60,9 +60,9 @@ class _Part(NamedTuple):
     streams: dict[str, StreamConfig]
 
 
-def has_filter(config: ConsumerConfig) -> bool:
-    """Return whether a filter is evaluated on the consumer's records."""
-    return config.filter.sql is not None or config.filter.properties is not None
+def find_filtered(configs: Mapping[ConsumerId, ConsumerConfig]) -> set[ConsumerId]:
+    """Return the consumers on whose records a filter is evaluated."""
+    return {id for id, each in configs.items() if each.filter.sql is not None or each.filter.properties is not None}
 
 
 @dataclass(slots=True)
@@ -92,6 +92,8 @@ class ShardManager:
     opened: set[ConsumerId] = field(default_factory=set)
     """Consumers that have metric series, also from an earlier membership."""
     series: Series = field(init=False)
+    _streams: set[str] = field(default_factory=set)
+    """Streams of former configs, which may have metric series, since a change was last carried out whole."""
     _serving: dict[int, tuple[asyncio.Task[None], asyncio.Event]] = field(default_factory=dict)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -106,6 +108,9 @@ class ShardManager:
         was done. If these are not the shards of the present assignment any more, do nothing and return
         False."""
         async with self._changing:
+            # before the question whether they are ours, since it takes a while
+            for number in sorted(numbers - self._serving.keys()):
+                await self._open_consumers(number)
             # The group may deal out shards again since, or we are leaving: nothing would stop a shard that starts now,
             # and one that stops now may be ours for longer.
             if not self.membership.is_assigned(numbers):
@@ -119,8 +124,7 @@ class ShardManager:
             # after the last commits of the ended sessions, which would open the series again
             await self._close_consumers(self.elsewhere)
             # those that were deleted while this worker was in no group
-            known = {*self.opened, *self.rates.delivered, *self.rates.newest, *self.rates.dead_letters}
-            await self._drop(known - self.loaded.served.keys())
+            await self._drop(self._find_unserved())
             self._close_moved()
             return True
 
@@ -156,23 +160,22 @@ class ShardManager:
         to shards of ours.
 
         Every change is carried out even if the state of some consumers could not be dropped; then the first
-        OverlayError is raised at the end. Another error ends it at once. The next call then carries out what is missing.
+        OverlayError is raised at the end. Another error ends it at once. The next call then carries out what is missing;
+        shards that start before it serve `loaded`, since states may be dropped already.
         """
         failures: list[OverlayError] = []
         async with self._changing:
-            before, self.loaded = self.loaded, loaded
-            try:
-                self.series.open_streams(loaded.streams.keys() - before.streams.keys())
-                for number in sorted(self.owned):
-                    failures += await self._change(number, [id for id in forget if self.find_shard(id) == number])
-                # after the last commits of the ended sessions, which would open the series again
-                elsewhere = {id for id in forget if self.find_shard(id) is None}
-                await self._drop((before.served.keys() - loaded.served.keys()) | elsewhere)
-                self.series.close_streams(before.streams.keys() - loaded.streams.keys())
-                self._close_moved()
-            except Exception:
-                self.loaded = before
-                raise
+            self._streams |= self.loaded.streams.keys()
+            self.loaded = loaded
+            self.series.open_streams(loaded.streams.keys() - self._streams)
+            for number in sorted(self.owned):
+                failures += await self._change(number, [id for id in forget if self.find_shard(id) == number])
+            # after the last commits of the ended sessions, which would open the series again
+            elsewhere = {id for id in forget if self.find_shard(id) is None}
+            await self._drop(self._find_unserved() | elsewhere)
+            self.series.close_streams(self._streams - loaded.streams.keys())
+            self._streams.clear()
+            self._close_moved()
         if failures:
             raise failures[0]
 
@@ -194,14 +197,25 @@ class ShardManager:
         try:
             # one that is made again under the name begins at 0, and its session opens its series
             await self._drop(gone)
+            await self._open_consumers(number)
             return await self._forget(number, gone)
         finally:
             self._start(number)
+
+    async def _open_consumers(self, number: int) -> None:
+        """Open the series of a shard's consumers. `_start` opens those that this leaves out, all of them in one go."""
+        mine, *_ = self._choose(self.loaded, number)
+        await self.series.open_many(mine, find_filtered(mine))
 
     async def _close_consumers(self, ids: Collection[ConsumerId]) -> None:
         """Remove the series and the lag of consumers that are not served here any more."""
         self.lags.forget(ids)
         await self.series.close_consumers(ids)
+
+    def _find_unserved(self) -> set[ConsumerId]:
+        """Return the consumers that have counts or series, also from an earlier membership, and are not to be served."""
+        known = {*self.opened, *self.rates.delivered, *self.rates.newest, *self.rates.dead_letters}
+        return known - self.loaded.served.keys()
 
     async def _drop(self, ids: Collection[ConsumerId]) -> None:
         """Remove the counts, the series and the lag of consumers that were deleted."""
@@ -309,7 +323,7 @@ class ShardManager:
         if not all(dispatch_loops.values()):
             return False
         # before the first of their deliveries is counted
-        self.series.open_consumers(step.added)
+        await self.series.open_many(step.renewed, find_filtered(step.renewed))
         if step.touches_session and not await shard.take_up(self.loaded, after.mine, step):
             return False
         shard.mine, shard.loaded = after.mine, self.loaded
@@ -425,7 +439,7 @@ class ShardManager:
             self.on_passed_over,
         )
         self.shards[number] = shard
-        self.series.open_consumers(mine, (id for id, config in mine.items() if has_filter(config)))
+        self.series.open_consumers(mine, find_filtered(mine))
         enough = asyncio.Event()
         self._serving[number] = self.group.create_task(shard.run(enough), name=f"shard-{number}"), enough
 

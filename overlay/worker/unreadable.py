@@ -26,6 +26,8 @@ LOOK_S = 1.0
 """Seconds between two looks at whether there is something to tell."""
 WINDOW_S = 60.0
 """Seconds in which one event tells of a partition and a reason."""
+MOST_EVENTS = 100
+"""Most events of a worker in WINDOW_S. A stream may have thousands of partitions, and a client may write to each of them."""
 
 _Kind = tuple[str, int, str]
 """Topic, partition and reason."""
@@ -51,10 +53,10 @@ class Unreadable:
 
     def take(self, now: float) -> list[PassedOver]:
         """Return what is to be told now: what waits, unless an event has told of its partition and reason within WINDOW_S.
-        `now`: monotonic seconds.
+        What is beyond MOST_EVENTS waits longer, and what was found first does not. `now`: monotonic seconds.
         """
         self._told_at = {kind: at for kind, at in self._told_at.items() if now - at < WINDOW_S}
-        due = [kind for kind in self._waiting if kind not in self._told_at]
+        due = [kind for kind in self._waiting if kind not in self._told_at][: MOST_EVENTS - len(self._told_at)]
         self._told_at |= dict.fromkeys(due, now)
         return [self._waiting.pop(kind) for kind in due]
 
@@ -85,9 +87,14 @@ class UnreadableTeller:
             await self.sender.close()
 
     def tell(self) -> None:
-        """Queue the events that are due."""
+        """Queue the events that are due. Raises nothing: an error is logged, since the metrics have counted what the events
+        tell of, and the task that calls this is one of those that end the service.
+        """
         found = self.unreadable.take(monotonic())
-        self.sender.put(encode_unreadable(self.worker, each, now_ns(), self.prefix) for each in found)
+        try:
+            self.sender.put([encode_unreadable(self.worker, each, now_ns(), self.prefix) for each in found])
+        except Exception:
+            log.exception("records that cannot be read are not told of in the events topic", count=len(found))
 
     def _note_dropped(self, reason: str, count: int) -> None:
         log.warning("records that cannot be read are not told of in the events topic", reason=reason, count=count)

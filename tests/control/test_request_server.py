@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from overlay.clock import now_ns
@@ -22,17 +23,25 @@ from overlay.control.registry import Registry
 from overlay.control.relay import Relay, Taken
 from overlay.control.requests import Request, respond
 from overlay.control.serve import RequestServer
-from overlay.control.tail import Tail
+from overlay.control.tail import HEADERS, Tail
 from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
+from overlay.kafka.fetcher import Fetched, log_position_after
 from overlay.kafka.own_topics import control_topic, requests_topic
 from overlay.kafka.passed_over import PassedOver
+from overlay.kafka.records import PlainReader
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.scan.commit import NO_ABORTS
+from overlay.scan.header import split
+from overlay.scan.rows import find_batches
 from overlay.waits import until
 from tests.control.registries import PREFIX, Worker, make_config, make_files, take
+from tests.oracle.batches import Record as Row
+from tests.support.batches import build
 
 ONE, TWO = f"{PREFIX}.replies.one", f"{PREFIX}.replies.two"
+READ = Tail.read
 
 
 @dataclass(slots=True)
@@ -243,6 +252,99 @@ async def test_an_unforeseen_error_ends_no_service_and_the_topic_is_read_anew(
     assert len(reasons) == 2
     labels = {"task": "control"}
     assert request_server.metrics.registry.get_sample_value("overlay_unforeseen_errors_total", labels) == 2
+
+
+@dataclass(slots=True)
+class ControlTopic:
+    """The control topic as a partition fetch gives it: what was written since the last fetch comes with the next one."""
+
+    records: list[Record] = field(default_factory=list)
+    position: int = 0
+
+    @property
+    def stable_end(self) -> int:
+        return len(self.records)
+
+    end = stable_end
+
+    def take(self) -> Fetched | None:
+        if self.position == self.stable_end:
+            return None
+        position, self.position = self.position, self.stable_end
+        rows = [
+            Row(offset, now_ns() // 10**6, record.key, record.value)
+            for offset, record in enumerate(self.records[position:], position)
+        ]
+        data = np.frombuffer(build(rows, base_offset=position), np.uint8)
+        batches = split(data, find_batches).batches
+        after = log_position_after(batches, position)
+        return Fetched(position, data, batches, NO_ABORTS, self.stable_end, 0, after)
+
+    def seek(self, position: int) -> None:
+        self.position = position
+
+    def go_on(self, _: int) -> None:
+        pass
+
+
+@pytest.fixture
+def control_topic_read(request_server: RequestServer, monkeypatch: pytest.MonkeyPatch) -> ControlTopic:
+    """The topic that a real tail reads, without kernels, and that journals write to."""
+    topic, tail = ControlTopic(), request_server._tail
+    monkeypatch.setattr(Tail, "read", READ)
+    monkeypatch.setattr("overlay.control.tail.POLL_S", 0.0)
+    tail._fetcher = cast(Any, SimpleNamespace(changed=asyncio.Event()))
+    tail._partition_fetch = cast(Any, topic)
+    tail._rows = PlainReader(HEADERS)
+
+    async def find_bounds(_: object, sources: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        return dict.fromkeys(sources, (0, topic.end))
+
+    async def commit(self: Log, entries: Sequence[Entry]) -> int:
+        self.entries += entries
+        topic.records += [entry.record for entry in entries if entry.topic == tail.topic]
+        return topic.end - 1
+
+    monkeypatch.setattr(Questions, "find_bounds", find_bounds)
+    monkeypatch.setattr(Log, "commit", commit)
+    return topic
+
+
+async def test_a_topic_that_is_read_anew_answers_no_create_meanwhile(
+    request_server: RequestServer,
+    host: Owner,
+    log: Log,
+    control_topic_read: ControlTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The registry lacks the consumer then, though the topic has it: it was not deleted."""
+    monkeypatch.setattr(serve, "LOOK_S", 0.0)
+    monkeypatch.setattr(serve, "SERVED_S", 3_600.0)
+    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    registry = request_server.registry
+    registry.reload(make_files())
+    ask_for(registry, ["made"])
+    asked = Record(b"request made", registry.requests.pop("made").text.encode())
+    control_topic_read.records.append(asked)
+
+    async def make_room(self: Log) -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    # other tasks run after the registry was cleared, and before it is filled again
+    monkeypatch.setattr(Log, "make_room", make_room)
+    await request_server._turn()
+    await request_server._turn()
+    assert ("S", "made") in registry.effective().consumers
+    assert request_server._answering
+    request_server._is_astray = True
+    await request_server._turn()
+    assert not list_answers(log)
+    host.reports["S", "made"] = {"state": "running"}
+    async with asyncio.timeout(20):
+        while not list_answers(log):
+            await request_server._turn()
+    assert list_answers(log)["made"]["name"] == "made"
 
 
 def test_records_passed_over_are_counted_by_topic_and_reported(request_server: RequestServer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +14,7 @@ from overlay.dispatch.ack_topics import MOST_RECORDS, AckTopics
 from overlay.kafka.fetcher import Fetched, log_position_after
 from overlay.kafka.log_position import LogPosition
 from overlay.metrics import Metrics
-from overlay.scan import Decoder, Malformed, make_plan
+from overlay.scan import Decoder, Fault, Malformed, make_plan
 from overlay.scan.header import split
 from overlay.state.shard_state import StreamPartition
 from tests.oracle.batches import Record
@@ -30,6 +30,11 @@ class Fetches:
     """What comes of a partition, one fetch after the other."""
 
     left: list[Fetched]
+    sought: list[int] = field(default_factory=list)
+    """Where the reading went on at another place than behind what was fetched."""
+
+    def seek(self, position: int) -> None:
+        self.sought.append(position)
 
     def take(self) -> Fetched | None:
         return self.left.pop(0) if self.left else None
@@ -63,7 +68,7 @@ async def take_all(topics: AckTopics) -> list[Fetched]:
     while taken := await topics.take():
         ((partition, part),) = taken
         assert partition == ACKS
-        assert topics.positions[ACKS] == part.log_position
+        assert topics.positions[ACKS] == (part.log_position if part.unreadable < 0 else LogPosition(part.reach))
         parts.append(part)
     return parts
 
@@ -106,7 +111,19 @@ async def test_parts_have_together_what_the_fetch_has(
         build([Record(11, 0, b"k", b"v", [])], base_offset=11, magic=7),
     ]
     fetched = as_fetched(position, *batches, aborted=((7, 0),))
-    parts = await take_all(make_topics(fetched))
+    topics = make_topics(fetched)
+    parts = await take_all(topics)
     assert [offset for part in parts for offset in list_offsets(part)] == list_offsets(fetched)
     assert parts[-1].reach == fetched.reach
+    assert cast("Fetches", topics._partition_fetches[ACKS]).sought == [12]
     assert len(parts) == 1 or most < 100
+
+
+@pytest.mark.parametrize("position", [11, 12, 13])
+async def test_a_batch_whose_header_cannot_be_read_is_passed(position: int) -> None:
+    """It is unknown where it ends, so the broker may return it again for the offset behind."""
+    topics = make_topics(as_fetched(position, build([Record(11, 0, b"k", b"v", [])], base_offset=11, magic=7)))
+    (part,) = await take_all(topics)
+    assert list_offsets(part) == [Fault.MAGIC.text]
+    assert topics.positions[ACKS] == LogPosition(position + 1)
+    assert cast("Fetches", topics._partition_fetches[ACKS]).sought == [position + 1]

@@ -57,3 +57,39 @@ async def test_pauses_grow_while_a_broker_does_not_answer(monkeypatch: pytest.Mo
         await fetcher.close()
     assert pauses[0][:9] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 0.05, 0.1]
     assert pauses[1][:2] == [0.05, 0.1]
+
+
+async def test_requests_that_fail_together_double_the_pause_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that breaks ends all that are in flight."""
+    pauses: list[float] = []
+    asked: list[asyncio.Future[None]] = []
+    client = Client()
+    client.cluster = SimpleNamespace(leader_for_partition=lambda _: 0)
+
+    async def rest(self: Backoff, stop: object = None) -> None:
+        if stop is None:
+            pauses.append(min(self.shortest_s * 2**self.failures, self.longest_s))
+        await asyncio.sleep(0)
+
+    async def fetch(*_: object, **__: object) -> Any:
+        asked.append(asyncio.get_running_loop().create_future())
+        await asked[-1]
+        raise NodeNotReadyError("away")
+
+    monkeypatch.setattr(Backoff, "rest", rest)
+    monkeypatch.setattr(module, "fetch", fetch)
+    fetcher = Fetcher(cast(Any, client), requests=3)
+    try:
+        for number in range(3):
+            await fetcher.open("t", number, 0)
+            async with asyncio.timeout(20):
+                await until(lambda: len(asked) > number, pause_s=0)  # noqa: B023 - awaited here
+        for each in asked[:3]:
+            each.set_result(None)
+        async with asyncio.timeout(20):
+            await until(lambda: len(pauses) == 3 and len(asked) > 3, pause_s=0)
+            asked[3].set_result(None)
+            await until(lambda: len(pauses) == 4, pause_s=0)
+    finally:
+        await fetcher.close()
+    assert pauses == [0.05, 0.05, 0.05, 0.1]

@@ -274,6 +274,12 @@ COUNTERS = [
         {**WORKER, "reason": "payload"},
         "An ack topic has records that the overlay at w:8222 cannot read (payload)",
     ),
+    *count(
+        "AcksUnreadable",
+        "overlay_acks_refused_total",
+        {**WORKER, "reason": "records"},
+        "An ack topic has records that the overlay at w:8222 cannot read (records)",
+    ),
     Case(
         "AcksUnreadable",
         {

@@ -165,7 +165,9 @@ def test_the_service_tells_of_a_consumer_of_a_job(scene: Scene, journal: tuple[s
         found = await_it({"job": "J", "consumer_sequence": 2, "positions": {f"{topic}-0": 2}, "lag_records": 1})
         assert found["reason"] == "Spark job 'J' delivers it, as application app-1"
         wait_until(lambda: (served.consumer("c")["lag_seconds"] or 0) > 0, DEADLINE_S, "the record has an age")
-        with contextlib.closing(Control({"bootstrap.servers": scene.bootstrap}, scene.prefix)) as control:
+        with contextlib.closing(
+            Control({"bootstrap.servers": scene.bootstrap}, scene.prefix, timeout=DEADLINE_S)
+        ) as control:
             info = control.info("S", "c")
         assert (info.delivered.consumer_seq, info.state) == (2, "spark")
         assert (info.raw["overlay"]["owner"], info.raw["overlay"]["lag_records"]) == ("app-1", 1)

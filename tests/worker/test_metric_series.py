@@ -147,6 +147,20 @@ async def test_only_consumers_that_were_opened_are_closed() -> None:
     assert not series.opened
 
 
+async def test_other_tasks_run_while_many_series_are_opened() -> None:
+    """Each filter has series of its own, and thousands of consumers may have one."""
+    ids, metrics = [("S", f"c{n}") for n in range(2 * TURN)], Metrics()
+    series = Series(metrics)
+    opening = asyncio.create_task(series.open_many(ids, set(ids[::2])))
+    await asyncio.sleep(0)
+    assert len(series.opened) == TURN
+    await opening
+    assert len(series.opened) == 2 * TURN
+    lines = scrape(metrics)
+    for name, count in (("records_delivered", 2 * TURN), ("records_evaluated", TURN)):
+        assert sum(line.startswith(f"overlay_{name}_total{{") for line in lines) == count
+
+
 async def test_a_consumer_that_comes_back_counts_from_zero() -> None:
     """Its former series is not counted in any more."""
     metrics = Metrics()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,6 +15,7 @@ from overlay.metrics import Metrics
 from overlay.worker import shard as shard_module
 from overlay.worker.changes import Change, Step, find_step
 from overlay.worker.round.task import Counts
+from overlay.worker.session import Session
 from overlay.worker.shard import Shard
 from tests.control.registries import make_config, make_files
 
@@ -77,6 +80,41 @@ async def test_a_change_of_consumers_that_the_shard_does_not_know_takes_a_new_se
     shard = make_shard()
     assert not await shard.take_up(make_files(after), {after.id: after}, step)
     assert shard.mine == {after.id: after}
+
+
+@pytest.mark.parametrize(("failure", "counted"), [(KeyError("zork"), 1), (SourceUnavailable("away"), 0)])
+async def test_an_unforeseen_error_of_a_change_is_counted(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, counted: int
+) -> None:
+    """An alert tells of it, though a new session takes the change up."""
+
+    async def prepare(*_: object) -> Change:
+        raise failure
+
+    before, after = make_config(), make_config(filter_subject="t.a")
+    step = find_step({before.id: before}, {after.id: after}, [])
+    assert step is not None
+    shard = make_shard()
+    monkeypatch.setattr(shard_module, "prepare", prepare)
+    shard._session = cast("Any", SimpleNamespace(is_over=False))
+    assert not await shard.take_up(make_files(after), {after.id: after}, step)
+    found = shard.metrics.registry.get_sample_value("overlay_unforeseen_errors_total", {"task": "shard"})
+    assert (found or 0) == counted
+
+
+async def test_a_session_that_is_to_end_takes_up_no_change_and_says_so_at_once() -> None:
+    """The shard manager holds up all other changes until it has an answer."""
+    session, change = object.__new__(Session), cast("Change", None)
+    session.is_over = session._is_ending = False
+    session._changes, session._open, session._changed = deque(), set(), None
+    waiting = asyncio.create_task(session.take_up(change))
+    await asyncio.sleep(0)
+    assert len(session._changes) == 1
+    session._refuse_changes()
+    async with asyncio.timeout(20):
+        assert not await waiting
+        assert not await session.take_up(change)
+    assert not session._changes
 
 
 async def test_what_a_consumer_was_given_before_it_moves_says_nothing_about_its_new_topic(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -14,8 +15,9 @@ from overlay.config import ConsumerConfig
 from overlay.errors import OverlayError
 from overlay.kafka.own_topics import shard_of
 from overlay.metrics import Metrics
-from overlay.state.shard_state import StateUnreadable
+from overlay.state.shard_state import ConsumerId, StateUnreadable
 from overlay.worker.changes import LIGHT, is_light
+from overlay.worker.metric_series import TURN, Series
 from overlay.worker.report import Rates
 from overlay.worker.round.task import Counts
 from overlay.worker.shard_manager import ShardManager
@@ -142,6 +144,50 @@ async def test_the_series_of_a_new_consumer_begin_before_its_first_delivery(monk
         await shard_manager.release()
 
 
+async def test_the_series_of_a_new_filter_begin_before_its_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a consumer comes with it or gets it."""
+    metrics, found = Metrics(), list[set[str]]()
+    evaluated = re.compile(r'overlay_records_evaluated_total\{consumer="(\w+)"')
+    names = [name for number in range(20) if shard_of(("S", name := f"c{number}"), 4) == 0]
+    old, new, other = (make_config(name) for name in names[:3])
+    filtered = [make_config(each.durable_name, filter={"sql": "x > 1"}) for each in (old, new)]
+
+    class Running(Idle):
+        async def take_up(self, *_: object) -> bool:
+            found.append(set(evaluated.findall(generate_latest(metrics.registry).decode())))
+            return True
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Running)
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, [old, other], Group(), metrics)
+        await serve(shard_manager, 0)
+        await shard_manager.take_up(make_files(*filtered, other))
+        assert found == [{old.durable_name, new.durable_name}]
+        await shard_manager.release()
+
+
+async def test_series_of_many_consumers_are_opened_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When shards come, and when a new session takes a change up: other tasks run in between."""
+    opened: list[int] = []
+    open_consumers = Series.open_consumers
+
+    def count(series: Series, ids: Iterable[ConsumerId], filtered: Iterable[ConsumerId] = ()) -> None:
+        before = len(series.opened)
+        open_consumers(series, ids, filtered)
+        opened.append(len(series.opened) - before)
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    monkeypatch.setattr(Series, "open_consumers", count)
+    few, many = ([make_config(f"c{number}") for number in range(4 * each * TURN)] for each in (2, 4))
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, few, Group())
+        await serve(shard_manager, 0, 1, 2, 3)
+        await shard_manager.take_up(make_files(*many))
+        assert sum(opened) == len(many)
+        assert max(opened) <= TURN
+        await shard_manager.release()
+
+
 async def test_a_change_that_an_unforeseen_error_ends_is_completed_by_the_next_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,6 +215,41 @@ async def test_a_change_that_an_unforeseen_error_ends_is_completed_by_the_next_c
         assert served == changed.consumers
         assert [shard_manager.shards[number] is begun[number] for number in range(4)] == [True, True, False, False]
         assert not {("S", "c0"), ("S", "c1")} & shard_manager.opened
+        await shard_manager.release()
+
+
+async def test_shards_that_start_after_an_unforeseen_error_serve_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a deleted consumer may be dropped already: with its former config it would begin anew."""
+
+    async def amend(*_: object) -> list[int]:
+        return []
+
+    def fail(*_: object) -> None:
+        raise KeyError("zork")
+
+    monkeypatch.setattr("overlay.worker.shard_manager.Shard", Idle)
+    monkeypatch.setattr("overlay.worker.shard_manager.amend", amend)
+    configs, metrics = [make_config(f"c{number}") for number in range(20)], Metrics()
+    after = make_files(*configs[10:])
+    tried = make_files(*configs[10:], make_config("other", stream="T"))
+
+    def is_counted(stream: str) -> bool:
+        return f'overlay_records_lost_total{{stream="{stream}"}}' in generate_latest(metrics.registry).decode()
+
+    async with asyncio.TaskGroup() as group:
+        shard_manager = make_manager(group, configs, Group(), metrics)
+        await serve(shard_manager, 0, 1, 2, 3)
+        with monkeypatch.context() as patch, pytest.raises(KeyError, match="zork"):
+            patch.setattr(Series, "close_streams", fail)
+            await shard_manager.take_up(tried, [config.id for config in configs[:10]])
+        await serve(shard_manager, 0)
+        await serve(shard_manager, 0, 1, 2, 3)
+        served = {id for shard in shard_manager.shards.values() for id in shard.mine}
+        assert served == tried.consumers.keys()
+        assert is_counted("T")
+        await shard_manager.take_up(after)
+        assert not is_counted("T")
+        assert shard_manager.opened == after.consumers.keys()
         await shard_manager.release()
 
 

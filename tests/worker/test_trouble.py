@@ -51,7 +51,7 @@ def test_an_unforeseen_error_beside_the_shards_ends_none_of_them(
 
     monkeypatch.setattr(ShardManager, "tend", fail_twice)
     monkeypatch.setattr("overlay.control.serve.LONG_REST_S", (0.01, 0.1))
-    control = Control({"bootstrap.servers": scene.bootstrap}, scene.prefix, name="test")
+    control = Control({"bootstrap.servers": scene.bootstrap}, scene.prefix, timeout=DEADLINE_S, name="test")
     with contextlib.closing(control), serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
         registry = served.service.metrics.registry
 

@@ -768,6 +768,9 @@ class Cursors:
             reached = cursor.route.find_next(cursor.position, self._find_ahead(partition, cursor))
             if reached > cursor.position:
                 self._move(cursor, Move.SKIP, cursor.route.find_log_position(reached))
+                if cursor.fetched is not None and cursor.fetched.next_offset <= reached:
+                    # data that ends before the cursor would be taken for all that there is (Intake)
+                    cursor.fetched = None
 
     def _find_ahead(self, partition: StreamPartition, cursor: Cursor) -> int:
         """Return the lowest position above the cursor's at which another cursor of the partition is;

@@ -1,8 +1,8 @@
 """Cursors against a twin that knows of every record who wants it: each is given once, in order, or deleted unread.
 
-Fetches of any length arrive, rounds run, logs grow and lose their beginnings, consumers leave their cursors and come
-back, and sessions end and begin again from the state, with more consumers, fewer consumers and more partitions. Records
-turn unreadable, which halts cursors, until they are readable again.
+Fetches of any length arrive, rounds run, logs and the index grow, logs lose their beginnings, consumers leave their
+cursors and come back, what cursors skip is planned anew, and sessions end and begin again from the state, with more
+consumers, fewer consumers and more partitions. Records turn unreadable, which halts cursors, until they are readable again.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class CursorsMachine(RuleBasedStateMachine):
 
     def begin_session(self) -> None:
         readers = {consumer: Reader(consumer, (), None) for consumer in self.kinds}
-        # the index is made behind the head of the ledger
-        index_end = {s: self.ledger.end_of(s) for s in SOURCES} if self.numbered else dict(self.ends)
-        routes = PlannedRoutes(self.kinds, index_end) if self.skips else None
+        self.index_end: dict[TopicPartition, int] = {}
+        self.grow_index()
+        routes = PlannedRoutes(self.kinds, self.index_end) if self.skips else None
         self.cursors = Cursors(readers, {"S": self.ledger} if self.numbered else {}, routes)
         if self.numbered:
             heads = {source: self.ledger.log_position_of(source) or LogPosition(0) for source in self.sources}
@@ -138,6 +138,19 @@ class CursorsMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 2), count=st.integers(1, 15))
     def grow(self, which: int, count: int) -> None:
         self.ends[self.sources[which % len(self.sources)]] += count
+
+    @rule()
+    def grow_index(self) -> None:
+        """The index is made behind the head of the ledger, and gets to it."""
+        self.index_end |= {s: self.ledger.end_of(s) for s in SOURCES} if self.numbered else self.ends
+
+    @precondition(lambda self: self.kinds)
+    @rule(which=st.integers(0, 3))
+    def renew(self, which: int) -> None:
+        """The config of a consumer changes, and what it wants does not."""
+        consumer = sorted(self.kinds)[which % len(self.kinds)]
+        moved = self.cursors.renew({consumer}, 0)
+        self.state.apply(self.cursors.delta(moved.partitions, moved.consumers))
 
     @rule(which=st.integers(0, 2), count=st.integers(1, 20))
     def delete(self, which: int, count: int) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlay.index.ledger.allocate import allocate
 from overlay.index.ledger.ledger import Ledger, Refusal
+from overlay.index.skip.plan import OPEN_END, Route, Saving
 from overlay.kafka.log_position import LogPosition, TopicPartition
-from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
+from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState, StreamPartition
 from overlay.worker.cursors import cursors as cursors_module
 from overlay.worker.cursors.cursors import Cursors, Moved
+from overlay.worker.cursors.skip_route import Routes, SkipRoute
 from overlay.worker.cursors.table import State
 from overlay.worker.round.task import Reader
 from tests.worker.cursors.play import Player
@@ -39,10 +43,11 @@ class World:
     """Consumers that were resumed since the last round."""
     came: int = 0
     """How many consumers have come between two rounds."""
+    routes: Routes = field(default_factory=Routes)
 
     def __post_init__(self) -> None:
         ledgers = {"S": self._make_ledger()} if self.ordered else {}
-        self.cursors = Cursors(self.readers, ledgers)
+        self.cursors = Cursors(self.readers, ledgers, self.routes)
         self.player = Player(self.cursors, dict.fromkeys(SOURCES, END), lambda task, offsets: None)
 
     @staticmethod
@@ -193,3 +198,37 @@ def test_the_state_follows_consumers_that_are_given_nothing(
     with patch.object(cursors_module, "MOST_BEHIND", most_behind):
         for step in steps:
             world.take_step(step)
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_group_that_skips_the_rest_of_its_data_reads_on(resumes: bool) -> None:
+    """Its cursors are planned anew because a parked consumer comes back, or wants something else; the index has grown."""
+
+    class Grown(Routes):
+        def plan(
+            self, partition: StreamPartition, members: Collection[ConsumerId], _: int, now: int
+        ) -> SkipRoute | None:
+            route = Route(np.array([9]), np.array([OPEN_END]), np.zeros(1, np.uint8), Saving(0, 0, 0, 0, 0), True)
+            return SkipRoute(route) if has_grown and partition[1] == SOURCES[0] else None
+
+    has_grown = False
+    world, here, back = World(ordered=True, routes=Grown()), ("S", "here"), ("S", "back")
+    world.enlist("here", 0, 0, has_snapshot=False)
+    world.enlist("back", 3, 0, has_snapshot=False)
+    world.begin()
+    world.cursors.park([back])
+    world.player.fetch(0, 6)
+    world.player.run_round()
+    (first, _) = (cursor for _, cursor in world.cursors.members_of(here))
+    assert first.position == 3
+    assert first.fetched is not None and first.fetched.next_offset == 6
+    has_grown = True
+    if resumes:
+        world.cursors.resume([back], 0)
+    else:
+        world.cursors.renew({here}, 0)
+    assert first.position == 9
+    for _ in range(4 * END):
+        world.player.fetch_all(7)
+        world.player.run_round()
+    assert {cursor.position for _, cursor in world.cursors.all()} == {END}
