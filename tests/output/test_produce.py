@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from overlay.errors import DeliveryFailed
 from overlay.output.assemble import Body
@@ -24,7 +23,7 @@ from overlay.output.transaction import PlainSender, Transactions
 from overlay.scan.codec import Codec
 from tests.oracle.batches import Record
 from tests.support.batches import encode_record
-from tests.support.kafka import NewTopicFixture, make_topic
+from tests.support.kafka import NewTopicFixture, delete_topic, make_topic
 from tests.support.proxy import Proxy, lead_through, run_proxy
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, await_records, read_committed
@@ -224,11 +223,6 @@ async def test_a_topic_that_was_dropped_goes_on_with_its_sequence_numbers(
     produce.drop_topics({"another"})
     assert len(produce._queues) == 1
     check_log(bootstrap, topic, [4 * EACH])
-
-
-def delete_topic(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # it takes its requests along when it goes
-    admin.delete_topics([topic], operation_timeout=DEADLINE_S)[topic].result(DEADLINE_S)
 
 
 async def test_a_topic_deleted_under_way(

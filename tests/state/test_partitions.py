@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from confluent_kafka.admin import AdminClient
-
 from overlay.kafka.admin import connect
 from overlay.kafka.log_position import LogPosition
 from overlay.state.shard_state import Delta, ShardState, encode
 from overlay.state.takeover import read_state
 from tests.index.test_start_positions import delete_below
-from tests.support.kafka import NewTopicFixture, add_partitions, make_topic, produce_values
+from tests.support.kafka import NewTopicFixture, add_partitions, delete_topic, make_topic, produce_values
 from tests.support.waiting import wait_until
 from tests.worker.scenes import (
     DEADLINE_S,
@@ -81,9 +79,7 @@ def test_a_recreated_topic_is_noticed(scene: Scene, new_topic: NewTopicFixture) 
     produce(scene.bootstrap, topic, ["a"] * 20)
     with serve(scene) as served, CommittedReader(scene.bootstrap, output) as reader:
         await_records(reader, 20)
-        admin = AdminClient({"bootstrap.servers": scene.bootstrap})
-        admin.delete_topics([topic])[topic].result(30)
-        wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, DEADLINE_S, "the topic is gone")
+        delete_topic(scene.bootstrap, topic)
         make_topic(scene.bootstrap, topic)
         produce(scene.bootstrap, topic, ["b"] * 5)  # fewer than were read
         await_stopped(served, "S", "created again")

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from overlay import open as open_client
 from overlay.client.read.bounds import NoSequence
@@ -20,7 +19,7 @@ from overlay.index.ledger.entries import encode
 from overlay.kafka.log_position import LogPosition
 from overlay.kafka.own_topics import index_topic
 from tests.index.test_start_positions import delete_below
-from tests.support.kafka import NewTopicFixture, SureProducer, add_partitions, make_topic
+from tests.support.kafka import NewTopicFixture, SureProducer, add_partitions, delete_topic, make_topic
 from tests.support.ledger import check_in_order, read_ledger
 from tests.support.waiting import wait_until
 from tests.worker.kept.test_indexes import await_indexed
@@ -146,11 +145,6 @@ def await_stop(served: Served, reason: str) -> None:
         return found["state"] == "stopped" and reason in found["reason"]
 
     wait_until(has_stopped, DEADLINE_S, f"the stream has stopped: {reason}")
-
-
-def delete_topic(bootstrap: str, topic: str) -> None:
-    client = AdminClient({"bootstrap.servers": bootstrap})
-    client.delete_topics([topic], operation_timeout=30)[topic].result(30)
 
 
 def make_again(bootstrap: str, topic: str, partitions: int) -> None:

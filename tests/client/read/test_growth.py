@@ -6,17 +6,11 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 import overlay
 from overlay.client import Reading
 from overlay.errors import SourceChanged
-from tests.support.kafka import NewTopicFixture, SureProducer, add_partitions, make_topic, produce_values
-
-
-def delete(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+from tests.support.kafka import NewTopicFixture, SureProducer, add_partitions, delete_topic, make_topic, produce_values
 
 
 def take(reading: Reading, count: int) -> dict[int, list[tuple[int | None, int]]]:
@@ -61,7 +55,7 @@ def test_a_topic_that_goes_ends_the_reading(bootstrap: str, new_topic: NewTopicF
     produce_values(bootstrap, topic, [b"0"])
     with overlay.open(bootstrap=bootstrap).read(topic=topic, follow=True) as reading:
         take(reading, 1)
-        delete(bootstrap, topic)
+        delete_topic(bootstrap, topic)
         if again:
             make_topic(bootstrap, topic, 2)
         # a look may fall between the two

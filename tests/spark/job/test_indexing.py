@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -38,7 +37,7 @@ from tests.client.logs import by_partition, read_offsets
 from tests.client.read.test_indexes import PROPERTIES, WHERE, draw_question, fill
 from tests.client.read.test_indexes import gaps_cost_nothing as gaps_cost_nothing
 from tests.support.index import check_chunks, read_index
-from tests.support.kafka import NewTopicFixture, await_markers, make_topic, remove_records
+from tests.support.kafka import NewTopicFixture, await_markers, delete_topic, make_topic, remove_records
 from tests.worker.kept.test_indexes import await_indexed
 from tests.worker.scenes import Scene, await_caught_up, produce, read_committed, serve
 from tests.worker.scenes import scene as scene
@@ -300,13 +299,12 @@ def test_retention_passes_what_was_to_be_indexed(scene: Scene, new_topic: NewTop
 
 def test_a_topic_that_is_created_again_is_not_indexed_as_the_old_one(scene: Scene, here: SparkSession) -> None:
     topic = make_topic(scene.bootstrap, f"{scene.prefix}-again")
-    admin = AdminClient({"bootstrap.servers": scene.bootstrap})
     add_stream(scene, topic)
     write(scene, topic, 1)
     with keep(scene) as keeper:
         assert keeper.index(here, find_ends(scene, topic, 1)) == 2
         before = read_headers(scene)
-        admin.delete_topics([topic])[topic].result(30)
+        delete_topic(scene.bootstrap, topic)
         make_topic(scene.bootstrap, topic)
         produce(scene.bootstrap, topic, ["b.y"] * 200)
         assert keeper.index(here, find_ends(scene, topic, 1)) == 0
