@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from overlay.errors import SourceUnavailable
 from overlay.kafka.admin import Admin, NewTopic, OffsetSpec, new_topic
 from overlay.kafka.protocol import Code, TopicsRequest
-from tests.support.kafka import DEADLINE_S, NewTopicFixture, produce_values
+from tests.support.kafka import DEADLINE_S, NewTopicFixture, await_deletion, produce_values
 from tests.support.proxy import Proxy, lead_through, run_proxy
 from tests.support.stub import Cut, Stub, run_stub
 from tests.support.waiting import wait_until
@@ -122,9 +122,8 @@ async def test_topics_are_created_trimmed_and_deleted(admin: Admin, bootstrap: s
 
     await admin.delete_topic(topic)
     await admin.delete_topic(topic)
-    async with asyncio.timeout(DEADLINE_S):
-        while await admin.find_topics([topic]):  # the controller answers before the broker has heard of it
-            await asyncio.sleep(0.05)
+    await asyncio.to_thread(await_deletion, bootstrap, topic)
+    assert await admin.find_topics([topic]) == {}
     with pytest.raises(SourceUnavailable, match=f"{topic}-0: .*does not exist"):
         await admin.find_bounds([(topic, 0)])
 

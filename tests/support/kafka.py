@@ -130,6 +130,12 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     """Delete a topic, and wait until the broker does not list it any more."""
     client = AdminClient({"bootstrap.servers": bootstrap})
     client.delete_topics([topic])[topic].result(DEADLINE_S)
+    await_deletion(bootstrap, topic)
+
+
+def await_deletion(bootstrap: str, topic: str) -> None:
+    """Wait until the broker does not list a topic. The controller answers a deletion before its brokers have heard of it."""
+    client = AdminClient({"bootstrap.servers": bootstrap})
     wait_until(lambda: topic not in client.list_topics(timeout=DEADLINE_S).topics, DEADLINE_S, f"{topic} is gone")
 
 
