@@ -45,7 +45,8 @@ from .lost_markers import NO_LEADER, OpenPartitions, OpenTransaction, find_gone,
 LOOK_S = (0.002, 1.0)
 """Pauses before a leader is asked: the first one, and the longest between two questions."""
 PATIENCE_S = 1.0
-"""Seconds after a commit for which an open transaction is waited for, and a leader that has not told."""
+"""Seconds for which the marker of a transaction that is told to be open may be on its way, from the commit on; and for
+which the next transaction waits for a leader that does not tell."""
 
 
 class OwnMarkers:
@@ -87,11 +88,15 @@ class OwnMarkers:
         return dict(self._open)
 
     async def await_marked(self, partitions: Set[TopicPartition], patience_s: float) -> Set[TopicPartition]:
-        """Wait until none of these partitions has a transaction of the producer open, at most `patience_s` seconds, and
-        no longer if one is open. Return those that have, or may have."""
+        """Wait until none of these partitions has a transaction of the producer open, at most `patience_s` seconds, and no
+        longer than PATIENCE_S from when one is told to be open. Return those that have, or may have."""
         deadline = monotonic() + patience_s
-        while (left := partitions & self._since.keys()) and not left & self._open.keys() and monotonic() < deadline:
-            await self._await_change(deadline - monotonic())
+        while left := partitions & self._since.keys():
+            if left & self._open.keys():
+                deadline = min(deadline, monotonic() + PATIENCE_S)
+            if (rest := deadline - monotonic()) <= 0:
+                break
+            await self._await_change(rest)
         return left
 
     async def close(self) -> None:

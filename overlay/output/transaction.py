@@ -202,6 +202,11 @@ class Transactions(_Sender):
         """
         await self._end_open(await self._find_open({TopicPartition(*each) for each in partitions}), state)
 
+    def doubt_topics(self, topics: Iterable[str]) -> None:
+        """Have the partitions of these topics asked as by `end_lost`, which is called before, without a wait: `begin` ends
+        what is open there, and none is added to a transaction before it has told. The topics must be looked up."""
+        self._markers.note(self.list_partitions(topics))
+
     async def _end_open(self, found: Mapping[TopicPartition, OpenTransaction], state: bytes | None) -> None:
         """End the transactions `found`, each as it was decided. What was begun under our own epoch was committed, since we
         write nothing after an abort. `state`, and what is raised: as `end_lost`."""

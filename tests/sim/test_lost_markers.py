@@ -373,6 +373,39 @@ def test_a_leader_that_does_not_answer_hides_nothing_that_another_one_tells() ->
     end_beside_silence(9, "out", end)
 
 
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_a_topic_in_doubt_is_written_to_when_it_has_told(is_hidden: bool) -> None:
+    """What a former owner aborted there is not shown by the first commit. `is_hidden`: the leader does not tell for a while, and
+    transactions elsewhere do not wait for it."""
+    world = make_world(14)
+
+    async def write(world: World) -> None:
+        former = await leave_open(world, ("state", 0), ("letters", 0))
+        heir = Transactions({"bootstrap.servers": world.bootstrap}, "overlay.shard.0", "state", 0)
+        await heir.start(["state", "letters"])
+        await heir.end_lost([("state", 0)])
+        if is_hidden:
+            world.cluster.remove_leader("letters", 0)
+        heir.doubt_topics(["letters"])
+        await heir.write(press_entries([Entry("state", Record(None, b"1"), 0)], 0))
+        assert is_open(world, ("letters", 0)) == is_hidden
+        if is_hidden:
+            world.cluster.restore_leader("letters", 0)
+            await until(lambda: bool(heir._markers._open), "it has told", 20.0)
+        await heir.write(press_entries([Entry(topic, Record(None, b"2"), 0) for topic in ("state", "letters")], 0))
+        await until(lambda: read_values(world, "letters") == ["2"], "the commit has its marker", 20.0)
+        assert read_values(world, "state") == ["1", "2"]
+        await former.close()
+        await heir.close()
+
+    async def history(world: World) -> None:
+        for topic in ("state", "letters"):
+            world.cluster.create_topic(topic)
+        await run_as_process(world, write(world))
+
+    world.run(history)
+
+
 def test_a_leader_of_the_state_that_does_not_answer_is_said() -> None:
     """The shard must not go on as if nothing were open there."""
 
