@@ -375,7 +375,7 @@ def test_a_leader_that_does_not_answer_hides_nothing_that_another_one_tells() ->
 
 @pytest.mark.parametrize("is_hidden", [False, True])
 def test_a_topic_in_doubt_is_written_to_when_it_has_told(is_hidden: bool) -> None:
-    """What a former owner aborted there is not shown by the first commit. `is_hidden`: the leader does not tell for a while, and
+    """What a former owner aborted there is not shown by the first commit. `is_hidden`: it has no leader for a while, and
     transactions elsewhere do not wait for it."""
     world = make_world(14)
 
