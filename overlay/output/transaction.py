@@ -481,7 +481,9 @@ class Transactions(_Sender):
         This is best effort: the next owner's InitProducerId aborts an open transaction, and the
         broker does so after its timeout.
         """
-        reason = "" if await self._produce.settle(ANSWERS_S) else "a broker may still take a batch"
+        reason = ""
+        if not await self._produce.settle(ANSWERS_S):
+            reason = "a broker may still take a batch"
         if self._markers.unseen:
             reason = "a partition does not say whether a former one is open"
         if reason:
