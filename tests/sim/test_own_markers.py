@@ -6,11 +6,12 @@ The producer alone, without the service (test_earlier_markers.py has histories o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import pytest
 
 from overlay.errors import DeliveryFailed
+from overlay.output.batch_builder import OutputBatch
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
@@ -24,7 +25,7 @@ STATE, OUT, OTHER = ("state", 0), ("out", 0), ("other", 0)
 TOPICS = [topic for topic, _ in (STATE, OUT, OTHER)]
 
 
-def press(value: str, *topics: str) -> list:
+def press(value: str, *topics: str) -> Sequence[OutputBatch]:
     """Return batches with a record for each of these topics."""
     return press_entries([Entry(topic, Record(None, value.encode()), 0) for topic in topics], 0)
 
