@@ -14,6 +14,9 @@ nothing until the next one. An answer that something is open says nothing yet, a
 asked again, and after PATIENCE_S an empty transaction is committed. The coordinator adds partitions to that one
 only when all markers are written or lost, so it completes what was lost, and harms nothing if nothing was.
 
+That an answer holds for good has one exception: a leader may have a marker that its followers lack when it fails. The
+coordinator writes it to the next leader, but it may lose it there for want of a leader: two faults within milliseconds.
+
 What it costs. One request per leader and transaction, which names all partitions of the transaction there. It is
 sent LOOK_S after the commit, while the commit loop pauses, so no record waits for it: a marker takes about as long.
 If it is still under way, the next transaction waits here instead of at the coordinator, which does not begin it
