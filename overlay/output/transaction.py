@@ -380,7 +380,8 @@ class Transactions(_Sender):
         partitions = {TopicPartition(outgoing.topic, outgoing.partition) for outgoing in batches}
         if self._markers.unseen and (silent := await self._markers.await_marked(partitions, DEADLINE_S)):
             reason = "it does not say that the last transaction of this producer has ended there"
-            raise DeliveryFailed(*min(silent), reason, final=False, topics={tp.topic for tp in silent})
+            first = min(silent)
+            raise DeliveryFailed(first.topic, first.partition, reason, final=False, topics={tp.topic for tp in silent})
         await self._include(partitions)
         return await self._produce.send(batches, DEADLINE_S)
 
