@@ -14,7 +14,7 @@ import pytest
 
 from overlay.config import Loaded
 from overlay.output.own_markers import PATIENCE_S
-from overlay.output.transaction import DEADLINE_S
+from overlay.output.transaction import DEADLINE_S, Transactions
 
 from .host import Worker, read_config
 from .kafka.codes import Code
@@ -120,8 +120,10 @@ class Losses:
         self._victim = place, find(self._world, place).log.end
 
 
-def hide(world: World, place: tuple[str, int]) -> Callable[[], None]:
-    """Have brokers not tell what is open in a partition, until the returned function is called."""
+async def hide(world: World, transactions: Transactions, place: tuple[str, int]) -> Callable[[], None]:
+    """Have brokers not tell what is open in a partition, until the returned function is called. The markers of the last of
+    these transactions are awaited before."""
+    await until(lambda: not transactions._markers.unseen, "the last transaction has its markers", 20.0, SHORT_S)
     hidden = [place]
 
     def describe_producers(answer: Answer, handle: Callable[[Answer], None]) -> None:
@@ -164,7 +166,7 @@ def test_a_worker_completes_a_commit_in_an_output_that_it_has_left() -> None:
         await send(world, "source", [New(0, b"out", b"0")])
         await await_values(world, "out", ["0"])
         (session,) = worker.service.sessions
-        reveal = hide(world, OUTPUT)
+        reveal = await hide(world, session.commits.transactions, OUTPUT)
         await Losses(world, worker).lose(OUTPUT)
         await change(world, "m", config={**config, "deliver_subject": "elsewhere"})
         # has the producer ask for metadata, and not for those of the output that it has left
@@ -189,7 +191,8 @@ def test_a_commit_that_a_later_transaction_follows_elsewhere_is_completed() -> N
         worker = await deliver_first(world)
         await send(world, "source", [New(0, b"other", b"0")])
         await await_values(world, "other", ["0"])
-        losses, reveal = Losses(world, worker), hide(world, OUTPUT)
+        (session,) = worker.service.sessions
+        losses, reveal = Losses(world, worker), await hide(world, session.commits.transactions, OUTPUT)
         await losses.lose(OUTPUT)
         await send(world, "source", [New(0, b"other", b"1")])
         await await_values(world, "other", ["1"])
@@ -219,7 +222,7 @@ def test_a_commit_survives_an_abort_elsewhere_while_its_output_does_not_tell() -
         await send(world, "source", [New(0, b"other", b"0")])
         await await_values(world, "other", ["0"])
         (session,) = worker.service.sessions
-        reveal = hide(world, OUTPUT)
+        reveal = await hide(world, session.commits.transactions, OUTPUT)
         await Losses(world, worker).lose(OUTPUT)
         world.cluster.refuse_produce("other", Code.POLICY_VIOLATION)
         await send(world, "source", [New(0, b"other", b"1")])
@@ -275,7 +278,8 @@ def test_a_partition_that_does_not_tell_is_in_no_transaction() -> None:
 
     async def history(world: World) -> None:
         worker = await deliver_first(world)
-        losses, reveal = Losses(world, worker), hide(world, OUTPUT)
+        (session,) = worker.service.sessions
+        losses, reveal = Losses(world, worker), await hide(world, session.commits.transactions, OUTPUT)
         await losses.lose(OUTPUT)
         losses.kill_at(OUTPUT)
         await send(world, "source", [New(0, b"out", b"1")])

@@ -102,7 +102,7 @@ def test_a_commit_is_kept_beside_a_transaction_elsewhere(is_aborted: bool) -> No
     """The output does not tell until the new owner asks. `is_aborted`: the owner wants to abort the next one itself."""
 
     async def act(world: World, owner: Transactions) -> None:
-        reveal = hide(world, OUT)
+        reveal = await hide(world, owner, OUT)
         await lose(world, owner, (OUT,))
         await owner.begin()
         await owner.send(press("second", "state", "other"))
@@ -121,7 +121,7 @@ def test_a_partition_that_does_not_tell_is_written_to_when_it_has_its_marker(is_
     """`is_lost`: whether the marker is lost; then nothing is written until a new owner has completed the commit."""
 
     async def act(world: World, owner: Transactions) -> None:
-        reveal = hide(world, OUT)
+        reveal = await hide(world, owner, OUT)
         await lose(world, owner, (OUT,) if is_lost else ())
         await owner.begin()
         sending = asyncio.create_task(owner.send(press("second", "out")))
@@ -146,7 +146,7 @@ def test_an_output_that_does_not_tell_delays_no_other_for_long() -> None:
     """Its leader is waited for once, and the transactions after that go on elsewhere at once."""
 
     async def act(world: World, owner: Transactions) -> None:
-        hide(world, OUT)
+        await hide(world, owner, OUT)
         await lose(world, owner, (OUT,))
         await owner.write(press("second", "state", "other"))
         began = world.loop.now
