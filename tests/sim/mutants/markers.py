@@ -126,21 +126,21 @@ MARKERS = (
         """Write to partitions in which the last transaction has lost its marker, without completing it. If the next one is
         aborted, so is the one that was committed.""",
         (NOT_COMPLETED, ADDED),
-        history="test_earlier_markers.py::test_a_commit_that_an_aborted_transaction_follows_in_its_partitions_is_kept[output-once]",
+        history="test_own_markers.py::test_a_commit_is_kept_whatever_becomes_of_the_next_transaction[output-left]",
     ),
     Mutant(
         "partition-that-does-not-tell-written-to",
         """Write to a partition that does not say whether the last transaction is open there. If it is, and the next one is
         aborted, so is the one that was committed.""",
         (ADDED,),
-        history="test_earlier_markers.py::test_a_partition_that_does_not_tell_is_in_no_transaction",
+        history="test_own_markers.py::test_a_partition_that_does_not_tell_is_written_to_when_it_has_its_marker[True]",
     ),
     Mutant(
         "aborted-beside-a-partition-that-does-not-tell",
         """Abort a transaction while another partition may have a committed one open. The new owner finds that open, and takes
         it for a part of the aborted one.""",
         (Change("overlay.output.transaction", "        if self._markers.unseen:\n", "        if False:\n"),),
-        history="test_earlier_markers.py::test_a_commit_survives_an_abort_elsewhere_while_its_output_does_not_tell",
+        history="test_own_markers.py::test_a_commit_is_kept_beside_a_transaction_elsewhere[aborted]",
     ),
     Mutant(
         "state-that-does-not-tell-taken-for-settled",
