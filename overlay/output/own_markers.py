@@ -126,13 +126,13 @@ class OwnMarkers:
         """Ask a leader until it has none of the partitions left. If they have moved to others, have those asked."""
         backoff, me = Backoff(*LOOK_S), asyncio.current_task()
         while self._watches.get(leader) is me:  # a cancellation may have got lost in aiokafka
+            self._start({self._find_leader(tp) for tp in self._since} - self._watches.keys())
             asked = {tp: since for tp, since in self._since.items() if self._find_leader(tp) == leader}
             if not asked:
                 del self._watches[leader]
                 return
             await backoff.rest()
             await self._ask(asked)
-            self._start({self._find_leader(tp) for tp in self._since} - self._watches.keys())
 
     async def _ask(self, asked: Mapping[TopicPartition, float]) -> None:
         """Ask the leader of these partitions once, and note what it tells. `asked`: since when each is asked for."""
