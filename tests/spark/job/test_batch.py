@@ -94,6 +94,23 @@ def test_a_batch_of_topics_that_are_still_there() -> None:
         assert log.extended == [{T: 20, U: 3}]
 
 
+def test_a_batch_that_is_run_again_begins_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although retention has passed the first offset of a partition that came with it."""
+    begun: list[JobBatch] = []
+
+    def draft(self: Job, batch: JobBatch) -> None:
+        begun.append(batch)
+        raise TimeoutError("the scan would begin")
+
+    monkeypatch.setattr(Job, "_draft", draft)
+    job = make_job(replace(LAST, is_complete=False), Log(IDS, []))
+    job.extend_ledger = lambda ends, only=None: None
+    job.consumers = replace(job.consumers, look=lambda: {T: (15, 30), U: (2, 9)})
+    with pytest.raises(TimeoutError, match="scan would begin"):
+        job.deliver(make_frame({T: (15, 20), U: (2, 3)}, IDS), 4)
+    assert [batch.ends for batch in begun] == [ENDS]
+
+
 def test_a_batch_that_has_ended_is_not_begun_again() -> None:
     """Not even to look whether its topics are still there. With other topics it is another batch."""
     log = Log({**IDS, "t": "T2"}, [])
@@ -137,7 +154,17 @@ class Positions(RangesReader):
     """The reader of a job that asks nothing of Kafka."""
 
     def __init__(self) -> None:
-        pass
+        self._ask = cast("Any", None)
+
+
+def test_partitions_that_come_with_a_batch_begin_at_the_start_of_their_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end, if retention has passed that."""
+    log_starts = {T: 2, U: 1, ("t", 1): 7, ("t", 2): 12}
+    look = SimpleNamespace(look=lambda: SimpleNamespace(log_starts=log_starts))
+    monkeypatch.setattr("spark.stream.Planner", lambda ask: look)
+    starts, stops = {T: 10, U: 0}, {T: 20, U: 3, ("t", 1): 9, ("t", 2): 9}
+    found = Positions().find_range(write_position(starts, IDS), write_position(stops, IDS))
+    assert found == {**ENDS, ("t", 1): (7, 9), ("t", 2): (9, 9)}
 
 
 def test_the_row_of_a_batch_has_the_ids_of_its_topics() -> None:
