@@ -299,7 +299,9 @@ class Job:
             scanned = sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
             counted[name] = each.count_lost(batch.ends, log_starts, scanned)
             if lost := counted[name].lost:
-                log.error("retention passed the position", stream=self.stream.name, consumer=name, lost=lost)
+                # those of a topic that is gone are among them
+                what = "records are gone with their topic" if batch.gone else "retention passed the position"
+                log.error(what, stream=self.stream.name, consumer=name, lost=lost)
         return counted
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:
