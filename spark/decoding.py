@@ -1,8 +1,9 @@
 """The properties that a stream's file declares, as a struct of typed columns.
 
 Headers and keys are texts and follow the grammars of overlay/scan/columns.py, in expressions of Spark. A text
-that is not valid for its type is null, and so is a time outside the years 1 to 9999. Fields of values are read by the overlay's own kernels, in Python workers
-(value_fields.py): a row has the value that a filter has seen, and null where a filter has seen none.
+that is not valid for its type is null, and so is a time outside the years 1 to 9999. Fields of values are read by the
+overlay's own kernels, in Python workers (value_fields.py): but for such times, a row has the value that a filter has
+seen, and null where a filter has seen none.
 
 The source's topic and partition are not part of a delivery, so properties made of them are null.
 """

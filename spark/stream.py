@@ -86,6 +86,9 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Raises BadQuestion if the options have an end other than a time.
     """
 
+    unnamed = LATEST
+    """Where a query begins in a partition that the options say nothing of, as in Spark's Kafka source."""
+
     def __init__(self, ask: Ask, schema: StructType) -> None:
         if ask.ending != ReadBound():
             ends = "endingOffsets, endingSequence and offsetRanges"
@@ -104,7 +107,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
         if self._since is not None:
             return write_position(Planner(self._ask).find_since(self._since, log), ids)
-        starts = resolve(Planner(self._ask).renew(self._ask.starting, EARLIEST), bounds, log, LATEST)
+        starts = resolve(Planner(self._ask).renew(self._ask.starting, EARLIEST), bounds, log, self.unnamed)
         ends = {source: (start, max(start, log[source][1])) for source, start in starts.items()}
         kept = check_loss(bounds, ends, self._ask.fails_on_loss)
         return write_position({source: start for source, (start, _) in kept.items()}, ids)

@@ -312,7 +312,10 @@ def test_the_slowest_source_of_a_query_counts() -> None:
     assert find_lowest([]) == find_lowest([{}]) == {}
 
 
-SOURCE_FILES = ("acks", "connection", "decoding", "envelope", "interest", "output", "redeliveries", "source", "times", "value_fields", "before_arrow")
+SOURCE_FILES = (
+    *("acks", "before_arrow", "connection", "decoding", "envelope", "interest"),
+    *("output", "redeliveries", "source", "times", "value_fields"),
+)
 
 
 def find_version(thing: object) -> tuple[int, int] | None:

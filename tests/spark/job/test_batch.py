@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.sql.types import StructType
 
+from overlay.client.read.bounds import ReadBounds
+from overlay.client.read.offset_ranges import OffsetRange
 from overlay.config.stream import StreamConfig
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
+from overlay.state.partitions import Sources
 from spark.job.batch import JobBatch, find_last
 from spark.job.checkpoint import ForeignCheckpoint
 from spark.job.consumers import JobConsumers, digest
 from spark.job.job import Job, JobEnded
 from spark.job.ranges import RangesReader, parse_range
 from spark.job.readers import JobScan
+from spark.options import read_options
 from spark.plan import DataLoss
-from spark.stream import write_position
+from spark.stream import OverlayStreamReader, write_position
 
 T, U = ("t", 0), ("u", 0)
 STREAM = StreamConfig.model_validate({"name": "S", "topics": ("t", "u")})
@@ -165,6 +171,18 @@ def test_partitions_that_come_with_a_batch_begin_at_the_start_of_their_log(monke
     starts, stops = {T: 10, U: 0}, {T: 20, U: 3, ("t", 1): 9, ("t", 2): 9}
     found = Positions().find_range(write_position(starts, IDS), write_position(stops, IDS))
     assert found == {**ENDS, ("t", 1): (7, 9), ("t", 2): (9, 9)}
+
+
+def test_a_partition_that_is_added_while_a_job_starts_is_read_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job has told where the partitions begin that it knew. A query of another kind begins at the end of others."""
+    ranges = tuple(OffsetRange(("t", number), 0, 9) for number in range(2))
+    bounds = ReadBounds(ranges, Sources(tuple(each.source for each in ranges), {}), {("t", 0): 0, ("t", 1): 2})
+    given = {"bootstrap": "127.0.0.1:1", "topic": "t", "startingOffsets": '{"t": {"0": 4}}'}
+    found = SimpleNamespace(find_ids=dict, look=lambda with_ledger: bounds, renew=lambda bound, _: bound)
+    monkeypatch.setattr("spark.stream.Planner", lambda ask: found)
+    ask = read_options(given)
+    assert RangesReader(ask, "J", Path()).initialOffset() == {"t": {"0": 4, "1": 2}}
+    assert OverlayStreamReader(ask, StructType()).initialOffset() == {"t": {"0": 4, "1": 9}}
 
 
 def test_the_row_of_a_batch_has_the_ids_of_its_topics() -> None:
