@@ -27,7 +27,8 @@ __all__ = ["running_service"]  # a fixture
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 YEARS = tuple(
-    round(datetime(*day, tzinfo=UTC).timestamp()) * 1000 + more for day, more in (((1, 1, 1), 0), ((9999, 12, 31), 86_399_999))
+    round(datetime(*day, tzinfo=UTC).timestamp()) * 1000 + more
+    for day, more in (((1, 1, 1), 0), ((9999, 12, 31), 86_399_999))
 )
 """The first and the last millisecond of the times that Python and Spark know."""
 PATHS = {"n": "long", "a.d": "double", "flag": "boolean", "s": "string", "at": "timestamp"}

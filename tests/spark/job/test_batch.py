@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from pyspark.sql.types import StructType
+from structlog.testing import capture_logs
 
 from overlay.client.read.bounds import ReadBounds
 from overlay.client.read.offset_ranges import OffsetRange
@@ -154,6 +155,19 @@ def test_what_a_batch_reads_without_a_topic_that_is_gone() -> None:
     assert replace(batch, ids={"t": "T2", "v": "V1"}).known_ids == {"t": "T2", "u": "U1", "v": "V1"}
     whole = replace(batch, gone=())
     assert (whole.readable, whole.leave_out_gone(plans)) == (ENDS, plans)
+
+
+@pytest.mark.parametrize(
+    ("gone", "event", "lost"),
+    [((), "retention passed the position", 2), ({"t"}, "records are gone with their topic", 10)],
+)
+def test_what_is_lost_is_told_by_its_cause(gone: Collection[str], event: str, lost: int) -> None:
+    batch = JobBatch(4, 1, ENDS, IDS, {T: (12, 30), U: (0, 9)}, gone, LAST)
+    plans = {"c": ConsumerPlan("f", 0, 0, 0, {T: 0, U: 0})}
+    with capture_logs() as logged:
+        counted = make_job(LAST, Log(IDS, []))._count_lost(plans, batch, (), cast("Any", None))
+    assert counted["c"].lost == lost
+    assert [(each["event"], each["consumer"], each["lost"]) for each in logged] == [(event, "c", lost)]
 
 
 class Positions(RangesReader):
