@@ -416,7 +416,7 @@ class StreamKeeper:
         if not anew:
             return anew
         is_served = any(stream == name for stream, _ in state.cursors)
-        is_served |= any(stream == name and not known.job for (stream, _), known in state.consumers.items())
+        is_served |= any(stream == name and not each.job for (stream, _), each in state.consumers.items())
         if is_served or not self._may_lose:
             way_out = (
                 f"the service has positions in it. Run `overlay stream reset {name}`"

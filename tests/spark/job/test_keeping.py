@@ -135,7 +135,7 @@ def test_a_topic_that_is_created_again_restarts_in_the_ledger(
         assert keeper.ledger is not None and keeper.ledger.end_of((again, 1)) == 0
     # the restart takes up sequence 31
     assert list_sequences(read_ledger(scene), {(again, 0): 3, (other, 0): 10}) == [32, 33, 34, *kept]
-    # a driver that was there before does not restart them once more
+    # another driver, which may lose nothing, does not restart them once more
     with keep(scene) as keeper:
         assert keeper.extend({(again, 0): 4, (other, 0): 10})
     assert list_sequences(read_ledger(scene), {(again, 0): 4, (other, 0): 10}) == [32, 33, 34, 35, *kept]
@@ -162,6 +162,7 @@ def test_a_topic_that_is_created_again_and_may_not_restart(
             await_caught_up(served, "c")
     with keep(scene, may_lose=is_served) as keeper:
         assert keeper.extend(ends)
+        before = read_ledger(scene).next_sequence
         create_again(scene.bootstrap, topic, 2)
         fill(scene, topic)
         with capture_logs() as logged:
@@ -170,7 +171,7 @@ def test_a_topic_that_is_created_again_and_may_not_restart(
     (reason,) = [each["reason"] for each in logged if "reason" in each]
     assert f"topic {topic} of stream S was deleted and created again" in reason
     assert ("overlay stream reset S" if is_served else "failOnDataLoss=false") in reason
-    assert read_ledger(scene).next_sequence == 21
+    assert read_ledger(scene).next_sequence == before > 20
 
 
 def ask_for(scene: Scene, columns: str = "sequence,offset") -> Ask:
