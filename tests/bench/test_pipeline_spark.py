@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from bench.dataset import load as load_flights
+from bench.figures import Case, Unit
 from bench.patterns import choose_patterns
 from bench.pipeline_spark import CASES, CONSUMERS, GOALS, SHARE
 from bench.service import write_consumers
 from bench.sides import Work
-from bench.figures import Case, Unit
-from bench.spark import IN_ONE_SESSION, INDEX, judge_by_clock
 from bench.spark import GOALS as SPARK_GOALS
+from bench.spark import IN_ONE_SESSION, INDEX, judge_by_clock
 from overlay.config import load
 from spark.job.folder import choose_consumers
 
