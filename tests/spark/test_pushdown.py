@@ -60,7 +60,7 @@ CONDITIONS: list[tuple[ds.Filter, str | None]] = [
     (ds.StringContains((A, "s"), "a\n"), None),
     (ds.EqualTo((A, "at"), SECOND), f"at = {NS}"),
     (ds.EqualTo((A, "at"), SECOND + timedelta(microseconds=1)), None),
-    (ds.In((A, "at"), (SECOND,)), f"at IN ({NS})"),
+    (ds.In((A, "at"), (SECOND, SECOND + timedelta(seconds=1))), f"at IN ({NS}, {NS + 1000})"),
     (ds.IsNull((A, "at")), None),
     (ds.Not(ds.IsNotNull((A, "at"))), None),
     (ds.EqualTo(("properties", "subject"), "x"), "properties.subject = 'x'"),
