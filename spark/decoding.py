@@ -1,8 +1,9 @@
 """The properties that a stream's file declares, as a struct of typed columns.
 
 Headers and keys are texts and follow the grammars of overlay/scan/columns.py, in expressions of Spark. A text
-that is not valid for its type is null. Fields of values are read by the overlay's own kernels, in Python workers
-(value_fields.py): a row has the value that a filter has seen, and null where a filter has seen none.
+that is not valid for its type is null, and so is a time outside the years 1 to 9999. Fields of values are read by the
+overlay's own kernels, in Python workers (value_fields.py): but for such times, a row has the value that a filter has
+seen, and null where a filter has seen none.
 
 The source's topic and partition are not part of a delivery, so properties made of them are null.
 """
@@ -20,6 +21,7 @@ from overlay.field import Field, FieldKind
 from overlay.filter.nodes import Section
 from overlay.units import INT64_MAX
 
+from .times import YEARS
 from .value_fields import read_fields
 
 TYPES: Mapping[PropertyType, T.DataType] = {
@@ -41,7 +43,6 @@ _NEAR = r"\A[+-]?0*[0-9]{1,9}\z"
 _TIME = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})\z"
 _LONG_DIGITS = 19
 """What the longest longs have."""
-_YEARS = (-62_135_596_800_000, 253_402_300_799_999)  # 0001 to 9999 in ms since 1970, as Python's datetime has them
 
 
 def decode_properties(deliveries: DataFrame, stream: StreamConfig) -> DataFrame:
@@ -75,7 +76,7 @@ def _carry(kind: PropertyType) -> T.DataType:
 
 def _pick(place: str, kind: PropertyType) -> Column:
     column = F.col(_FOUND).getField(place)
-    return F.when(column.between(*_YEARS), F.timestamp_millis(column)) if kind is PropertyType.TIMESTAMP else column
+    return F.when(column.between(*YEARS), F.timestamp_millis(column)) if kind is PropertyType.TIMESTAMP else column
 
 
 def _read(field: Field, kind: PropertyType) -> Column:
@@ -112,7 +113,7 @@ def cast_text(bytes: Column, kind: PropertyType) -> Column:
     if kind is PropertyType.LONG:
         return long
     written = F.when(text.rlike(_TIME), F.try_to_timestamp(F.upper(text)))
-    counted = F.when(long.between(*_YEARS), F.timestamp_millis(long))
+    counted = F.when(long.between(*YEARS), F.timestamp_millis(long))
     return F.coalesce(written, counted)
 
 

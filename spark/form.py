@@ -3,8 +3,8 @@
 The columns are those of the envelope (overlay/client/read/columns.py) and the sections that filters
 name: `header`, `properties` and `application_properties`, structs of typed fields. A declared
 property may also be a column of its own, as tables have it (tables.py). Spark takes
-Arrow batches only with its own variant of each type: times are microseconds in UTC, everything may
-be null, and the entries of a list are called `element`.
+Arrow batches only with its own variant of each type: times are microseconds in UTC and null outside
+the years 1 to 9999 (times.py), everything may be null, and the entries of a list are called `element`.
 
 Spark does not tell a Python data source which columns a query uses (pyspark 4.2). To get fewer
 columns, a program sets the option `columns` or a schema. Only what is in the schema is built, field
@@ -43,6 +43,8 @@ from overlay.filter.nodes import Column
 from overlay.match import Addressed
 from overlay.match.properties import Source, find_sources
 from overlay.match.reading import Reading
+
+from .times import to_micros
 
 _SPARK_TYPES: dict[str, DataType] = {
     "string": StringType(),
@@ -203,7 +205,7 @@ class SparkForm:
 
 
 def _spell(array: pa.Array, type: pa.DataType) -> pa.Array:
-    """Return the same values as an array of `type`, the type that Spark takes."""
+    """Return the same values as an array of `type`, the type that Spark takes. Times that it cannot have are null."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if array.type == type:
@@ -211,4 +213,6 @@ def _spell(array: pa.Array, type: pa.DataType) -> pa.Array:
     if pa.types.is_list(type):
         pairs = pa.StructArray.from_arrays(array.values.flatten(), fields=list(type.value_type))
         return pa.ListArray.from_arrays(array.offsets, pairs, type=type)
+    if pa.types.is_timestamp(array.type):
+        return to_micros(array, type)
     return array.cast(type, safe=False)

@@ -32,6 +32,7 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
+from overlay.state.partitions import find_anew
 from overlay.subject import Pattern
 
 from .kept import keep
@@ -382,13 +383,6 @@ def allow_retention(bounds: ReadBounds, ends: Ends) -> ReadBounds:
         source: min(first, ends[source][0]) if source in ends else first for source, first in bounds.log_starts.items()
     }
     return replace(bounds, log_starts=starts)
-
-
-def find_anew(known: Mapping[str, str], ids: Mapping[str, str]) -> set[str]:
-    """Return the topics that were created again: their id in `known`, the ids of then, differs from
-    that in `ids`, the ids of now. A topic that `known` does not have counts as the same.
-    """
-    return {topic for topic, id in ids.items() if known.get(topic, id) != id}
 
 
 def report_loss(where: str, what: str, fails: bool) -> None:

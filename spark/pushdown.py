@@ -4,8 +4,8 @@ any columns are built.
 | predicate on | becomes | Spark tests it again |
 |---|---|---|
 | `subject` by =, IN, and LIKE 'a.b.%' | subject patterns | no |
-| `timestamp` | since and until | no |
-| a declared property, a field of `properties` | a condition beside the user's own | no |
+| `timestamp` | since and until | yes, but for = |
+| a declared property, a field of `properties` | a condition beside the user's own | no, but for times; = and IN of these, no |
 | `sequence`, `offset`, `partition`, `topic` | bounds of what is read | yes |
 | anything else | nothing | yes |
 
@@ -13,6 +13,9 @@ A predicate is only taken from Spark if it is true for exactly the same records.
 record if a predicate is true, so null and false are the same. So `a <> 1`, which is null where `a`
 is null, may become the overlay's `<>`, which is unknown there. Positions are only bounds, because
 in a stream of several partitions sequences are not offsets.
+
+A time outside the years 1 to 9999 is null in Spark's columns (times.py), and the overlay compares it like any other. So such
+a record may pass the overlay's condition, and Spark tests again. IS NULL of a time is left to Spark alone.
 
 Nothing is taken where the two sides could differ: constants of another type than the field, NaN and
 infinities, times finer than a millisecond for properties, and patterns with control characters, which
@@ -66,6 +69,7 @@ _COMPARES: dict[type[Filter], Compare] = {
     LessThan: Compare.LT,
     LessThanOrEqual: Compare.LE,
 }
+_EQUALITIES = EqualTo | EqualNullSafe | In
 _LIKE_ESCAPE = "!"
 
 
@@ -99,8 +103,8 @@ class _Draft:
     def take(self, filter: Filter, fields: Mapping[tuple[str, ...], Column]) -> bool:
         """Add the predicate to the conditions, if the overlay can evaluate it or use it as a bound.
 
-        Return whether Spark need not test it again: False for a bound too. `fields`: the typed
-        fields by the path of their column.
+        Return whether Spark need not test it again: False for a bound too, and for what may let more records pass.
+        `fields`: the typed fields by the path of their column.
         """
         negated = isinstance(filter, Not)
         inner = filter.child if isinstance(filter, Not) else filter
@@ -110,19 +114,25 @@ class _Draft:
             case ("subject",):
                 return not negated and self._take_subject(inner)
             case ("timestamp",):
-                return not negated and self._take_time(inner)
+                # a time that Spark's columns cannot have may pass, but for a test for equality
+                return not negated and self._take_time(inner) and isinstance(inner, _EQUALITIES)
             case ("sequence" | "offset" | "partition" | "topic",):
                 if not negated:
                     self._take_position(path[0], inner)
                 return False
             case _ if path in fields:
-                condition = to_condition(inner, fields[path])
-                if condition is not None:
-                    if negated and isinstance(inner, EqualNullSafe):
-                        return False  # its negation is true for nulls
-                    self.conditions.append(nodes.Not(condition) if negated else condition)
-                return condition is not None
+                return self._take_property(inner, fields[path], negated=negated)
         return False
+
+    def _take_property(self, filter: Filter, column: Column, *, negated: bool) -> bool:
+        is_time = column.type == "timestamp"
+        # a time that Spark's columns cannot have is null for Spark alone
+        asks_for_null = isinstance(filter, IsNotNull if negated else IsNull)
+        condition = None if is_time and asks_for_null else to_condition(filter, column)
+        if condition is None or (negated and isinstance(filter, EqualNullSafe)):
+            return False  # the negation of <=> is true for nulls
+        self.conditions.append(nodes.Not(condition) if negated else condition)
+        return not is_time or (not negated and isinstance(filter, _EQUALITIES))
 
     def _take_subject(self, filter: Filter) -> bool:
         match filter:
@@ -148,8 +158,8 @@ class _Draft:
         return True
 
     def _take_time(self, filter: Filter) -> bool:
-        """Narrow since and until by a predicate on `timestamp`. Return whether Spark need not test it
-        again; False if the overlay cannot use it, and then nothing is changed.
+        """Narrow since and until by a predicate on `timestamp`. Return False if the overlay cannot use it, and then
+        nothing is changed.
 
         Records have whole milliseconds, so a bound between two of them becomes the later one, and no
         record can pass a test for equality with such a time.

@@ -44,10 +44,11 @@ from pyspark.sql.types import StructType
 from overlay.client import BadQuestion
 from overlay.client.read.bounds import ReadBounds
 from overlay.kafka.log_position import TopicPartition
+from overlay.state.partitions import find_anew
 
 from .options import EARLIEST, IDS, LATEST, Ask, ReadBound
 from .partitions import TaskPartition
-from .plan import CREATED_AGAIN, Ends, Planner, check_loss, find_anew, report_loss, resolve
+from .plan import CREATED_AGAIN, Ends, Planner, check_loss, report_loss, resolve
 from .scan import read
 
 Position = dict[str, dict[str, Any]]
@@ -85,6 +86,9 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Raises BadQuestion if the options have an end other than a time.
     """
 
+    unnamed = LATEST
+    """Where a query begins in a partition that the options say nothing of, as in Spark's Kafka source."""
+
     def __init__(self, ask: Ask, schema: StructType) -> None:
         if ask.ending != ReadBound():
             ends = "endingOffsets, endingSequence and offsetRanges"
@@ -103,7 +107,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = {each.source: (bounds.log_starts[each.source], each.stop) for each in bounds.offset_ranges}
         if self._since is not None:
             return write_position(Planner(self._ask).find_since(self._since, log), ids)
-        starts = resolve(Planner(self._ask).renew(self._ask.starting, EARLIEST), bounds, log, LATEST)
+        starts = resolve(Planner(self._ask).renew(self._ask.starting, EARLIEST), bounds, log, self.unnamed)
         ends = {source: (start, max(start, log[source][1])) for source, start in starts.items()}
         kept = check_loss(bounds, ends, self._ask.fails_on_loss)
         return write_position({source: start for source, (start, _) in kept.items()}, ids)
@@ -215,7 +219,8 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def find_range(self, start: Position, end: Position) -> Ends:
         """Return first and next offset of each partition between two positions; empty if these have the same offsets
         of the same topics. Partitions that `start` does not have, and those of topics that were created again since,
-        begin at their log's start. Does not check that the log has these offsets.
+        begin at their log's start, or are empty if that has passed their end. Does not check that the log has these
+        offsets.
         """
         anew = find_anew(start.get(IDS, {}), end.get(IDS, {}))
         begun, ends = {s: at for s, at in read_position(start).items() if s[0] not in anew}, read_position(end)
@@ -224,7 +229,7 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         added = [source for source in ends if source not in begun]
         if added:
             bounds = Planner(self._ask).look()
-            begun |= {source: bounds.log_starts.get(source, 0) for source in added}
+            begun |= {source: min(bounds.log_starts.get(source, 0), ends[source]) for source in added}
         return {source: (begun[source], at) for source, at in ends.items()}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

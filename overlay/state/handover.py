@@ -57,6 +57,7 @@ from overlay.kafka.properties import Properties
 from .amend import amend_shard, count_shards, read_states
 from .job_log import read_last
 from .job_plan import BatchPlan, JobPosition, decode_plan, find_snapshot
+from .partitions import find_anew
 from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, StateUnreadable
 from .takeover import read_state
 
@@ -262,7 +263,8 @@ class _Claiming:
     """A job's claim of the consumers `mine`, all of one shard.
 
     `known`: the claims in the job's own plan, by name. `starts`: the log start of each partition of the
-    stream. `claimed`: by name, how the job delivers each; filled by `run`. `mark`: the recall that is
+    stream. `ids`: Kafka's ids of its topics, by name; found by `run`.
+    `claimed`: by name, how the job delivers each; filled by `run`. `mark`: the recall that is
     written for consumers of other jobs. `recalled`: the entries of these consumers with that recall.
     `positions`: where these consumers stand by the last plans of their jobs, None if a plan has no
     position.
@@ -272,6 +274,7 @@ class _Claiming:
     known: Mapping[str, str]
     starts: Starts
     mine: Collection[ConsumerId]
+    ids: dict[str, str] = field(default_factory=dict)
     claimed: dict[str, Claimed] = field(default_factory=dict)
     mark: str = field(default_factory=draw_id)
     recalled: dict[ConsumerId, ConsumerState] = field(default_factory=dict)
@@ -282,6 +285,8 @@ class _Claiming:
         of other jobs and fenced the drivers of these. Fill `claimed`. The shard is taken over only if
         something changes. Raises OverlayError."""
         prefix = service.topics.prefix
+        facts = await admin.find_topics({topic for topic, _ in self.starts}, with_config=False, denied={})
+        self.ids = {name: each.identity for name, each in facts.items()}
         state, _ = await read_state(client, admin, state_topic(prefix), shard)
         if self.recall(state):
             await amend_shard(service, client, admin, shard, self.recall)
@@ -327,8 +332,14 @@ class _Claiming:
     def _take_from_service(self, state: ShardState, consumer: ConsumerId) -> ConsumerState:
         """Return the entry that makes the job the owner of a consumer of the service, with every position
         its own. Raises OverlayError if a machine of the service has state for it, with which a job
-        cannot go on."""
+        cannot go on, or if a topic was created again since the service has read it."""
         stream, name = consumer
+        known = {topic: id for (of, topic), id in state.topics.items() if of == stream}
+        if anew := find_anew(known, self.ids):
+            raise OverlayError(
+                f"consumer {name!r} of stream {stream!r} has positions of the service in topic {', '.join(sorted(anew))},"
+                f" which was deleted and created again since: they mean nothing. Run `overlay stream reset {stream}` first"
+            )
         pinned = state.pin(consumer, self.starts)
         way_out = f"To begin anew with Spark, take its file out and say `overlay consumer rm {stream} {name}`"
         if state.machines.get(consumer):
@@ -396,8 +407,9 @@ def _find_in_plan(plan: BatchPlan | None, consumer: ConsumerId, claim: str) -> J
 async def _fence_job(
     kafka: Properties, client: AIOKafkaClient, admin: Admin, prefix: str, job: str
 ) -> BatchPlan | None:
-    """Fence a job's driver, and return the job's last plan, None if it has none. Raises OverlayError if the
-    job's state topic is gone or its plan cannot be read, SourceUnavailable."""
+    """Fence a job's driver, and return the job's last plan, None if it has none. In the plan, no consumer has read
+    anything of a topic that was created again since. Raises OverlayError if the job's state topic is gone or its
+    plan cannot be read, SourceUnavailable."""
     from overlay.output.transaction import Transactions  # commands that read plans alone need none
 
     topic = job_topic(prefix, job)
@@ -410,7 +422,7 @@ async def _fence_job(
     try:
         await transactions.start([topic])
         await transactions.end_lost([(topic, 0)])
-        return await _read_plan(client, admin, topic)
+        return await _begin_anew(admin, await _read_plan(client, admin, topic))
     except SourceUnavailable as error:
         if isinstance(error.__cause__, TransactionalIdAuthorizationFailed):
             raise CredentialsRefused(
@@ -420,6 +432,15 @@ async def _fence_job(
         raise
     finally:
         await transactions.close()
+
+
+async def _begin_anew(admin: Admin, plan: BatchPlan | None) -> BatchPlan | None:
+    """Return a plan without offsets of topics that were created again since it was written (BatchPlan.begin_anew). A
+    topic that is gone, or that this user may not describe, counts as the same. Raises SourceUnavailable."""
+    if plan is None:
+        return None
+    facts = await admin.find_topics(plan.ids, with_config=False, denied={})
+    return plan.begin_anew(find_anew(plan.ids, {name: each.identity for name, each in facts.items()}))
 
 
 async def _read_plan(client: AIOKafkaClient, admin: Admin, topic: str) -> BatchPlan | None:

@@ -16,7 +16,7 @@ from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.own_topics import STATE_CONFIG
 from overlay.kafka.range_reader import read_records
-from overlay.waits import Backoff
+from overlay.waits import Backoff, run_all
 
 FIRST_PARTITIONS = 8
 """Partitions with which the topic is made: the driver's, and room for some writers."""
@@ -24,6 +24,8 @@ LOOK_BACK = 64
 """Offsets to read first for the last record."""
 SETTLED_S = 30.0
 """How long the marker of a transaction that has been committed may take."""
+AT_ONCE = 8
+"""Partitions of which old records are deleted at the same time."""
 KEPT = 1_000
 """Offsets at the end of a partition that are never deleted: a reader that has just asked for the end begins LOOK_BACK
 before it."""
@@ -95,16 +97,22 @@ async def await_settled(admin: Admin, topic: str, partition: int) -> None:
 
 async def forget_old(client: AIOKafkaClient, admin: Admin, topic: str) -> None:
     """Delete what does not count any more of a job's state topic: in each partition with 2 * KEPT offsets or more, the
-    records below the last committed one. The last KEPT offsets stay in any case.
+    records below the last committed one. The last KEPT offsets stay in any case. AT_ONCE partitions have their turn at the
+    same time.
 
     A writer's last commit stays, however old: by it a write task that stood still finds that its batch is written. Call it
     between two batches. Raises OverlayError, such as CredentialsRefused, SourceChanged and SourceUnavailable.
     """
     facts = (await admin.find_topics([topic], with_config=False)).get(topic)
     sources = [(topic, partition) for partition in range(facts.partitions if facts else 0)]
-    for (_, partition), (first, end) in (await admin.find_bounds(sources)).items():
-        if end - first < 2 * KEPT:
-            continue
-        found = await _find_last(client, topic, partition, first, end)
-        if found is not None and (before := min(found[0], end - KEPT)) > first:
-            await admin.delete_records(topic, partition, before)
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def forget(partition: int, first: int, end: int) -> None:
+        async with gate:
+            found = await _find_last(client, topic, partition, first, end)
+            if found is not None and (before := min(found[0], end - KEPT)) > first:
+                await admin.delete_records(topic, partition, before)
+
+    bounds = await admin.find_bounds(sources)
+    long = {partition: span for (_, partition), span in bounds.items() if span[1] - span[0] >= 2 * KEPT}
+    await run_all(forget(partition, first, end) for partition, (first, end) in long.items())

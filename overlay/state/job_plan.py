@@ -239,7 +239,9 @@ class BatchPlan:
 
         A consumer that this plan has with the same claim (the mark of its takeover by the job) keeps its plan if the batch
         is this one, and else goes on where this batch ends for it. One that has left with the same claim goes on where it
-        left. Others begin at the floors that `consumers` says. All get the fingerprint in `consumers`. In a plan, `reads` is
+        left. Others begin at the floors that `consumers` says. Both begin at the log's start in a partition that is not in
+        their position, and count what retention has removed there as lost. All get the fingerprint in `consumers`. In a
+        plan, `reads` is
         empty if the consumer reads `ends` with the others. A consumer that is below the start of `ends`, that has a rate or
         is paused by its pace in `limit`, or that is given its last messages has offsets of its own.
         """
@@ -255,7 +257,10 @@ class BatchPlan:
                 found[name] = _plan_reads(next_plan, name, offsets, ends, limit)
             else:
                 begun = self._go_back(name, new)
-                found[name] = _plan_reads(replace(begun, since=batch), name, begun.floors, ends, limit)
+                # a partition that its position lacks was added since: it has been given nothing of it
+                floors = {**dict.fromkeys(ends, 0), **begun.floors}
+                begun = replace(begun, since=batch, floors=floors)
+                found[name] = _plan_reads(begun, name, floors, ends, limit)
         return found
 
     def _go_back(self, name: str, new: ConsumerPlan) -> ConsumerPlan:

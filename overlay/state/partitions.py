@@ -78,6 +78,13 @@ def list_sources(
     return Sources(tuple(found), identities)
 
 
+def find_anew(known: Mapping[str, str], ids: Mapping[str, str]) -> set[str]:
+    """Return the topics that were created again: their id in `known`, Kafka's ids of then, differs from
+    that in `ids`, the ids of now. A topic that `known` does not have counts as the same.
+    """
+    return {topic for topic, id in ids.items() if known.get(topic, id) != id}
+
+
 def _name(sources: list[TopicPartition]) -> str:
     return ", ".join(f"{topic}-{partition}" for topic, partition in sources[:3]) + (", ..." if len(sources) > 3 else "")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
-from spark.plan import find_anew
+from overlay.state.partitions import find_anew
 
 BEYOND = 1 << 62
 """More than any offset."""

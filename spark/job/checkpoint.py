@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from overlay.errors import OverlayError
 from overlay.state.job_plan import BatchPlan, Ends
-from spark.plan import find_anew
+from overlay.state.partitions import find_anew
 
 
 class ForeignCheckpoint(OverlayError):
@@ -41,6 +41,10 @@ def check_batch(
     later one that begins where the last one ended, in each partition that both have; in both cases of the same topics.
     The first batch of a new job has to be batch 0.
 
+    The last one may begin at a higher offset than before: a partition that came with it has no first offset in the
+    checkpoint, but begins where its log begins now, and retention may have passed the offset of then. What the batch
+    reads is said by the job's plan.
+
     `topic`: the job's state topic. `last`: the job's last plan, None for a new job. `batch`, `ends`, `ids`: the
     checkpoint's batch, its offsets, and Kafka's ids of its topics, as far as it has them. `may_jump`: a later batch may
     begin anywhere, and in a topic that was created again (failOnDataLoss is off).
@@ -58,7 +62,7 @@ def check_batch(
             f"the checkpoint begins batch {batch}, and job {job!r} has come to batch {last.batch} (topic {topic})."
             " It is the checkpoint of another job, or an old one. Use the job's own, or begin a job of another name"
         )
-    if last.batch == batch and last.ends != ends:
+    if last.batch == batch and not _is_same(last.ends, ends):
         raise ForeignCheckpoint(
             f"batch {batch} of the checkpoint has other offsets than batch {batch} of job {job!r} (topic {topic}):"
             " it is the checkpoint of another job. Use the job's own, or begin a job of another name"
@@ -78,6 +82,13 @@ def check_batch(
         )
     if last.batch < batch and not may_jump:
         _check_begin(job, topic, last, batch, ends)
+
+
+def _is_same(before: Ends, ends: Ends) -> bool:
+    """Return whether a batch ends at the same offsets as before, and begins at none that is lower than before."""
+    if before.keys() != ends.keys():
+        return False
+    return all(stop == before[source][1] and start >= before[source][0] for source, (start, stop) in ends.items())
 
 
 def _check_begin(job: str, topic: str, last: BatchPlan, batch: int, ends: Ends) -> None:

@@ -37,7 +37,8 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.job_pace import Pace, charge
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
-from spark.plan import CREATED_AGAIN, DataLoss, find_anew
+from overlay.state.partitions import find_anew
+from spark.plan import CREATED_AGAIN, DataLoss
 
 from . import blocks, writing
 from .ahead import UNKNOWN
@@ -129,6 +130,9 @@ class Job:
         self._check(batch, ends, ids)
         if last is not None and last.batch == batch and last.is_complete:
             return
+        if last is not None and last.batch == batch:
+            # where it began then: failOnDataLoss says what becomes of offsets that retention has removed since
+            ends = dict(last.ends)
         gone, last = self._find_gone(batch, ids), find_last(last, batch, ids)
         # a batch that is run again keeps its time
         now = last.now if last is not None and last.batch == batch else self.clock()
@@ -295,7 +299,9 @@ class Job:
             scanned = sum(int(tables.lost[number]) for number, task in enumerate(tasks) if at in task.consumers)
             counted[name] = each.count_lost(batch.ends, log_starts, scanned)
             if lost := counted[name].lost:
-                log.error("retention passed the position", stream=self.stream.name, consumer=name, lost=lost)
+                # those of a topic that is gone are among them
+                what = "records are gone with their topic" if batch.gone else "retention passed the position"
+                log.error(what, stream=self.stream.name, consumer=name, lost=lost)
         return counted
 
     def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:

@@ -11,6 +11,9 @@ chunks. The driver writes the headers that these tasks return, and reads from th
 they reach. So a batch or a task that runs again cannot change what a header says. A fault of the index
 ends no batch.
 
+A topic that was deleted and created again has other records. If the job may go on with it, its partitions restart in the
+ledger, so that the new records get sequences above all former ones.
+
 The driver writes as the owner of that shard, under its transactional id (docs/exactly-once.md#takeover).
 So neither has two writers. A service that starts fences the driver, reads the ledger to its end
 and continues it. A driver asks whether the group of workers has members before it takes the shard, and
@@ -21,8 +24,8 @@ the other has written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from aiokafka.client import AIOKafkaClient
@@ -43,14 +46,14 @@ from overlay.errors import (
     SourceChanged,
     SourceUnavailable,
 )
-from overlay.index.ledger.allocate import allocate, extend
+from overlay.index.ledger.allocate import allocate, extend, restart
 from overlay.index.ledger.entries import MOST_SEQUENCE, LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.log_check import check_log_position, glimpse
 from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.encode import decode as decode_header
 from overlay.index.topic import Index
-from overlay.kafka.admin import Admin
+from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.connection import open_client
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import shard_id, shard_of, workers_group
@@ -59,7 +62,7 @@ from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.job_plan import Ends
-from overlay.state.partitions import list_sources
+from overlay.state.partitions import find_anew, list_sources
 from overlay.state.shard_state import Delta, ShardState
 from overlay.state.shard_state import encode as encode_delta
 from overlay.state.takeover import ensure_state_topic, take_over
@@ -97,6 +100,12 @@ class ServiceRuns(OverlayError):
     """A service runs, which keeps the ledger and the chunk index. No action is needed."""
 
 
+class CreatedAgain(SourceChanged):
+    """A topic of the stream was deleted and created again, and the job may not begin anew with it: failOnDataLoss is on, or
+    the service has positions in the stream. The operator acts.
+    """
+
+
 class IndexMoved(OverlayError):
     """Another owner has continued the chunk index while tasks sealed chunks. No action is needed: they are sealed again."""
 
@@ -126,11 +135,15 @@ class _Kept:
 class StreamKeeper:
     """The keeper of one stream's ledger and chunk index, at the driver. Not thread-safe.
 
-    `with_chunks`: whether it keeps the chunk index.
+    `with_chunks`: whether it keeps the chunk index. `may_lose`: whether the job goes on with a topic that was deleted and
+    created again (failOnDataLoss is off).
     """
 
-    def __init__(self, service: ServiceConfig, stream: StreamConfig, *, with_chunks: bool = False) -> None:
-        self._service, self._stream, self._with_chunks = service, stream, with_chunks
+    def __init__(
+        self, service: ServiceConfig, stream: StreamConfig, *, with_chunks: bool = False, may_lose: bool = False
+    ) -> None:
+        self._service, self._stream = service, stream
+        self._with_chunks, self._may_lose = with_chunks, may_lose
         self._thread = LoopThread("ledger")
         self._admin: Admin | None = None
         self._client: AIOKafkaClient | None = None
@@ -138,6 +151,8 @@ class StreamKeeper:
         self._retry_at, self._told = 0.0, dict[str, str]()
         """When to try again, monotonic seconds, and the last reasons that were logged, by what is not kept."""
         self._ledger: Ledger | None = None
+        self._ids = dict[str, str]()
+        """Kafka's ids of the stream's topics when the job last became the owner, by name."""
         self._index_at = self._index_retry_at = 0.0
         """When to index also what is less than a chunk, and when to try again, monotonic seconds."""
 
@@ -153,7 +168,7 @@ class StreamKeeper:
     @property
     def ledger(self) -> Ledger | None:
         """Return the ledger as the job keeps it, by the last call of `extend`. None if that failed or tried nothing, or
-        if there was none.
+        if there was none; an empty one if the ledger in Kafka is that of a topic that was created again.
 
         A batch takes its sequences from here. What a reading finds in Kafka may be older: a topic that was just made
         is not known at once.
@@ -167,7 +182,10 @@ class StreamKeeper:
         It does not if the stream has one partition, if a service runs, or if the job may not write the ledger or
         cannot continue it. For several partitions the reason is logged once, nothing is tried for LOOK_S seconds
         unless `only` is set, and records have the sequences that a reading of the ledger finds, 0 where it finds
-        none. Raises SourceUnavailable or DeliveryFailed for a fault that may pass, and Fenced if other jobs take the
+        none. If a topic was created again and the job may not restart its partitions in the ledger, all records have
+        0: the ledger has the sequences of others.
+
+        Raises SourceUnavailable or DeliveryFailed for a fault that may pass, and Fenced if other jobs take the
         shard for EXTEND_S seconds: a batch that begins later has its sequences.
 
         `only`: None, unless the stream has just got a second partition; then the partition that it had alone, and the
@@ -184,6 +202,8 @@ class StreamKeeper:
             if _may_pass(error) or (only is not None and not isinstance(error, ServiceRuns)):
                 raise
             self._retry_at = monotonic() + LOOK_S
+            if isinstance(error, CreatedAgain):
+                self._ledger = Ledger()
             return False
         self._retry_at = 0.0
         self._told.pop("ledger", None)
@@ -208,7 +228,8 @@ class StreamKeeper:
             except (OverlayError, PySparkException, Py4JError) as error:
                 self._thread.run(self._let_go())
                 # the index is read anew, or the log's start is looked up again
-                if not isinstance(error, (Fenced, IndexMoved, SourceChanged)) or attempt == INDEX_ATTEMPTS - 1:
+                may_help = isinstance(error, (Fenced, IndexMoved, SourceChanged)) and not isinstance(error, CreatedAgain)
+                if not may_help or attempt == INDEX_ATTEMPTS - 1:
                     self._index_retry_at = monotonic() + LOOK_S
                     self._tell("chunk index", explain(error), is_fault=not isinstance(error, ServiceRuns))
                     break
@@ -272,14 +293,22 @@ class StreamKeeper:
         """Return the ledger and the chunk index, with the transactions that write them.
 
         If the job has not taken their shard yet, or has let it go, it becomes the owner first, which fences the
-        former one. Raises ServiceRuns if a service runs then, and another OverlayError if the job cannot become the
-        owner.
+        former one. It does so again if a topic of the stream was created again since. Raises ServiceRuns if a service
+        runs then, and another OverlayError if the job cannot become the owner.
         """
         if self._admin is None or self._client is None:
             self._admin, self._client = Admin(self._service.kafka), await open_client(self._service.kafka)
+        if self._kept is not None and find_anew(self._ids, await self._find_ids(self._admin)):
+            await self._let_go()
         if self._kept is None:
             self._kept = await self._take(self._admin, self._client)
+            self._ids = {name: self._kept.identities[name] for name in self._stream.topic_names}
         return self._kept
+
+    async def _find_ids(self, admin: Admin) -> dict[str, str]:
+        """Return Kafka's ids of the stream's topics, by name. Raises SourceUnavailable, CredentialsRefused."""
+        facts = await admin.find_topics(self._stream.topic_names, with_config=False)
+        return {name: each.identity for name, each in facts.items()}
 
     async def _own_index(self) -> IndexProgress:
         """Return how far the chunk index reaches, as the owner of its shard. Raises OverlayError."""
@@ -367,25 +396,80 @@ class StreamKeeper:
         try:
             await transactions.look_up([topic])
             await transactions.end_lost([(topic, 0)])
-            return await self._read(admin, client, topic, transactions, state)
+            facts = await admin.find_topics([topic, *stream.topic_names])
+            if anew := self._find_anew(facts, state):
+                await client.force_metadata_update()
+            kept = await self._read(admin, client, topic, facts, transactions, state, anew)
+            await self._restart(kept, admin, anew)
+            return kept
         except BaseException:
             await transactions.close()
             raise
 
+    def _find_anew(self, facts: Mapping[str, TopicFacts], state: ShardState) -> set[str]:
+        """Return the topics of the stream that were created again since the shard's state, or this driver if the state
+        does not tell, has known them. Raises CreatedAgain if there are any with which the job may not begin anew.
+        """
+        name = self._stream.name
+        known = {topic: id for (stream, topic), id in state.topics.items() if stream == name}
+        ids = {topic: facts[topic].identity for topic in self._stream.topic_names if topic in facts}
+        anew = find_anew(self._ids | known, ids)
+        if not anew:
+            return anew
+        is_served = any(stream == name for stream, _ in state.cursors)
+        is_served |= any(stream == name and not each.job for (stream, _), each in state.consumers.items())
+        if is_served or not self._may_lose:
+            way_out = (
+                f"the service has positions in it. Run `overlay stream reset {name}`"
+                if is_served
+                else "--option failOnDataLoss=false begins anew with it"
+            )
+            raise CreatedAgain(
+                f"topic {', '.join(sorted(anew))} of stream {name} was deleted and created again, and the ledger has the"
+                f" sequences of its former records: {way_out}"
+            )
+        return anew
+
+    async def _restart(self, kept: _Kept, admin: Admin, topics: set[str]) -> None:
+        """Write into the ledger that the partitions of these topics, which were created again, begin anew, and into the
+        state which topics these are now. So their records get sequences above all former ones."""
+        standing = kept.ledger.standing
+        # also a partition that the topic does not have now: it may be added
+        starts = {s: LogPosition(kept.starts.get(s, 0)) for s in standing.ends if s[0] in topics}
+        if not starts:
+            return
+        entry = restart(standing, starts)
+        await self._write(kept, [Record(*encode(self._stream.name, entry))], [kept.topic, *self._stream.topic_names])
+        refusal = kept.ledger.append(entry)
+        assert not refusal, (entry, refusal)
+        await _await_readable(admin, kept.topic)
+        log.warning("partitions restart in the ledger", stream=self._stream.name, topics=sorted(topics))
+
     async def _read(
-        self, admin: Admin, client: AIOKafkaClient, topic: str, transactions: Transactions, state: ShardState
+        self,
+        admin: Admin,
+        client: AIOKafkaClient,
+        topic: str,
+        facts: Mapping[str, TopicFacts],
+        transactions: Transactions,
+        state: ShardState,
+        anew: Collection[str],
     ) -> _Kept:
+        """Read the ledger, and the chunk index if it is kept. `topic`: that of both. `facts`: of the stream's topics and
+        of that one. `anew`: topics of the stream that were created again, whose ids and log positions in the state and
+        the ledger do not count. Raises OverlayError."""
         stream = self._stream
-        facts = await admin.find_topics([topic, *stream.topic_names])
+        known = {pair: id for pair, id in state.topics.items() if pair[0] != stream.name or pair[1] not in anew}
+        state = replace(state, topics=known)
         sources = list_sources(stream, {name: facts[name] for name in stream.topic_names if name in facts}, state)
         index = Index(stream, with_chunks=self._with_chunks)
         index.position, end = (await admin.find_bounds([(topic, 0)], committed=False))[topic, 0]
         for name in (topic, *stream.topic_names):
             await client.add_topic(name)
         await index.read(client, topic, end)
-        known, identity = state.topics.get((stream.name, topic)), facts[topic].identity
+        before, identity = state.topics.get((stream.name, topic)), facts[topic].identity
         is_strange = index.ledger.next_sequence > MOST_SEQUENCE
-        if (known is not None and known != identity) or index.doubt >= 0 or is_strange:
+        if (before is not None and before != identity) or index.doubt >= 0 or is_strange:
             raise OverlayError(
                 f"the ledger of stream {stream.name} in topic {topic} is not the one that was written, or a part of it cannot"
                 " be read. The service says what to do about it: start it"
@@ -394,6 +478,8 @@ class StreamKeeper:
         compacted = [name for name, each in facts.items() if "compact" in each.config.get("cleanup.policy", "")]
         compacted = [name for name in compacted if name != topic]
         for source, own in bounds.items():
+            if source[0] in anew:
+                continue
             place = index.ledger.log_position_of(source)
             await check_log_position(client, stream.name, source, place, own, compacted=source[0] in compacted)
         recorded = {name for each, name in state.topics if each == stream.name}
@@ -433,9 +519,10 @@ class StreamKeeper:
             rounds.append(entry)
         if not rounds:
             return
-        # the id of the index topic says that the stream has a ledger, so headers alone do not record it
+        # the id of the index topic says that the stream has a ledger, so headers alone do not record it; those of the
+        # others tell later drivers whose records have these sequences
         entries = [Record(*encode(self._stream.name, round)) for round in rounds]
-        await self._write(kept, entries, [kept.topic])
+        await self._write(kept, entries, [kept.topic, *self._stream.topic_names])
         for round in rounds:
             refusal = kept.ledger.append(round)
             assert not refusal, (round, refusal)

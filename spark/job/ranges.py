@@ -26,7 +26,7 @@ from overlay.kafka.own_topics import job_topic
 from overlay.state.job_log import read_last
 from overlay.state.job_plan import BatchPlan, Ends, decode_plan
 from spark.kept import keep
-from spark.options import IDS, Ask
+from spark.options import EARLIEST, IDS, Ask
 from spark.stream import JOB, OverlayStreamReader, Position, read_position
 
 SETTLED_NS = 1_000_000_000
@@ -35,6 +35,9 @@ SETTLED_NS = 1_000_000_000
 
 class RangesReader(OverlayStreamReader):
     """A stream reader whose batches have one row. `job`: the job's name; `folder`: its config folder."""
+
+    unnamed = EARLIEST
+    """A partition that was added since the job has looked where its consumers begin: they want all of it."""
 
     def __init__(self, ask: Ask, job: str, folder: Path) -> None:
         super().__init__(ask, StructType())

@@ -67,7 +67,10 @@ def start_job(
     if ask.request.until is not None:
         raise BadQuestion("endingTime has no meaning for a job, which delivers all that comes. Leave it out")
     with ExitStack() as stack:
-        keeper = stack.enter_context(StreamKeeper(chosen.loaded.service, chosen.stream, with_chunks=index))
+        may_lose = not ask.fails_on_loss
+        keeper = stack.enter_context(
+            StreamKeeper(chosen.loaded.service, chosen.stream, with_chunks=index, may_lose=may_lose)
+        )
         folder = JobFolder(chosen, name, names, ask, patience_s, lambda: keeper.ledger)
         stack.callback(folder.close)
         folder.own()

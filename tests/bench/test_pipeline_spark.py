@@ -8,11 +8,13 @@ import pyarrow as pa
 import pytest
 
 from bench.dataset import load as load_flights
+from bench.figures import Case, Unit
 from bench.patterns import choose_patterns
 from bench.pipeline_spark import CASES, CONSUMERS, GOALS, SHARE
 from bench.service import write_consumers
 from bench.sides import Work
-from bench.spark import IN_ONE_SESSION, INDEX
+from bench.spark import GOALS as SPARK_GOALS
+from bench.spark import IN_ONE_SESSION, INDEX, judge_by_clock
 from overlay.config import load
 from spark.job.folder import choose_consumers
 
@@ -48,3 +50,12 @@ def test_every_case_has_goals_and_is_on_the_page() -> None:
     assert set(GOALS) == set(CASES)
     page = PAGE.read_text(encoding="utf-8")
     assert [case for case in (*IN_ONE_SESSION, INDEX) if f"`{case}`" not in page] == []
+
+
+def test_the_rate_by_the_clock_is_judged_as_well() -> None:
+    """An index that is fast but for the broker's time on the same cores has not reached its goal."""
+    goal = SPARK_GOALS[INDEX]
+    case = Case(INDEX, Unit.RATE, 2_000_000.0, {"one-core": 1_000_000.0}, goal)
+    assert judge_by_clock(case, 1_500_000).judge() == {"one-core": True, "raw": False}
+    assert judge_by_clock(case, goal["one-core"] * 1_000_000).judge() == {"one-core": True, "raw": True}
+    assert judge_by_clock(Case(INDEX, Unit.RATE, 2_000_000.0, goal=goal), 1_500_000.0).judge() == {}

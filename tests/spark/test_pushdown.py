@@ -60,6 +60,9 @@ CONDITIONS: list[tuple[ds.Filter, str | None]] = [
     (ds.StringContains((A, "s"), "a\n"), None),
     (ds.EqualTo((A, "at"), SECOND), f"at = {NS}"),
     (ds.EqualTo((A, "at"), SECOND + timedelta(microseconds=1)), None),
+    (ds.In((A, "at"), (SECOND, SECOND + timedelta(seconds=1))), f"at IN ({NS}, {NS + 1000})"),
+    (ds.IsNull((A, "at")), None),
+    (ds.Not(ds.IsNotNull((A, "at"))), None),
     (ds.EqualTo(("properties", "subject"), "x"), "properties.subject = 'x'"),
     (ds.EqualTo(("header", "priority"), 4), None),
     (ds.EqualTo(("n",), 5), "n = 5"),
@@ -80,6 +83,25 @@ def test_they_join_the_users_own() -> None:
     pushed = push([ds.EqualTo((A, "n"), 5), ds.IsNull((A, "s"))], ask(sql="d > 1"))
     assert pushed.request.filter is not None
     assert describe(pushed.request.filter.bound) == "d > 1 AND n = 5 AND s IS NULL"
+
+
+@pytest.mark.parametrize(
+    ("filter", "text"),
+    [
+        (ds.GreaterThan((A, "at"), SECOND), f"at > {NS}"),
+        (ds.Not(ds.GreaterThan((A, "at"), SECOND)), f"at <= {NS}"),
+        (ds.Not(ds.EqualTo((A, "at"), SECOND)), f"at <> {NS}"),
+        (ds.Not(ds.EqualNullSafe((A, "at"), SECOND)), None),
+        (ds.IsNotNull((A, "at")), "at IS NOT NULL"),
+        (ds.Not(ds.IsNull((A, "at"))), "at IS NOT NULL"),
+    ],
+    ids=str,
+)
+def test_spark_tests_times_again_that_its_columns_may_not_have(filter: ds.Filter, text: str | None) -> None:
+    """A time outside the years 1 to 9999 may pass, and is null for Spark."""
+    pushed = push([filter], ask())
+    assert pushed.left == (filter,)
+    assert (None if pushed.request.filter is None else describe(pushed.request.filter.bound)) == text
 
 
 SUBJECTS: list[tuple[list[ds.Filter], dict[str, Any], list[str], bool, bool]] = [
@@ -121,7 +143,8 @@ TIMES: list[tuple[ds.Filter, tuple[int | None, int | None]]] = [
 @pytest.mark.parametrize(("filter", "window"), TIMES)
 def test_times(filter: ds.Filter, window: tuple[int | None, int | None]) -> None:
     pushed = push([filter], ask())
-    assert (pushed.request.since, pushed.request.until, pushed.left) == (*window, ())
+    left = () if isinstance(filter, ds.EqualTo) else (filter,)
+    assert (pushed.request.since, pushed.request.until, pushed.left) == (*window, left)
     narrowed = push([filter], ask(since=SECOND - timedelta(days=1), until=SECOND + timedelta(days=1))).request
     assert narrowed.since is not None and narrowed.since >= NS - 86_400_000
     assert push([ds.EqualTo(("timestamp",), SECOND + MICRO)], ask()).is_empty

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ __all__ = ["running_service"]  # a fixture
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
+YEARS = tuple(
+    round(datetime(*day, tzinfo=UTC).timestamp()) * 1000 + more
+    for day, more in (((1, 1, 1), 0), ((9999, 12, 31), 86_399_999))
+)
+"""The first and the last millisecond of the times that Python and Spark know."""
 PATHS = {"n": "long", "a.d": "double", "flag": "boolean", "s": "string", "at": "timestamp"}
 NAMES = [f"p{i}" for i in range(len(PATHS))]
 WHOLE = (
@@ -154,6 +160,14 @@ def to_rows(table: pa.Table) -> list[list[Any]]:
     return [list(row) for row in zip(*(column.to_pylist() for column in plain), strict=True)]
 
 
+def to_spark(row: Sequence[Any]) -> list[Any]:
+    """A row as Spark's columns have it: a time outside the years 1 to 9999 is null."""
+    return [
+        None if kind == "timestamp" and value is not None and not YEARS[0] <= value <= YEARS[1] else value
+        for value, kind in zip(row, PATHS.values(), strict=True)
+    ]
+
+
 def collect(frame: DataFrame, order: str) -> list[list[Any]]:
     names = [f"application_properties.{name}" for name in NAMES]
     times = [F.unix_millis(n) if k == "timestamp" else F.col(n) for n, k in zip(names, PATHS.values(), strict=True)]
@@ -201,8 +215,10 @@ def test_all_give_the_same_answer(spark: SparkSession, folder: Path) -> None:
     for document, found in zip(documents, read, strict=True):
         assert expect(document) in (None, found), document
     source = spark.read.format("overlay").options(config=str(folder), stream="S").load()
+    in_spark = dict(zip(documents, map(to_spark, read), strict=True))
+    assert in_spark[b'{"at":1e18}'] == [None] * len(NAMES) != read[documents.index(b'{"at":1e18}')]
     for rows in (collect(source, "sequence"), collect(read_consumer(spark, folder, "all", decode=True), "sequence")):
-        assert dict(zip(documents, rows, strict=True)) == dict(zip(documents, read, strict=True))
+        assert dict(zip(documents, rows, strict=True)) == in_spark
     for i, name in enumerate(NAMES):
         delivered = read_consumer(spark, folder, name).orderBy("sequence").select("value").collect()
         assert [bytes(row[0]) for row in delivered] == [

@@ -312,7 +312,10 @@ def test_the_slowest_source_of_a_query_counts() -> None:
     assert find_lowest([]) == find_lowest([{}]) == {}
 
 
-SOURCE_FILES = ("acks", "connection", "decoding", "envelope", "interest", "output", "redeliveries", "source")
+SOURCE_FILES = (
+    *("acks", "before_arrow", "connection", "decoding", "envelope", "interest"),
+    *("output", "redeliveries", "source", "times", "value_fields"),
+)
 
 
 def find_version(thing: object) -> tuple[int, int] | None:
@@ -338,7 +341,7 @@ def test_nothing_is_newer_than_spark_3_5() -> None:
             if not isinstance(node, ast.Attribute):
                 continue
             of = node.value.id if isinstance(node.value, ast.Name) else ""
-            candidates = {"F": [F], "state": []}.get(of, owners)
+            candidates = {"F": [F], "state": [], "pa": [], "pc": []}.get(of, owners)
             versions = [find_version(getattr(owner, node.attr, None)) for owner in candidates]
             known = [version for version in versions if version is not None]
             looked_at += bool(known)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceReader
 
 from overlay.client import BadQuestion
 from spark.options import read_definition
@@ -158,6 +159,12 @@ def test_another_catalog_is_refused(setting: str, value: str) -> None:
         BadQuestion, match=f"the session's catalog is {re.escape(value)}, and tables of the overlay need"
     ):
         create_table(session, "s", {"topic": "t", "bootstrap": "h:1"})
+
+
+def test_what_spark_hands_to_a_python_source() -> None:
+    """Predicates, and neither columns nor limits nor aggregates: docs/spark-source.md says so of tables."""
+    asked = {name for name, each in vars(DataSourceReader).items() if callable(each) and not name.startswith("_")}
+    assert asked == {"partitions", "read", "pushFilters"}
 
 
 def test_columns_whose_names_meet() -> None:

@@ -26,6 +26,7 @@ from overlay.state.job_plan import BatchPlan, BatchUnfinished, ConsumerPlan, Job
 from overlay.state.shard_state import ConsumerState, Delta, ShardState, encode, write_machine
 from overlay.state.takeover import ensure_state_topic
 from spark.job.journal import JobTaken, Journal
+from tests.support.kafka import NewTopicFixture
 
 P0, P1 = ("t", 0), ("t", 1)
 STARTS = MappingProxyType({P0: 3, P1: 4})
@@ -223,6 +224,46 @@ async def test_from_one_job_to_another(place: Place) -> None:
     assert await place.lost("J", **{name: each.claim for name, each in found.items()}) == set()
     assert await place.claim("J", "moved") == {"moved": found["moved"]}  # crashed before its first plan
     assert len({"C", found["moved"].claim, found["begun"].claim}) == 3
+
+
+async def test_positions_in_a_topic_that_was_created_again(place: Place, new_topic: NewTopicFixture) -> None:
+    """They are offsets of another log: the owner that takes the consumer reads the new topic from its start."""
+    topic = new_topic()
+    source, ids = (topic, 0), {topic: (await place.admin.find_topics([topic]))[topic].identity}
+    for known, offset in ((ids, 20), ({topic: "the one before"}, 0)):
+        for name in ("c", "d"):
+            left: dict[str, JobPosition] = {} if name == "c" else {name: JobPosition({source: 20}, 20, "C")}
+            await place.put(ConsumerState(job="J", claim="C"), name)
+            consumers = {} if left else {name: ConsumerPlan("f", 0, 20, 0, {source: 3}, "C")}
+            plan = BatchPlan(0, 1, "S", "f", {source: (3, 20)}, consumers, {}, True, left, ids=known)
+            place.write("J", plan)
+            (back,) = (await place.take_back(name)).values()
+            assert back.state is not None and back.state.own[source] == LogPosition(offset)
+            found = await claim_consumers(place.service, place.admin, place.client, "S", [name], "K", None, {source: 0})
+            assert found[name].start == JobPosition({source: offset}, 20, found[name].claim)
+
+
+async def test_a_position_of_the_service_in_a_topic_that_was_created_again(
+    place: Place, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    source = (topic, 0)
+    own = ConsumerState(5, {source: LogPosition(7)})
+    await place.put(own, "c", topics={("S", topic): "the one before", ("other", topic): "another"})
+
+    async def claim() -> Claimed:
+        given = (place.service, place.admin, place.client, "S", ["c"], "J", None, {source: 0})
+        return (await claim_consumers(*given))["c"]
+
+    with pytest.raises(
+        OverlayError, match=rf"'c' of stream 'S' .* in topic {topic}, .* created again .*`overlay stream reset S`"
+    ):
+        await claim()
+    assert await place.entry("c") == own
+    identity = (await place.admin.find_topics([topic]))[topic].identity
+    await place.put(own, "c", topics={("S", topic): identity})
+    found = await claim()
+    assert found.start == JobPosition({source: 7}, 5, found.claim)
 
 
 async def test_a_job_that_starts_while_another_takes_its_consumer(

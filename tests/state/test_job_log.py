@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
 
 from overlay.kafka.admin import connect
 from overlay.state import job_log
-from overlay.state.job_log import await_settled, read_last
+from overlay.state.job_log import AT_ONCE, KEPT, await_settled, forget_old, read_last
 from tests.support.kafka import NewTopicFixture, await_markers
 
 WORD = b"committed"
@@ -50,3 +52,35 @@ async def test_a_transaction_that_does_not_end_is_waited_for_with_a_limit(
         assert await read_last(client, admin, topic, 0) is None
     await asyncio.to_thread(producer.abort_transaction, 60)
     await_markers(bootstrap, topic)
+
+
+async def test_old_records_of_several_partitions_are_deleted_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of AT_ONCE and no more. A partition that is short is not read."""
+    under_way, most, is_full = 0, 0, asyncio.Event()
+    deleted: dict[int, int] = {}
+    long, end = 3 * AT_ONCE, 5 * KEPT
+
+    async def find_topics(names: object, *, with_config: bool) -> dict[str, object]:
+        return {"o": SimpleNamespace(partitions=long + 1)}
+
+    async def find_bounds(sources: list[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        return {source: (0, end if source[1] < long else KEPT) for source in sources}
+
+    async def delete_records(topic: str, partition: int, before: int) -> None:
+        deleted[partition] = before
+
+    async def find_last(client: object, topic: str, partition: int, first: int, end: int) -> tuple[int, bytes]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if under_way == AT_ONCE:
+            is_full.set()
+        await asyncio.wait_for(is_full.wait(), 20)
+        under_way -= 1
+        return KEPT + partition, WORD
+
+    monkeypatch.setattr(job_log, "_find_last", find_last)
+    admin = SimpleNamespace(find_topics=find_topics, find_bounds=find_bounds, delete_records=delete_records)
+    await forget_old(cast("Any", None), cast("Any", admin), "o")
+    assert most == AT_ONCE
+    assert deleted == {partition: KEPT + partition for partition in range(long)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -60,24 +60,39 @@ read, whether the batch is begun twice, and which consumers have limits."""
 NOTHING: tuple[list[int], set[str], int, bool, dict[str, Pace]] = ([0, 0, 0], set(), 1, False, {})
 
 
-@given(BATCHES, st.dictionaries(st.sampled_from(NAMES), st.integers(0, 60)))
+GROWN, ALONE = ([5, 5, 5], {"a"}, 1, False, dict[str, Pace]()), ([5, 5, 5], {"b"}, 1, False, dict[str, Pace]())
+
+
+@given(
+    BATCHES,
+    st.dictionaries(st.sampled_from(NAMES), st.integers(0, 60)),
+    st.dictionaries(st.sampled_from(SOURCES[1:]), st.integers(0, 12)),
+)
 # a consumer that begins above the end of one partition, and behind the end of another
 @example(
     [NOTHING, ([0, 0, 4], set(), 1, False, {}), ([0, 0, 0], {"a"}, 1, False, {}), ([0, 2, 0], {"a"}, 1, False, {})],
     {"a": 2},
+    {},
 )
+# a partition that is added, and read by others, while a consumer is away
+@example([GROWN, ALONE, ALONE, GROWN, GROWN], {}, {SOURCES[1]: 2})
 def test_each_offset_is_read_once_and_in_order(
-    batches: list[tuple[list[int], set[str], int, bool, dict[str, Pace]]], floors: dict[str, int]
+    batches: list[tuple[list[int], set[str], int, bool, dict[str, Pace]]],
+    floors: dict[str, int],
+    added: dict[TopicPartition, int],
 ) -> None:
+    """`added`: of partitions that are there later, the batch with which they come. All consumers read them from the start
+    that have come before."""
     last: BatchPlan | None = None
     at = dict.fromkeys(SOURCES, 0)
     offsets: dict[str, dict[TopicPartition, int]] = {}
     sequences: dict[str, int] = {}
     for number, (grown, names, most, is_repeated, paces) in enumerate(batches):
         limit = Limit(most, number * STEP_MS, paces)
-        ends = {source: (at[source], at[source] + more) for source, more in zip(SOURCES, grown, strict=True)}
-        at = {source: stop for source, (_, stop) in ends.items()}
-        begins = {name: find_begin(name, last, floors) for name in sorted(names)}
+        there = [source for source in SOURCES if added.get(source, 0) <= number]
+        ends = {s: (at[s], at[s] + more) for s, more in zip(SOURCES, grown, strict=True) if s in there}
+        at |= {source: stop for source, (_, stop) in ends.items()}
+        begins = {name: find_begin(name, last, floors, there) for name in sorted(names)}
         drafts = draft(last, number, ends, begins, limit)
         if is_repeated:
             begun = make_plan(last, number, ends, drafts)
@@ -86,7 +101,8 @@ def test_each_offset_is_read_once_and_in_order(
                 name: (each.before, each.reads, each.pace) for name, each in drafts.items()
             }
         for name, each in drafts.items():
-            offset = offsets.setdefault(name, dict.fromkeys(SOURCES, floors.get(name, 0)))
+            offset = offsets.setdefault(name, dict.fromkeys(there, floors.get(name, 0)))
+            offset |= {source: 0 for source in there if source not in offset}
             for source, (start, stop) in (each.reads or ends).items():
                 begin = max(start, each.floors.get(source, 0))
                 if begin < stop:
@@ -101,19 +117,22 @@ def test_each_offset_is_read_once_and_in_order(
         for name, offset in offsets.items():
             position = last.find_position(name)
             assert position is not None
-            assert {source: position.offsets[source] for source in SOURCES} == offset
+            # one that is away does not know of a partition that was added since
+            assert {source: position.offsets.get(source, 0) for source in offset} == offset
             assert position.sequence == sequences[name]
-        left = {name: sum(max(0, at[source] - offsets[name][source]) for source in SOURCES) for name in names}
+        left = {name: sum(max(0, at[source] - offsets[name][source]) for source in there) for name in names}
         assert last.count_behind() == {name: count for name, count in left.items() if count}
 
 
-def find_begin(name: str, last: BatchPlan | None, floors: Mapping[str, int]) -> ConsumerPlan:
-    """Where a consumer begins, as the folder of a job finds it."""
+def find_begin(
+    name: str, last: BatchPlan | None, floors: Mapping[str, int], there: Iterable[TopicPartition]
+) -> ConsumerPlan:
+    """Where a consumer begins, as the folder of a job finds it. `there`: the partitions that there are."""
     if last is not None and (known := last.consumers.get(name)) is not None:
         return known
     if last is not None and (left := last.left.get(name)) is not None:
         return ConsumerPlan("", left.sequence, left.sequence, 0, left.offsets, left.claim)
-    return ConsumerPlan("", 0, 0, 0, dict.fromkeys(SOURCES, floors.get(name, 0)))
+    return ConsumerPlan("", 0, 0, 0, dict.fromkeys(there, floors.get(name, 0)))
 
 
 def draft(
@@ -241,6 +260,23 @@ def test_a_topic_that_was_created_again_is_read_from_its_start(at: int) -> None:
     assert anew.leave(drafts) == {"away": JobPosition({t: 0, u: 20}, 8, "A")}
     assert anew.log_ends == {u: 90} and anew.ids == last.ids
     assert last.begin_anew(()) is last
+
+
+def test_a_consumer_that_comes_back_reads_partitions_that_were_added_meanwhile() -> None:
+    """From their start, also those of a topic that was created again with more of them. What retention has removed there
+    counts as lost."""
+    t, u, v = ("t", 0), ("t", 1), ("t", 2)
+    away = JobPosition({t: 20}, 8, "C")
+    last = BatchPlan(7, 1, "S", "f", {t: (0, 40), u: (0, 30), v: (0, 9)}, {}, {}, True, {"away": away})
+    new = {"away": ConsumerPlan("f", 8, 8, 0, away.offsets, "C")}
+    ends = {t: (40, 50), u: (30, 33), v: (9, 9)}
+    (each,) = last.draft(8, ends, new, Limit(1_000, log_starts={v: 4})).values()
+    assert each.reads == {t: (20, 50), u: (0, 33), v: (4, 9)}
+    assert (each.lost, each.floors, each.since, each.before) == (4, {t: 20, u: 0, v: 0}, 8, 8)
+    again = replace(last.begin_anew({"t"}), ends={t: (0, 6), u: (0, 5), v: (0, 9)}).draft(
+        8, {t: (6, 7), u: (5, 5), v: (9, 9)}, new, Limit(1_000)
+    )
+    assert again["away"].reads == {t: (0, 7), u: (0, 5), v: (0, 9)}
 
 
 def test_rates_are_those_of_batches_that_have_ended() -> None:

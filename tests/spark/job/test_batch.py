@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.sql.types import StructType
+from structlog.testing import capture_logs
 
+from overlay.client.read.bounds import ReadBounds
+from overlay.client.read.offset_ranges import OffsetRange
 from overlay.config.stream import StreamConfig
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
+from overlay.state.partitions import Sources
 from spark.job.batch import JobBatch, find_last
 from spark.job.checkpoint import ForeignCheckpoint
 from spark.job.consumers import JobConsumers, digest
 from spark.job.job import Job, JobEnded
 from spark.job.ranges import RangesReader, parse_range
 from spark.job.readers import JobScan
+from spark.options import read_options
 from spark.plan import DataLoss
-from spark.stream import write_position
+from spark.stream import OverlayStreamReader, write_position
 
 T, U = ("t", 0), ("u", 0)
 STREAM = StreamConfig.model_validate({"name": "S", "topics": ("t", "u")})
@@ -94,6 +101,23 @@ def test_a_batch_of_topics_that_are_still_there() -> None:
         assert log.extended == [{T: 20, U: 3}]
 
 
+def test_a_batch_that_is_run_again_begins_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although retention has passed the first offset of a partition that came with it."""
+    begun: list[JobBatch] = []
+
+    def draft(self: Job, batch: JobBatch) -> None:
+        begun.append(batch)
+        raise TimeoutError("the scan would begin")
+
+    monkeypatch.setattr(Job, "_draft", draft)
+    job = make_job(replace(LAST, is_complete=False), Log(IDS, []))
+    job.extend_ledger = lambda ends, only=None: None
+    job.consumers = replace(job.consumers, look=lambda: {T: (15, 30), U: (2, 9)})
+    with pytest.raises(TimeoutError, match="scan would begin"):
+        job.deliver(make_frame({T: (15, 20), U: (2, 3)}, IDS), 4)
+    assert [batch.ends for batch in begun] == [ENDS]
+
+
 def test_a_batch_that_has_ended_is_not_begun_again() -> None:
     """Not even to look whether its topics are still there. With other topics it is another batch."""
     log = Log({**IDS, "t": "T2"}, [])
@@ -133,11 +157,46 @@ def test_what_a_batch_reads_without_a_topic_that_is_gone() -> None:
     assert (whole.readable, whole.leave_out_gone(plans)) == (ENDS, plans)
 
 
+@pytest.mark.parametrize(
+    ("gone", "event", "lost"),
+    [((), "retention passed the position", 2), ({"t"}, "records are gone with their topic", 10)],
+)
+def test_what_is_lost_is_told_by_its_cause(gone: Collection[str], event: str, lost: int) -> None:
+    batch = JobBatch(4, 1, ENDS, IDS, {T: (12, 30), U: (0, 9)}, gone, LAST)
+    plans = {"c": ConsumerPlan("f", 0, 0, 0, {T: 0, U: 0})}
+    with capture_logs() as logged:
+        counted = make_job(LAST, Log(IDS, []))._count_lost(plans, batch, (), cast("Any", None))
+    assert counted["c"].lost == lost
+    assert [(each["event"], each["consumer"], each["lost"]) for each in logged] == [(event, "c", lost)]
+
+
 class Positions(RangesReader):
     """The reader of a job that asks nothing of Kafka."""
 
     def __init__(self) -> None:
-        pass
+        self._ask = cast("Any", None)
+
+
+def test_partitions_that_come_with_a_batch_begin_at_the_start_of_their_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end, if retention has passed that."""
+    log_starts = {T: 2, U: 1, ("t", 1): 7, ("t", 2): 12}
+    look = SimpleNamespace(look=lambda: SimpleNamespace(log_starts=log_starts))
+    monkeypatch.setattr("spark.stream.Planner", lambda ask: look)
+    starts, stops = {T: 10, U: 0}, {T: 20, U: 3, ("t", 1): 9, ("t", 2): 9}
+    found = Positions().find_range(write_position(starts, IDS), write_position(stops, IDS))
+    assert found == {**ENDS, ("t", 1): (7, 9), ("t", 2): (9, 9)}
+
+
+def test_a_partition_that_is_added_while_a_job_starts_is_read_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job has told where the partitions begin that it knew. A query of another kind begins at the end of others."""
+    ranges = tuple(OffsetRange(("t", number), 0, 9) for number in range(2))
+    bounds = ReadBounds(ranges, Sources(tuple(each.source for each in ranges), {}), {("t", 0): 0, ("t", 1): 2})
+    given = {"bootstrap": "127.0.0.1:1", "topic": "t", "startingOffsets": '{"t": {"0": 4}}'}
+    found = SimpleNamespace(find_ids=dict, look=lambda with_ledger: bounds, renew=lambda bound, _: bound)
+    monkeypatch.setattr("spark.stream.Planner", lambda ask: found)
+    ask = read_options(given)
+    assert RangesReader(ask, "J", Path()).initialOffset() == {"t": {"0": 4, "1": 2}}
+    assert OverlayStreamReader(ask, StructType()).initialOffset() == {"t": {"0": 4, "1": 9}}
 
 
 def test_the_row_of_a_batch_has_the_ids_of_its_topics() -> None:

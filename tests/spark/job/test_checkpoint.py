@@ -68,6 +68,16 @@ def test_another_job_s_checkpoint(batch: int, ends: dict[tuple[str, int], tuple[
         check(LAST, batch, ends)
 
 
+def test_retention_moves_the_start_of_a_batch_that_is_run_again() -> None:
+    """The first offset of a partition that came with it is where its log begins now. Its end, or a lower start, is another
+    batch's."""
+    for ends in ({T: (15, 20), U: (2, 3)}, {T: (10, 20), U: (3, 3)}):
+        check(LAST, 4, ends)
+    for ends in ({T: (9, 20), U: (0, 3)}, {T: (10, 20)}, {T: (10, 20), U: (0, 3), ("t", 1): (0, 0)}):
+        with pytest.raises(ForeignCheckpoint, match="batch 4 of the checkpoint has other offsets"):
+            check(LAST, 4, ends)
+
+
 def test_after_a_loss_that_is_allowed_a_batch_begins_elsewhere() -> None:
     check(LAST, 5, {T: (0, 9), U: (3, 3)}, may_jump=True)
     check(LAST, 5, {T: (25, 29), U: (3, 3)}, may_jump=True)

@@ -22,14 +22,14 @@ from spark.job.keeping import StreamKeeper
 from spark.lease import PATIENCE_S
 from spark.options import Ask, read_options
 from spark.plan import Planner
-from tests.support.kafka import NewTopicFixture, add_partitions
+from tests.support.kafka import NewTopicFixture, add_partitions, create_again
 from tests.worker.scenes import Scene, await_caught_up, produce, read_committed, serve
 from tests.worker.scenes import scene as scene
 
 
-def keep(scene: Scene) -> StreamKeeper:
+def keep(scene: Scene, *, may_lose: bool = False) -> StreamKeeper:
     loaded = load(scene.folder)
-    return StreamKeeper(loaded.service, loaded.streams["S"])
+    return StreamKeeper(loaded.service, loaded.streams["S"], may_lose=may_lose)
 
 
 def read_ledger(scene: Scene) -> Ledger:
@@ -113,6 +113,65 @@ def test_a_stream_that_gets_a_second_partition(scene: Scene, new_topic: NewTopic
         else:
             assert keeper.extend(ends, ((topic, 0), 7))
             assert list_sequences(read_ledger(scene), ends) == list(range(1, 16))
+
+
+@pytest.mark.parametrize("place", ["while the driver runs", "between two drivers"])
+def test_a_topic_that_is_created_again_restarts_in_the_ledger(
+    scene: Scene, new_topic: NewTopicFixture, place: str
+) -> None:
+    """Its records get sequences above all former ones, whichever job comes next; those of the other topic keep theirs."""
+    again, other = new_topic(2), new_topic(1)
+    scene.add_stream("S", again, other)
+    sources = [(again, 0), (again, 1), (other, 0)]
+    for topic, partition in sources:
+        produce(scene.bootstrap, topic, ["a"] * 10, partition=partition)
+    kept = list_sequences(read_after(scene, dict.fromkeys(sources, 10)), {(other, 0): 10})
+    with keep(scene, may_lose=True) as keeper:
+        if place == "while the driver runs":
+            assert keeper.extend(dict.fromkeys(sources, 10))
+        create_again(scene.bootstrap, again, 1)
+        produce(scene.bootstrap, again, ["a"] * 4, partition=0)
+        assert keeper.extend({(again, 0): 3, (other, 0): 10})
+        assert keeper.ledger is not None and keeper.ledger.end_of((again, 1)) == 0
+    # the restart takes up sequence 31
+    assert list_sequences(read_ledger(scene), {(again, 0): 3, (other, 0): 10}) == [32, 33, 34, *kept]
+    # another driver, which may lose nothing, does not restart them once more
+    with keep(scene) as keeper:
+        assert keeper.extend({(again, 0): 4, (other, 0): 10})
+    assert list_sequences(read_ledger(scene), {(again, 0): 4, (other, 0): 10}) == [32, 33, 34, 35, *kept]
+
+
+def read_after(scene: Scene, ends: Mapping[TopicPartition, int]) -> Ledger:
+    """The ledger once a job has extended it to these ends."""
+    with keep(scene) as keeper:
+        assert keeper.extend(ends)
+    return read_ledger(scene)
+
+
+@pytest.mark.parametrize("is_served", [False, True], ids=["the loss is not allowed", "the service has positions"])
+def test_a_topic_that_is_created_again_and_may_not_restart(
+    scene: Scene, new_topic: NewTopicFixture, is_served: bool
+) -> None:
+    """No record gets the sequence of another one: none has any."""
+    topic = new_topic(2)
+    scene.add_stream("S", topic)
+    scene.add_consumer("S", "c")
+    ends = {source: end for source, (_, end) in fill(scene, topic).items()}
+    if is_served:
+        with serve(scene) as served:
+            await_caught_up(served, "c")
+    with keep(scene, may_lose=is_served) as keeper:
+        assert keeper.extend(ends)
+        before = read_ledger(scene).next_sequence
+        create_again(scene.bootstrap, topic, 2)
+        fill(scene, topic)
+        with capture_logs() as logged:
+            assert not keeper.extend(ends)
+        assert keeper.ledger is not None and keeper.ledger.next_sequence == 1
+    (reason,) = [each["reason"] for each in logged if "reason" in each]
+    assert f"topic {topic} of stream S was deleted and created again" in reason
+    assert ("overlay stream reset S" if is_served else "failOnDataLoss=false") in reason
+    assert read_ledger(scene).next_sequence == before > 20
 
 
 def ask_for(scene: Scene, columns: str = "sequence,offset") -> Ask:

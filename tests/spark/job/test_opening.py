@@ -20,7 +20,7 @@ from spark.lease import run_apart
 from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_job import STREAM, produce, read, run
 from tests.state.test_handover import Place, bare, make_plan, place
-from tests.support.kafka import NewTopicFixture, delete_topic
+from tests.support.kafka import NewTopicFixture, await_markers, delete_topic
 
 __all__ = ["bare", "place"]
 
@@ -51,6 +51,8 @@ async def test_the_state_of_another_stream_is_refused_and_its_driver_goes_on(bar
     with bare.journal("J") as journal:
         await check(bare, "J", "R")  # a driver that has no plan yet may be on any stream
         journal.write(make_plan(20, c=""))
+        # a commit is answered before it can be read, and this looks without fencing
+        await_markers(bare.service.kafka["bootstrap.servers"], journal.topic)
         await check(bare, "J", has_batches=True)
         with pytest.raises(ForeignCheckpoint, match="state of a job 'J' on stream 'S', and this job is on stream 'R'"):
             await check(bare, "J", "R")
