@@ -59,15 +59,6 @@ class WorkerRow(WorkerStatus):
         """How many ms after its last status the worker counts as silent."""
         return 3 * self.every + 1_000
 
-    def succeeds(self, other: WorkerRow) -> bool:
-        """Return whether a shard that both workers say they have went from `other` to this one: it was assigned this one
-        in a later generation, and that was told later. One alone does not do. A worker may be slow to tell, and Kafka
-        counts from 1 again for a group that was empty for a while. False if a generation is unknown.
-        """
-        if self.generation is None or other.generation is None:
-            return False
-        return self.generation > other.generation and self.dealt >= other.dealt
-
 
 class ConsumerRow(ConsumerStatus):
     """The last status of a consumer, as a row of Memory."""
