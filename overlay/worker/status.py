@@ -85,17 +85,17 @@ class StatusSource:
     def mark(self) -> Hashable:
         """Return something that is equal to what was returned before, unless the worker's shards are others, one of them
         has begun or ceased to be served, or it has other stalled consumers or stopped streams. It takes some
-        microseconds for each shard.
+        microseconds for each shard, and less than one for each of these.
         """
         manager = self.shard_manager
-        shards: list[tuple[int, ...]] = []
+        shards: list[Hashable] = []
         for number, shard in manager.shards.items():
             session = shard.session
             if session is None:
-                shards.append((number,))
+                shards.append(number)
             else:
                 assignment, halts = session.assignment, session.cursors.halts
-                shards.append((number, len(assignment.stalled), len(assignment.stopped), len(halts)))
+                shards.append((number, frozenset(assignment.stalled), frozenset(assignment.stopped), frozenset(halts)))
         return manager.owned, manager.generation, bool(manager.trouble), manager.membership.drained, frozenset(shards)
 
     async def collect(self, scope: Scope, was_lost: bool) -> Sequence[bytes]:
