@@ -329,7 +329,7 @@ class Service:
     def report_readiness(self) -> dict[str, Any]:
         """Return the body of /readyz."""
         if self.shard_manager is None:
-            return report_readiness(self.loaded, (), self.rates, self.trouble, ())
+            return report_readiness(self.loaded, (), self.trouble)
         return self.shard_manager.report_readiness()
 
     async def look(self) -> Mapping[str, Any]:
