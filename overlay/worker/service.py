@@ -232,7 +232,7 @@ class Service:
         lag_watch = LagWatch(kafka, admin, self.lags, shard_manager.note_places)
         group.create_task(lag_watch.run(stop), name="lag")
         wanted, close = shard_manager.find_job_consumers, shard_manager.series.close_silences
-        job_watch = JobWatch(kafka, admin, prefix, self.jobs, self.lags, wanted, close)
+        job_watch = JobWatch(kafka, admin, prefix, self.jobs, self.lags, wanted, lambda: shard_manager.loaded, close)
         group.create_task(job_watch.run(stop), name="jobs")
         if self.loaded.service.fleet.publish:
             group.create_task(self._open_publisher(admin, shard_manager).run(stop), name="fleet")
