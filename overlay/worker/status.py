@@ -173,11 +173,9 @@ class StatusSource:
             if loaded is before and owned == owned_before and is_same:
                 return
         self._assigned = loaded, owned, sessions
-        mine = [id for id in loaded.served if shard_of(id, manager.count) in owned]
-        self._served = len(mine)
+        mine, streams = find_own(manager)
+        self._served, self._streams = len(mine), streams
         self._gone.update(self._changes.assign(mine, loaded.served))
-        kept = (name for name in loaded.streams if shard_of((name,), manager.count) in owned)
-        self._streams = streams = frozenset(kept).union(stream for stream, _ in mine)
         left = self._stream_changes.assign([(name, "") for name in streams], ())
         self._left = self._left.union(name for name, _ in left) - streams
 
@@ -210,6 +208,16 @@ class StatusSource:
             shards=tuple(shards),
             generation=manager.generation if manager.generation >= 0 else None,
         )
+
+
+def find_own(manager: ShardManager) -> tuple[list[ConsumerId], frozenset[str]]:
+    """Return, sorted, the consumers of the worker's shards, and the streams that it tells of: those of these consumers, and
+    those of which its shards keep the index.
+    """
+    loaded, count, owned = manager.loaded, manager.count, manager.owned
+    mine = sorted(id for id in loaded.served if shard_of(id, count) in owned)
+    kept = (name for name in loaded.streams if shard_of((name,), count) in owned)
+    return mine, frozenset(kept).union(stream for stream, _ in mine)
 
 
 def _sum_up(found: ConsumerStatus | StreamStatus) -> int:
