@@ -62,11 +62,11 @@ class Viewer:
 
     transport: asyncio.Transport | None
     is_behind: bool = True
-    message: bytes = b""
+    message: bytes = field(default=b"", repr=False)
     """What is being sent."""
     since: float = 0.0
     """Since when, by the monotonic clock."""
-    waiting: deque[bytes] = field(default_factory=deque)
+    waiting: deque[bytes] = field(default_factory=deque, repr=False)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, event: bytes) -> None:
@@ -209,14 +209,17 @@ class Events:
         return response
 
     def _hold(self, viewer: Viewer, message: bytes) -> None:
-        """Note that a message is sent to a viewer. If too many bytes are being sent now, cut the viewer that is the slowest. A
-        message counts once, however many viewers it is sent to.
+        """Note that a message is sent to a viewer. If too many bytes are being sent now, cut the slowest viewers. A message
+        counts once, however many viewers it is sent to.
         """
         viewer.message, viewer.since = message, monotonic()
-        busy = [each for each in self._viewers if each.message]
-        held = {id(each.message): len(each.message) for each in busy}
-        if len(held) > 1 and sum(held.values()) > MOST_HELD_BYTES:
-            min(busy, key=lambda each: each.since).cut()
+        busy = sorted((each for each in self._viewers if each.message), key=lambda each: each.since)
+        for slowest in busy:
+            held = {id(each.message): len(each.message) for each in busy}
+            if len(held) < 2 or sum(held.values()) <= MOST_HELD_BYTES:
+                return
+            slowest.cut()
+            busy = busy[1:]
 
     async def _wait(self, viewer: Viewer) -> bytes:
         """Wait for an event for a viewer and return it, after BEAT_S without one a heartbeat; b"" once the process ends."""

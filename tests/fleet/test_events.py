@@ -354,15 +354,17 @@ async def test_viewers_do_not_hold_more_and_more_pictures(monkeypatch: pytest.Mo
     async with serving(source) as client:
         with connect_deaf(client) as first, connect_deaf(client) as second:
             await until(lambda: len(find_sending(source)) == 2)
-            slowest = min(find_sending(source), key=lambda viewer: viewer.since)
-            assert len({id(viewer.message) for viewer in find_sending(source)}) == 1, "they share one"
+            slow = set(find_sending(source))
+            assert len({id(viewer.message) for viewer in slow}) == 1, "they share one"
             make_long(source, time=2)
             looks = source.looks
             await until(lambda: source.looks > looks + 1)
+            assert slow == source.events._viewers
             with connect_deaf(client) as third:
-                await until(lambda: len(find_sending(source)) == 2)
-                assert slowest not in source.events._viewers
-                assert 0 < min([await asyncio.to_thread(drain, each) for each in (first, second)]) < LONG
+                await until(lambda: not source.events._viewers & slow)
+                await until(lambda: len(find_sending(source)) == 1)
+                for each in (first, second):
+                    assert await asyncio.to_thread(drain, each) < LONG
                 third.close()
 
 
@@ -380,12 +382,13 @@ async def test_a_stop_ends_the_responses_of_viewers_at_once() -> None:
 
     async with TestClient(server) as client, client.get("/fleet/events") as viewer:
         await read_event(viewer)
+        (reader,) = source.events._viewers
         counting = asyncio.create_task(count(viewer))
         make_long(source, time=2)
         await until(lambda: got > LONG)
         with connect_deaf(client):
             # it has the whole picture to take, and the other one has all that there is
-            await until(lambda: len(find_sending(source)) == 1)
+            await until(lambda: set(find_sending(source)) - {reader} and not reader.message)
             async with asyncio.timeout(DEADLINE_S):  # aiohttp would wait for 60 s
                 await server.close()
             # the response has its end, and does not break off

@@ -143,7 +143,8 @@ def test_what_an_ended_process_told_of_a_stream_is_kept_until_a_worker_tells_of_
         streams = describe(look(memory, NOW + 2, Expected()), [], {})["streams"]
         return [(row["name"], row["state"], row["rate"], row["lag"], row["owners"]) for row in streams]
 
-    silent = [(name, "silent", 0.0, lag, []) for name, lag in (("S", 3), ("T", 0), ("U", 0))]
+    nowhere: list[str] = []
+    silent = [(name, "silent", 0.0, lag, nowhere) for name, lag in (("S", 3), ("T", 0), ("U", 0))]
     assert describe_streams() == silent
     # the next process has its shards a moment later
     memory.fold(make_status("a", boot="b2", started=NOW), NOW + 2)

@@ -112,7 +112,14 @@ def watch(logs: Logs, *configs: ConsumerConfig) -> JobWatch:
     )
     wanted = dict.fromkeys(loaded.consumers)
     return JobWatch(
-        {}, cast("Admin", logs), "o", JobStandings(), Lags(), lambda: wanted, lambda: cast("Loaded", loaded), len
+        {},
+        cast("Admin", logs),
+        "o",
+        JobStandings(),
+        Lags(),
+        lambda: wanted,
+        lambda: cast("Loaded", loaded),
+        list[tuple[str, str]]().extend,
     )
 
 
