@@ -139,12 +139,13 @@ class JobWatch:
         found = {consumer: find_in_state(consumer, state, plans) for consumer, state in wanted.items()}
         known = {consumer: each for consumer, each in found.items() if each is not None}
         ends = await find_ends(self.admin, {source for each in known.values() for source in each.position.offsets})
-        idle = await self._find_idle(wanted.keys() - known.keys())
+        waiting = wanted.keys() - known.keys()
+        idle = await self._find_idle(waiting) if waiting else set()
         now = now_ms()
         self.lags.note(find_job_places(known, ends), now)
         gone = self.standings.note(wanted, known, now, idle)
         # an earlier consumer of that name may have had a lag
-        self.lags.forget(gone | (wanted.keys() - known.keys()))
+        self.lags.forget(gone | waiting)
         self.close(gone)
 
     async def _find_idle(self, waiting: Collection[ConsumerId]) -> set[ConsumerId]:
