@@ -353,7 +353,7 @@ def test_no_data_waits_for_the_default_threads() -> None:
         for name in ("to_thread", "finish_in_thread", "run_in_executor")
         if name in path.read_text(encoding="utf-8")
     }
-    waiting = {"index_build", "config_folder", "metrics_page", "service"}
+    waiting = {"index_build", "config_folder", "http", "metrics_page", "own_picture", "service"}
     allowed = {"kafka/brokers.py", "kafka/connection.py", "state/plan_reader.py"}
     assert using <= {*allowed, *(f"worker/{name}.py" for name in waiting)}
 

@@ -52,14 +52,14 @@ class PageRequests:
 
     def plan_reset(self, stream: str, to: str) -> str:
         with self._take_turn():
-            loaded, plan = self._plan_reset(stream, to)
+            _, plan = self._plan_reset(stream, to)
         moves = [
             f"{name}, {place}: {'-' if now is None else f'{now:,}'} -> {then:,}"
             for name, place, now, then in plan.list_moves()
         ]
         lines = [plan.reason] if plan.reason else []
         lines += [f"The consumers of stream {stream} begin anew at the {to} of its topics:", *_cut(moves)]
-        return "\n".join([*lines, *plan.list_effects(loaded)])
+        return "\n".join([*lines, *plan.list_effects()])
 
     def reset(self, stream: str, to: str) -> str:
         with self._take_turn():

@@ -11,7 +11,6 @@ from .folder import change_options, confirm, look_around, look_options, open_fol
 from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
-    from overlay.config import Loaded
     from overlay.view.rewind import RewindPlan
 
 
@@ -89,7 +88,7 @@ def reset(name: str, where: str, folder: Path, yes: bool) -> None:
     if not rewind.is_needed(memory):
         click.echo(f"nothing is remembered of stream {name}, so there is nothing to reset")
         return
-    announce(loaded, rewind)
+    announce(rewind)
     confirm("Reset the stream?", yes=yes)
     asyncio.run(rewind.run(loaded))
     click.echo(f"stream {name} begins anew; a running service takes this up within some seconds")
@@ -127,7 +126,7 @@ def extend(name: str, folder: Path, yes: bool) -> None:
         )
 
 
-def announce(loaded: Loaded, rewind: RewindPlan) -> None:
+def announce(rewind: RewindPlan) -> None:
     """Print what the reset will do."""
     from rich.text import Text
 
@@ -139,5 +138,5 @@ def announce(loaded: Loaded, rewind: RewindPlan) -> None:
         console.print(Text(rewind.reason), soft_wrap=True)
     console.print(Text(f"The consumers of stream {rewind.stream} begin anew at the {rewind.where} of its topics:"))
     console.print(make_moves(console, rewind.list_moves()))
-    for line in rewind.list_effects(loaded):
+    for line in rewind.list_effects():
         console.print(Text(line), soft_wrap=True)

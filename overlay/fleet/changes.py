@@ -62,6 +62,12 @@ class Changes:
             if id in self._here:
                 self._due.setdefault(id, False)
 
+    def repeat(self, lost: Iterable[ConsumerId]) -> None:
+        """Note that these consumers have to be told even if nothing has changed: the status that told of them was lost. Those
+        that `assign` was not given are ignored.
+        """
+        self._due |= {id: True for id in lost if id in self._here}
+
     def take(self) -> list[ConsumerId]:
         """Return the consumers to describe for this status, those first that wait the longest: the noted
         ones, those that `settle` has kept in view, and the next share of all. They stay due until

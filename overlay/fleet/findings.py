@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, TypeVar
 
 from overlay.kafka.own_topics import shard_of
@@ -112,9 +113,11 @@ class Picture:
     streams: Sequence[StreamRow] = ()
     owners: Mapping[int, tuple[str, ...]] = field(init=False)
     """The live workers that have each shard, by name: of those that say so, without one from which another has taken it
-    over (WorkerRow.succeeds)."""
+    over (`list_holders`)."""
     live: Mapping[str, WorkerRow] = field(init=False)
     """The workers that are heard, by name."""
+    _troubles: Mapping[int, tuple[str, str]] = field(init=False)
+    """Of each shard with an owner that is not ready, the first such owner and its reason."""
 
     def __post_init__(self) -> None:
         live = {row.worker: row for row in self.workers if self.now - row.seen <= row.silent_after_ms}
@@ -122,12 +125,21 @@ class Picture:
         for row in live.values():
             for shard in row.shards:
                 claims.setdefault(shard.number, []).append(row)
-        owners = {
-            number: tuple(row.worker for row in rows if not any(other.succeeds(row) for other in rows))
-            for number, rows in claims.items()
+        owners = {number: list_holders(rows) for number, rows in claims.items()}
+        unready = {
+            (row.worker, shard.number): shard.reason or "starting"
+            for row in live.values()
+            for shard in row.shards
+            if not shard.ready
         }
+        troubles: dict[int, tuple[str, str]] = {}
+        for number, names in owners.items():
+            for name in names:
+                if (reason := unready.get((name, number))) is not None:
+                    troubles.setdefault(number, (name, reason))
         object.__setattr__(self, "live", live)
         object.__setattr__(self, "owners", owners)
+        object.__setattr__(self, "_troubles", troubles)
 
     def _count_shards(self, live: Iterable[WorkerRow]) -> int:
         told = max((row.shard_count for row in live), default=0) or max(
@@ -145,11 +157,25 @@ class Picture:
         """Return the first owner of a shard that is not ready, and the reason that it gives, "starting" if
         it gives none. None if all owners are ready or there is none.
         """
-        for name in self.owners.get(shard, ()):
-            for told in self.live[name].shards:
-                if told.number == shard and not told.ready:
-                    return name, told.reason or "starting"
-        return None
+        return self._troubles.get(shard)
+
+
+def list_holders(rows: Sequence[WorkerRow]) -> tuple[str, ...]:
+    """Return the names of the workers that have a shard, of `rows` that all say so, in their order: those from which no other
+    one has taken it over. One has if it was assigned the shard in a later generation, and has told that no earlier. A later
+    generation alone does not do. A worker may be slow to tell, and Kafka counts from 1 again for a group that was empty for
+    a while. A worker of which the generation is not known has neither taken the shard over nor lost it.
+    """
+    known = sorted(
+        (row for row in rows if row.generation is not None), key=lambda row: row.generation or 0, reverse=True
+    )
+    succeeded: set[str] = set()
+    latest = -1  # when the latest worker of a later generation was dealt its shards
+    for _, same in groupby(known, key=lambda row: row.generation):
+        group = list(same)
+        succeeded.update(row.worker for row in group if row.dealt <= latest)
+        latest = max(latest, *(row.dealt for row in group))
+    return tuple(row.worker for row in rows if row.worker not in succeeded)
 
 
 def look(memory: Memory, now: int, expected: Expected) -> Picture:

@@ -31,6 +31,9 @@ MOST_CONSUMERS = 200_000
 MOST_STREAMS = 50_000
 """Most rows that are kept, whatever is written to the topic."""
 
+NO_WORKER = "-"
+"""The worker of what is kept of a stream when the process that told it has ended."""
+
 WINDOW_MS = 600_000
 """For how long an estimate of Kafka's time counts, once there are newer statuses; twice that at most."""
 
@@ -58,15 +61,6 @@ class WorkerRow(WorkerStatus):
     def silent_after_ms(self) -> int:
         """How many ms after its last status the worker counts as silent."""
         return 3 * self.every + 1_000
-
-    def succeeds(self, other: WorkerRow) -> bool:
-        """Return whether a shard that both workers say they have went from `other` to this one: it was assigned this one
-        in a later generation, and that was told later. One alone does not do. A worker may be slow to tell, and Kafka
-        counts from 1 again for a group that was empty for a while. False if a generation is unknown.
-        """
-        if self.generation is None or other.generation is None:
-            return False
-        return self.generation > other.generation and self.dealt >= other.dealt
 
 
 class ConsumerRow(ConsumerStatus):
@@ -155,14 +149,24 @@ class Memory:
             else:
                 row = StreamRow(**dict(told), worker=status.worker, seen=appended)
                 self.streams[id] = row.model_dump(mode="json", exclude_defaults=True)
+        for name in (*(told.name for told in status.streams), *status.left):
+            # what an earlier process has told counts no more; a pop is a record of Faust's changelog, even of nothing
+            if (earlier := f"{NO_WORKER}/{name}") in self.streams:
+                self.streams.pop(earlier, None)
         for name in status.left:
             self.streams.pop(f"{status.worker}/{name}", None)
         return reason
 
-    def _drop_streams(self, worker: str) -> None:
-        """Drop all that a process of this worker has told of streams: it has ended."""
+    def _end_streams(self, worker: str) -> None:
+        """Keep what a process of this worker has told of streams as that of NO_WORKER: it has ended. So a stream does not
+        vanish until a worker tells of it again, or the row is forgotten.
+        """
         for id in [id for id in list(self.streams) if id.startswith(f"{worker}/")]:
+            row = self.streams[id]
             self.streams.pop(id, None)
+            known = self.streams.get(earlier := f"{NO_WORKER}/{row['name']}")
+            if known is None or known["seen"] <= row["seen"]:
+                self.streams[earlier] = {**row, "worker": NO_WORKER}
 
     def _fold_worker(self, status: Status, appended: int) -> Refusal | None:
         """Put what a status says of its worker into the worker's row; remove the row if the worker is leaving. Return
@@ -186,7 +190,7 @@ class Memory:
             self.workers[status.worker] = row.model_dump(mode="json", exclude_defaults=True)
             return Refusal.PAST
         if status.leaving or known is None or known.boot != status.boot:
-            self._drop_streams(status.worker)
+            self._end_streams(status.worker)
         if status.leaving:
             self.workers.pop(status.worker, None)
             return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from overlay.clock import monotonic
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
@@ -17,6 +18,10 @@ from .job_log import read_last
 from .job_plan import BatchPlan, decode_plan
 
 log = get_logger(__name__)
+
+LIST_S = 30.0
+"""Seconds for which a list of the topics of jobs is used again: Kafka tells all topics of the cluster for it. A new job is
+known after that at the latest."""
 
 Version = tuple[str, int, int]
 """What is different when a job's topic has another last plan: the topic's id, and the bounds of partition 0."""
@@ -31,12 +36,17 @@ class PlanReader:
     prefix: str
     _plans: dict[str, tuple[Version, BatchPlan | None]] = field(default_factory=dict)
     """By job, the last plan, None if there is none or it cannot be read."""
+    _listed: Sequence[str] = ()
+    """The topics of all jobs."""
+    _listed_until: float = float("-inf")
+    """How long that is used, by the monotonic clock in seconds."""
 
     async def read(self, jobs: Collection[str] | None = None) -> dict[str, BatchPlan]:
-        """Return the last plan of each of these jobs by its name, None for all jobs. Left out are jobs without a plan, and
-        jobs whose plan is unreadable or may not be read by this user. Raises SourceUnavailable."""
+        """Return the last plan of each of these jobs by its name, None for all jobs, among which one may be missing that is
+        not older than LIST_S. Left out are jobs without a plan, and jobs whose plan is unreadable or may not be read by
+        this user. Raises SourceUnavailable."""
         start = job_topic(self.prefix, "")
-        wanted = await self.admin.list_topics(start) if jobs is None else [start + job for job in jobs]
+        wanted = await self._list(start) if jobs is None else [start + job for job in jobs]
         facts = await self.admin.find_topics(wanted, with_config=False, denied={})
         bounds = await self.admin.find_bounds((topic, 0) for topic in facts)
         versions = {topic.removeprefix(start): (found.identity, *bounds[topic, 0]) for topic, found in facts.items()}
@@ -44,6 +54,13 @@ class PlanReader:
         if changed := {job: version for job, version in versions.items() if job not in self._plans}:
             await self._read_changed(changed)
         return {job: plan for job, (_, plan) in sorted(self._plans.items()) if plan is not None}
+
+    async def _list(self, start: str) -> Sequence[str]:
+        """Return the names of the topics that begin with `start`. Raises SourceUnavailable."""
+        now = monotonic()
+        if now >= self._listed_until:
+            self._listed, self._listed_until = await self.admin.list_topics(start), now + LIST_S
+        return self._listed
 
     async def _read_changed(self, changed: Mapping[str, Version]) -> None:
         """Read the last plans of these jobs. Raises SourceUnavailable."""

@@ -41,6 +41,8 @@ class RewindPlan:
     """The consumers that the state knows, with their current positions; without those of Spark
     jobs, which a reset leaves alone."""
     snapshots: Mapping[ConsumerId, Mapping[TopicPartition, int]]
+    fresh: tuple[str, ...]
+    """Names of the stream's consumers that the state does not know, sorted."""
 
     @property
     def change(self) -> Change:
@@ -66,23 +68,21 @@ class RewindPlan:
             for source, to in self.positions.items():
                 yield consumer[1], name_source(source), None if self.reason else positions.get(source), to
 
-    def list_effects(self, loaded: Loaded) -> list[str]:
+    def list_effects(self) -> list[str]:
         """Return sentences that say what the reset does beside the moves."""
         is_start = self.where is Where.START
         lines = ["Their sequences go on. Nothing is taken back from their output topics"]
         lines[0] += "; what they read again is delivered again." if is_start else "."
         if not is_start:
             lines.append("What is in the topics now and has not been delivered is passed over.")
-        fresh = [
-            name for of, name in sorted(loaded.consumers) if of == self.stream and (of, name) not in self.consumers
-        ]
-        if fresh:
-            lines.append(f"Consumers that have not begun yet start by their deliver_policy: {', '.join(fresh)}.")
+        if self.fresh:
+            lines.append(f"Consumers that have not begun yet start by their deliver_policy: {', '.join(self.fresh)}.")
         return lines
 
 
 def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> RewindPlan:
-    """Return the plan to reset a stream. Nothing is changed or asked of Kafka; `memory` has what was read.
+    """Return the plan to reset a stream. Nothing is changed or asked of Kafka; `memory` has what was read, the consumers that
+    were made by request among it.
 
     Raises SourceChanged if a topic of the stream is missing, because there is no log to begin at.
     """
@@ -102,13 +102,14 @@ def plan_rewind(loaded: Loaded, memory: Memory, stream: str, where: Where) -> Re
         for consumer in memory.known_consumers()
         if consumer[0] == stream and not memory.state_for(consumer).consumers[consumer].job
     }
+    configs = (memory.loaded or loaded).consumers
     snapshots = {
         consumer: ends
         for consumer in consumers
         if where is Where.START
-        and consumer in loaded.consumers
-        and loaded.consumers[consumer].deliver_policy is DeliverPolicy.LAST_PER_SUBJECT
+        and consumer in configs
+        and configs[consumer].deliver_policy is DeliverPolicy.LAST_PER_SUBJECT
     }
-    return RewindPlan(
-        stream, where, find_change(config, memory), starts if where is Where.START else ends, consumers, snapshots
-    )
+    fresh = tuple(name for of, name in sorted(configs.keys() - consumers.keys()) if of == stream)
+    positions = starts if where is Where.START else ends
+    return RewindPlan(stream, where, find_change(config, memory), positions, consumers, snapshots, fresh)

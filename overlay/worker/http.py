@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from overlay.errors import OverlayError
 from overlay.fleet.events import Events
 from overlay.fleet.page import PageScope, add_page
 from overlay.metrics import Metrics
+from overlay.waits import finish_in_thread
 
 from .access import load_tls, make_guard, watch_certificate
 from .metrics_page import MetricsPage
@@ -65,7 +67,8 @@ def make_app(metrics: Metrics | None, reports: Reports) -> web.Application:
         return serve
 
     async def serve_picture(_: web.Request) -> web.Response:
-        return web.json_response(await reports.look(), headers={"Cache-Control": "no-store"})
+        text = await finish_in_thread(json.dumps, await reports.look())
+        return web.json_response(text=text, headers={"Cache-Control": "no-store"})
 
     app = web.Application() if metrics is None else make_metrics_app(metrics, reports)
     add_page(app, PageScope.WORKER)

@@ -9,21 +9,25 @@ from typing import Any
 
 from overlay.clock import monotonic, now_ms
 from overlay.fleet.findings import Expected, Picture
-from overlay.fleet.memory import ConsumerRow, WorkerRow
+from overlay.fleet.memory import ConsumerRow, StreamRow, WorkerRow
 from overlay.fleet.picture import describe
 from overlay.fleet.status import WorkerStatus, clean
+from overlay.waits import Slices, finish_in_thread
 
 from .shard_manager import ShardManager
-from .status import TURN, describe_consumer
+from .status import describe_consumer, find_own
+from .stream_status import describe_streams
 
 KEEP_S = 5.0
 """Least seconds for which a picture is used again: to describe thousands of consumers takes time from the data."""
 SHARE = 10
 """A picture is used again for at least so many times the time that it took to make."""
+SLICE_S = 0.005
+"""Seconds for which it is described in one go, before the event loop does other work."""
 KIND = "trouble"
 """The kind of all findings of a worker about itself."""
 NOT_HERE = ("elsewhere", "spark")
-"""States of streams and consumers that other workers or Spark jobs serve."""
+"""States of consumers that other workers or Spark jobs serve."""
 
 
 @dataclass(slots=True)
@@ -50,42 +54,28 @@ class OwnPicture:
 async def describe_own(
     status: WorkerStatus, readiness: Mapping[str, Any], manager: ShardManager | None
 ) -> dict[str, Any]:
-    """Return the picture of a worker as a JSON object. `status`: what the worker says of itself; `readiness`: the body of
-    /readyz; `manager`: None while the worker is no member of the group. Consumers are described TURN at a time, between
-    which the event loop does other work.
+    """Return the picture of a worker as a JSON object: what the fleet's picture has of the worker, made of what the worker's
+    statuses tell. `status`: what the worker says of itself; `readiness`: the body of /readyz; `manager`: None while the worker
+    is no member of the group. The event loop does other work every SLICE_S.
     """
-    now, rows, streams = now_ms(), list[ConsumerRow](), list[dict[str, Any]]()
+    now, rows, streams = now_ms(), list[ConsumerRow](), list[StreamRow]()
     if manager is not None:
-        for count, id in enumerate(sorted(manager.loaded.consumers), 1):
+        slices = Slices(SLICE_S)
+        mine, names = find_own(manager)
+        for id in mine:
             report = manager.report_consumer(id)
+            # meanwhile it may have been deleted, or have gone to another worker or a Spark job
             if report and report["state"] not in NOT_HERE:
                 rows.append(ConsumerRow(**dict(describe_consumer(report)), worker=status.worker, seen=now))
-            if count % TURN == 0:
-                await asyncio.sleep(0)
-        for name in sorted(manager.loaded.streams):
-            if report := manager.report_stream(name):
-                streams.append(describe_own_stream(report, status.worker))
-            await asyncio.sleep(0)
+            await slices.rest()
+        told = describe_streams(manager.loaded.streams, names, manager.sessions, manager.rates, now)
+        streams = [StreamRow(**dict(stream), worker=status.worker, seen=now) for stream in told]
     worker = WorkerRow(**dict(status.model_copy(update={"served": len(rows)})), seen=now)
-    found = describe(Picture([worker], rows, now, Expected(status.shard_count)), [], {})
+    picture = Picture([worker], rows, now, Expected(status.shard_count), streams)
+    found = await finish_in_thread(describe, picture, [], {})
     # of the shards that others have it does not know whether they are served
     shards = [shard for shard in found["shards"] if shard["workers"]]
-    return {**found, "shards": shards, "streams": streams, "findings": list_troubles(readiness)}
-
-
-def describe_own_stream(report: Mapping[str, Any], worker: str) -> dict[str, Any]:
-    """Return the row of a stream. `report`: what /streams says of it."""
-    places = report["partitions"].values()
-    return {
-        "name": report["name"],
-        "state": report["state"],
-        "reason": clean(report["reason"]),
-        "topic": ", ".join(report["topics"]),
-        "partitions": len(places),
-        "rate": round(report["rate"], 3),
-        "lag": sum(max(0, place["end"] - place["position"]) for place in places) if places else None,
-        "owners": [worker] if places else [],
-    }
+    return {**found, "shards": shards, "findings": list_troubles(readiness)}
 
 
 def list_troubles(readiness: Mapping[str, Any]) -> list[dict[str, Any]]:

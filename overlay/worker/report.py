@@ -143,11 +143,8 @@ def report_service(
     }
 
 
-def report_readiness(
-    loaded: Loaded, shards: Iterable[Shard], rates: Rates, trouble: str, elsewhere: Collection[ConsumerId]
-) -> dict[str, Any]:
+def report_readiness(loaded: Loaded, shards: Iterable[Shard], trouble: str) -> dict[str, Any]:
     """Return the body of /readyz. `trouble`: why the worker serves no shards, empty if it does.
-    `elsewhere`: consumers whose shards other workers own.
 
     Ready means that `trouble` is empty and that each of these shards that has consumers is served.
     Stalled consumers and stopped streams are among the reasons, and do not make the worker unready."""
@@ -158,11 +155,22 @@ def report_readiness(
     reasons += [f"shard {s.number}: {s.trouble or 'starting'}" for s in served if s.session is None]
     stalled = {id: why for session in sessions for id, why in session.assignment.stalled.items()}
     reasons += [f"{id[0]}/{id[1]}: {stalled[id]}" for id in sorted(stalled.keys() & loaded.consumers.keys())]
-    for name in sorted(loaded.streams):
-        found = report_stream(loaded, sessions, rates, name, elsewhere)
-        if found["state"] == "stopped":
-            reasons.append(f"{name}: {found['reason']}")
+    stops = _find_stops(sessions)
+    reasons += [f"{name}: {stops[name]}" for name in sorted(stops.keys() & loaded.streams.keys())]
     return {"ready": not trouble and all(shard.session is not None for shard in served), "reasons": reasons}
+
+
+def _find_stops(sessions: Iterable[Session]) -> dict[str, str]:
+    """Return why streams are stopped, by name: all reasons, in the order of the sessions. Shards stop one after the other; a
+    stop reported by one of them outweighs what the others still say.
+    """
+    found: dict[str, list[str]] = {}
+    for session in sessions:
+        for name, why in session.assignment.stopped.items():
+            found.setdefault(name, []).append(why)
+        for (name, _), halt in session.cursors.halts.items():
+            found.setdefault(name, []).append(str(halt))
+    return {name: "; ".join(dict.fromkeys(reasons)) for name, reasons in found.items()}
 
 
 def report_consumer(
@@ -310,11 +318,9 @@ def report_stream(
         "waiting": report_waits(sessions, name),
         "index": None,
     }
-    stops: list[str] = []
     for session in sessions:
         if (index := report_index(session, name)) is not None:
             found["index"] = index | {"rate": rates.of_index(name, now_ms())}
-        stops += [session.assignment.stopped[name]] if name in session.assignment.stopped else []
         for place, cursors in session.cursors.partitions():
             # if there are consumers, a cursor that only serves the index says nothing of them
             reading = [cursor for cursor in cursors if cursor.members or not readers]
@@ -323,13 +329,10 @@ def report_stream(
                 entry = {"end": max(t.stable_end for t in reading), "position": max(t.position for t in reading)}
                 found["partitions"][f"{topic}-{partition}"] = entry
                 found["state"] = "running"
-        stops += (str(why) for (stream_name, _), why in session.cursors.halts.items() if stream_name == name)
         if name in session.assignment.sources and session.assignment.sources[name].unread:
             found["reason"] = f"not read until `overlay stream extend`: {session.assignment.sources[name].unread}"
-    if stops:
-        # shards stop one after the other; a stop reported by one of them outweighs what the others
-        # still say
-        found |= {"state": "stopped", "reason": "; ".join(dict.fromkeys(stops))}
+    if (why := _find_stops(sessions).get(name)) is not None:
+        found |= {"state": "stopped", "reason": why}
     return found
 
 

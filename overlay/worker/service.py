@@ -232,7 +232,7 @@ class Service:
         lag_watch = LagWatch(kafka, admin, self.lags, shard_manager.note_places)
         group.create_task(lag_watch.run(stop), name="lag")
         wanted, close = shard_manager.find_job_consumers, shard_manager.series.close_silences
-        job_watch = JobWatch(kafka, admin, prefix, self.jobs, self.lags, wanted, close)
+        job_watch = JobWatch(kafka, admin, prefix, self.jobs, self.lags, wanted, lambda: shard_manager.loaded, close)
         group.create_task(job_watch.run(stop), name="jobs")
         if self.loaded.service.fleet.publish:
             group.create_task(self._open_publisher(admin, shard_manager).run(stop), name="fleet")
@@ -329,7 +329,7 @@ class Service:
     def report_readiness(self) -> dict[str, Any]:
         """Return the body of /readyz."""
         if self.shard_manager is None:
-            return report_readiness(self.loaded, (), self.rates, self.trouble, ())
+            return report_readiness(self.loaded, (), self.trouble)
         return self.shard_manager.report_readiness()
 
     async def look(self) -> Mapping[str, Any]:

@@ -350,7 +350,7 @@ class ShardManager:
 
     def report_readiness(self) -> dict[str, Any]:
         """Return the body of /readyz."""
-        return report_readiness(self.loaded, self.shards.values(), self.rates, self.trouble, self.elsewhere)
+        return report_readiness(self.loaded, self.shards.values(), self.trouble)
 
     def note_places(self) -> None:
         """Record in `lags` where the consumers of all sessions are now."""

@@ -81,34 +81,42 @@ class StatusSource:
     """Which of them wait to be told. Each has an empty consumer name there."""
     _left: set[str] = field(default_factory=set)
     """Streams that are not this worker's any more and that the last status tells of."""
+    _told: list[ConsumerId] = field(default_factory=list)
+    """Consumers that the last status describes."""
+    _told_streams: list[ConsumerId] = field(default_factory=list)
+    """The same of streams, each with an empty consumer name."""
 
     def mark(self) -> Hashable:
         """Return something that is equal to what was returned before, unless the worker's shards are others, one of them
         has begun or ceased to be served, or it has other stalled consumers or stopped streams. It takes some
-        microseconds for each shard.
+        microseconds for each shard, and less than one for each of these.
         """
         manager = self.shard_manager
-        shards: list[tuple[int, ...]] = []
+        shards: list[Hashable] = []
         for number, shard in manager.shards.items():
             session = shard.session
             if session is None:
-                shards.append((number,))
+                shards.append(number)
             else:
                 assignment, halts = session.assignment, session.cursors.halts
-                shards.append((number, len(assignment.stalled), len(assignment.stopped), len(halts)))
+                shards.append((number, frozenset(assignment.stalled), frozenset(assignment.stopped), frozenset(halts)))
         return manager.owned, manager.generation, bool(manager.trouble), manager.membership.drained, frozenset(shards)
 
     async def collect(self, scope: Scope, was_lost: bool) -> Sequence[bytes]:
         """Return the records of a status: the worker, and if `scope` is ALL, the consumers that have changed or whose turn
         has come, and those that a status told of and that were deleted since the last call with that scope. With
         `was_lost`, those that the last call said were deleted are named again, unless consumers of their names are
-        served now.
+        served now, and those that it described are described again by the next call with the scope ALL.
 
         `was_lost`: whether the status of the last call could not be written.
         """
         # one of that name may have been created meanwhile, and a stream may have come back
-        untold = {id for id in self._gone if id not in self.shard_manager.loaded.served} if was_lost else set()
-        self._gone, self._left = untold, self._left if was_lost else set()
+        self._gone = self._gone - self.shard_manager.loaded.served.keys() if was_lost else set()
+        self._left = self._left if was_lost else set()
+        if was_lost:
+            self._changes.repeat(self._told)
+            self._stream_changes.repeat(self._told_streams)
+        self._told, self._told_streams = [], []
         consumers, streams = await self._collect_parts() if scope is Scope.ALL else ([], [])
         gone = sorted("/".join(id) for id in self._gone)
         head = self.describe_worker(is_last=scope is Scope.LAST)
@@ -125,11 +133,12 @@ class StatusSource:
         # one pass describes all of them
         self._stream_changes.note((name, "") for name in self._streams)
         named = {name for name, _ in self._stream_changes.take()}
-        streams = [
-            found
-            for found in describe_streams(manager.loaded.streams, named, manager.sessions, manager.rates, now)
-            if self._stream_changes.settle((found.name, ""), _sum_up(found), is_busy=found.is_busy)
-        ]
+        streams = []
+        for found in describe_streams(manager.loaded.streams, named, manager.sessions, manager.rates, now):
+            id = found.name, ""
+            if self._stream_changes.settle(id, _sum_up(found), is_busy=found.is_busy):
+                self._told_streams.append(id)
+                streams.append(found)
         return await self._collect_consumers(), streams
 
     async def _collect_consumers(self) -> list[ConsumerStatus]:
@@ -144,6 +153,7 @@ class StatusSource:
             else:
                 found = describe_consumer(report)
                 if self._changes.settle(id, _sum_up(found), is_busy=found.is_busy):
+                    self._told.append(id)
                     told.append(found)
             if count % TURN == 0:
                 await asyncio.sleep(0)
@@ -163,11 +173,9 @@ class StatusSource:
             if loaded is before and owned == owned_before and is_same:
                 return
         self._assigned = loaded, owned, sessions
-        mine = [id for id in loaded.served if shard_of(id, manager.count) in owned]
-        self._served = len(mine)
+        mine, streams = find_own(manager)
+        self._served, self._streams = len(mine), streams
         self._gone.update(self._changes.assign(mine, loaded.served))
-        kept = (name for name in loaded.streams if shard_of((name,), manager.count) in owned)
-        self._streams = streams = frozenset(kept).union(stream for stream, _ in mine)
         left = self._stream_changes.assign([(name, "") for name in streams], ())
         self._left = self._left.union(name for name, _ in left) - streams
 
@@ -200,6 +208,16 @@ class StatusSource:
             shards=tuple(shards),
             generation=manager.generation if manager.generation >= 0 else None,
         )
+
+
+def find_own(manager: ShardManager) -> tuple[list[ConsumerId], frozenset[str]]:
+    """Return, sorted, the consumers of the worker's shards, and the streams that it tells of: those of these consumers, and
+    those of which its shards keep the index.
+    """
+    loaded, count, owned = manager.loaded, manager.count, manager.owned
+    mine = sorted(id for id in loaded.served if shard_of(id, count) in owned)
+    kept = (name for name in loaded.streams if shard_of((name,), count) in owned)
+    return mine, frozenset(kept).union(stream for stream, _ in mine)
 
 
 def _sum_up(found: ConsumerStatus | StreamStatus) -> int:

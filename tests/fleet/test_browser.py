@@ -35,7 +35,7 @@ PAINT_S, SORT_MS = 20.0, 2_000
 
 
 class FullPicture(LivePicture):
-    """A picture that has what some versions leave out: streams, and dead letters by their causes."""
+    """A picture with streams, and with dead letters by their causes."""
 
     def describe(self, monotonic: int) -> dict[str, Any]:
         found = super().describe(monotonic)
@@ -43,8 +43,9 @@ class FullPicture(LivePicture):
             **found,
             "streams": [
                 {"name": "S", "topic": "flights", "partitions": 6, "rate": 1234.5, "lag": 4_200, "owners": ["v", "w"],
-                 "state": "running"},
-                {"name": "T", "topic": "trips", "partitions": 1, "rate": 0.0, "lag": None, "owners": [], "state": "stopped"},
+                 "state": "running", "reason": "", "index": "running", "index_lag": 3},
+                {"name": "T", "topic": "trips", "partitions": 1, "rate": 0.0, "lag": None, "owners": [], "state": "stopped",
+                 "reason": "", "index": "", "index_lag": None},
             ],
             "consumers": [
                 {**row, "dead_letters": {"max_deliver": 3, "term": 1} if row["name"] == "late-50" else {}}
@@ -135,8 +136,8 @@ async def test_rows_are_searched_sorted_and_shown_in_portions() -> None:
         assert await tab.run("document.querySelectorAll('#consumers b').length") == 0, "foreign texts are no HTML"
         lines = "[...document.querySelectorAll('#streams tbody tr')]"
         assert await tab.run(f"{lines}.map((line) => [...line.children].map((cell) => cell.textContent))") == [
-            ["S", "running", "flights", "6", "1,235", "4,200", "v, w"],
-            ["T", "stopped", "trips", "1", "0", "-", ""],
+            ["S", "running", "flights", "6", "1,235", "4,200", "running", "3", "v, w"],
+            ["T", "stopped", "trips", "1", "0", "-", "", "-", ""],
         ]
         await tab.run(click("dead letters", "consumers"))
         letters = "document.querySelector('#consumers tbody tr [data-label=\"dead letters\"]').textContent"

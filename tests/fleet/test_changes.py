@@ -57,6 +57,20 @@ def test_a_change_is_told_once_and_looked_at_until_it_rests() -> None:
     assert mine[20] in tell(changes, {mine[20]: 2})  # without a sign: it was watched
 
 
+def test_what_was_lost_is_told_again_though_nothing_has_changed() -> None:
+    changes, mine = Changes(), name(24)
+    changes.assign(mine, mine)
+    for _ in range(3):
+        tell(changes, {})
+    changes.note([mine[20]])
+    assert mine[20] in tell(changes, {mine[20]: 1})
+    changes.note([mine[20]])
+    changes.repeat([mine[20], ("S", "of another worker")])
+    assert mine[20] in tell(changes, {mine[20]: 1})
+    assert mine[20] not in tell(changes, {mine[20]: 1})
+    assert ("S", "of another worker") not in changes.take()
+
+
 def test_busy_consumers_stay_in_view() -> None:
     changes, mine = Changes(), name(24)
     changes.assign(mine, mine)

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 
 from overlay.errors import OverlayError
 from overlay.fleet import chunks
@@ -74,6 +74,28 @@ async def test_one_look_runs_at_a_time() -> None:
         drawer.gate.set()
         assert (await first).status == 200
         assert (await client.get("/fleet/chunks", params={"stream": "S", "consumer": "d"})).status == 200
+
+
+async def test_a_look_whose_request_has_ended_still_runs_alone_and_is_kept() -> None:
+    drawer = Drawer()
+    drawer.gate.clear()
+    looks = ChunkLooks(drawer.draw)
+
+    async def ask(name: str) -> int:
+        request = make_mocked_request("GET", f"/fleet/chunks?stream=S&consumer={name}")
+        return (await looks._serve(request)).status
+
+    first = asyncio.create_task(ask("c"))
+    assert await asyncio.to_thread(drawer.has_begun.wait, DEADLINE_S)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert await ask("d") == 503
+    drawer.gate.set()
+    async with asyncio.timeout(DEADLINE_S):
+        while await ask("c") != 200:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+    assert drawer.calls == [("S", "c")]
 
 
 @pytest.mark.parametrize(

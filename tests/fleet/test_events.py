@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,11 +14,12 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
+from structlog.testing import capture_logs
 
 from overlay.config import HttpConfig
 from overlay.fleet import events
 from overlay.fleet.delta import KEYS
-from overlay.fleet.events import Events, Viewer
+from overlay.fleet.events import FAILED, Events, Viewer
 from overlay.fleet.http import STAND_BY, make_app
 from overlay.fleet.live import LivePicture
 from overlay.fleet.metrics import FleetMetrics
@@ -25,6 +28,7 @@ from overlay.worker.access import make_guard
 from .statuses import NOW, make_consumer, make_status
 
 DEADLINE_S = 30
+LONG = 32 << 20
 Found = tuple[str, dict[str, Any]]
 
 
@@ -35,6 +39,7 @@ class Source:
         self.picture: dict[str, Any] = {"time": 1, "consumers": [{"stream": "S", "name": "c", "lag": 3}]}
         self.looks = 0
         self.fault: Exception | None = None
+        self.events = Events(self.look, "away", every=0.01)
 
     async def look(self) -> dict[str, Any]:
         self.looks += 1
@@ -49,7 +54,7 @@ class Source:
 @asynccontextmanager
 async def serving(source: Source) -> AsyncIterator[TestClient[web.Request, web.Application]]:
     app = web.Application()
-    Events(source.look, "away", every=0.01).add_routes(app)
+    source.events.add_routes(app)
     async with TestClient(TestServer(app)) as client:
         yield client
 
@@ -68,7 +73,7 @@ async def read_event(response: ClientResponse) -> Found:
     raise AssertionError("the response has ended")
 
 
-async def until(is_so: Callable[[], bool]) -> None:
+async def until(is_so: Callable[[], object]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not is_so():  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
@@ -93,11 +98,21 @@ async def test_a_viewer_gets_the_picture_and_then_what_changes() -> None:
 
 async def test_what_is_long_is_sent_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "SLICE", 7)
+    written, write = list[int](), web.StreamResponse.write
+
+    async def note(response: web.StreamResponse, data: bytes) -> None:
+        written.append(len(data))
+        await write(response, data)
+
+    monkeypatch.setattr(web.StreamResponse, "write", note)
     source = Source()
     async with serving(source) as client, client.get("/fleet/events") as viewer:
         assert await read_event(viewer) == ("picture", source.picture)
         source.set(lag=2)
         assert (await read_event(viewer))[1]["consumers"]["rows"] == {"S/c": {"lag": 2}}
+    # the first has the time to wait
+    assert max(written[1:]) == 7
+    assert sum(written[1:]) > len(json.dumps(source.picture))
 
 
 async def test_a_change_is_written_once_for_all_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,39 +133,73 @@ async def test_a_change_is_written_once_for_all_viewers(monkeypatch: pytest.Monk
         assert written.count("delta") == 1
 
 
+async def test_a_picture_is_written_beside_the_event_loop_and_changes_meanwhile_come_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, write = Source(), events._write
+    gate, threads = threading.Event(), set[int]()
+
+    def wait(name: str, body: Mapping[str, Any]) -> bytes:
+        if name == "picture":
+            threads.add(threading.get_ident())
+            assert gate.wait(DEADLINE_S)
+        return write(name, body)
+
+    monkeypatch.setattr(events, "_write", wait)
+    async with serving(source) as client, client.get("/fleet/events") as viewer:
+        await until(lambda: threads)
+        first = source.picture
+        source.set(lag=2)
+        looks = source.looks
+        await until(lambda: source.looks > looks + 1)
+        gate.set()
+        assert await read_event(viewer) == ("picture", first)
+        assert (await read_event(viewer))[1]["consumers"]["rows"] == {"S/c": {"lag": 2}}
+    assert threading.get_ident() not in threads
+
+
 async def test_a_picture_of_which_only_the_time_is_new_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "BEAT_S", 0.05)
+    monkeypatch.setattr(events, "BEAT_S", 3_600)
     source = Source()
     async with serving(source) as client, client.get("/fleet/events") as viewer:
         await read_event(viewer)
         source.set(lag=3, time=7)
         looks = source.looks
         await until(lambda: source.looks > looks + 2)
-        # a heartbeat has the time alone
-        found = [await read_event(viewer) for _ in range(3)]
-        assert found[-1] == ("delta", {"time": 7})
+        source.set(lag=4, time=8)
+        assert await read_event(viewer) == (
+            "delta",
+            {"time": 8, "consumers": {"gone": [], "rows": {"S/c": {"lag": 4}}}},
+        )
+
+
+async def test_a_heartbeat_has_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "BEAT_S", 0.05)
+    source = Source()
+    async with serving(source) as client, client.get("/fleet/events") as viewer:
+        await read_event(viewer)
+        source.set(lag=3, time=7)
+        while (found := await read_event(viewer)) == ("delta", {"time": 1}):
+            """Of before."""
+        assert found == ("delta", {"time": 7})
 
 
 async def test_nothing_is_looked_at_without_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "BEAT_S", 0.02)
     source = Source()
     async with serving(source) as client:
-        await asyncio.sleep(0.1)
+        for _ in range(100):  # a look waits for nothing
+            await asyncio.sleep(0)
         assert source.looks == 0
         viewer = await client.get("/fleet/events")
         await read_event(viewer)
         viewer.close()
-        seen = -1
-
-        def has_stopped() -> bool:
-            nonlocal seen
-            before, seen = seen, source.looks
-            return before == seen
-
-        await until(has_stopped)
+        await until(lambda: not source.events._has_viewers.is_set())
+        looks = source.looks
         source.set(lag=1)
         async with client.get("/fleet/events") as again:
             assert await read_event(again) == ("picture", source.picture), "what was known before is too old"
+        assert looks < source.looks
 
 
 async def test_viewers_are_told_that_there_is_no_picture_and_when_there_is_one_again() -> None:
@@ -165,16 +214,45 @@ async def test_viewers_are_told_that_there_is_no_picture_and_when_there_is_one_a
         assert await read_event(viewer) == absent
 
 
-async def test_a_look_that_fails_ends_nothing() -> None:
+async def test_viewers_are_told_that_a_look_has_failed_and_when_one_does_not() -> None:
     source = Source()
     async with serving(source) as client, client.get("/fleet/events") as viewer:
         await read_event(viewer)
-        source.fault = RuntimeError("a fault of the test")
-        looks = source.looks
-        await until(lambda: source.looks > looks)
-        source.fault = None
-        source.set(lag=9)
-        assert (await read_event(viewer))[1]["consumers"]["rows"] == {"S/c": {"lag": 9}}
+        with capture_logs() as logs:
+            source.fault = RuntimeError("a fault of the test")
+            assert await read_event(viewer) == ("absent", {"error": FAILED})
+            looks = source.looks
+            await until(lambda: source.looks > looks + 2)
+            async with client.get("/fleet/events") as late:
+                assert await read_event(late) == ("absent", {"error": FAILED})
+            source.fault = None
+            source.set(lag=9)
+            assert await read_event(viewer) == ("picture", source.picture)
+            source.fault = RuntimeError("a fault of the test")
+            assert await read_event(viewer) == ("absent", {"error": FAILED})
+        assert [entry["reason"] for entry in logs] == ["a fault of the test"] * 2, "once each time, not at each look"
+
+
+async def test_a_picture_that_is_none_leaves_what_was_known() -> None:
+    source = Source()
+    async with serving(source) as client, client.get("/fleet/events") as viewer:
+        await read_event(viewer)
+        good, source.picture = source.picture, {"time": 5, "consumers": [{"stream": "no name"}]}
+        assert await read_event(viewer) == ("absent", {"error": FAILED})
+        source.picture = good
+        assert await read_event(viewer) == ("picture", good)
+
+
+async def test_after_a_failure_a_process_that_stands_by_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "BEAT_S", 0.05)
+    source = Source()
+    source.fault = RuntimeError("a fault of the test")
+    async with serving(source) as client, client.get("/fleet/events") as viewer:
+        assert await read_event(viewer) == ("absent", {"error": FAILED})
+        source.fault, source.picture = None, {}
+        while (found := await read_event(viewer)) == ("absent", {"error": FAILED}):
+            """Of before."""
+        assert found == ("absent", {"error": "away"})
 
 
 async def test_there_is_a_bound_on_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +284,28 @@ def test_a_viewer_that_takes_too_little_gets_the_whole_picture_again() -> None:
     assert viewer.wake.is_set()
 
 
+def test_what_waits_for_a_viewer_has_a_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST_WAITING_BYTES", 10)
+    viewer = Viewer(None, is_behind=False)
+    viewer.put(b"one that is larger by itself")
+    assert (len(viewer.waiting), viewer.is_behind) == (1, False)
+    assert viewer.take() == b"one that is larger by itself"
+    viewer.put(b"12345")
+    viewer.put(b"67890")
+    assert (len(viewer.waiting), viewer.is_behind) == (2, False)
+    viewer.put(b"1")
+    assert (len(viewer.waiting), viewer.is_behind) == (0, True)
+
+
+def test_events_are_taken_in_their_order() -> None:
+    viewer = Viewer(None, is_behind=False)
+    for event in (b"1", b"2"):
+        viewer.put(event)
+    assert (viewer.take(), viewer.wake.is_set()) == (b"1", True)
+    assert (viewer.take(), viewer.wake.is_set()) == (b"2", False)
+    assert viewer.take() == b""
+
+
 def connect_deaf(client: TestClient[web.Request, web.Application]) -> socket.socket:
     """A viewer that asks and reads nothing."""
     deaf = socket.create_connection((client.host, client.port or 0))
@@ -213,39 +313,86 @@ def connect_deaf(client: TestClient[web.Request, web.Application]) -> socket.soc
     return deaf
 
 
+def drain(deaf: socket.socket) -> int:
+    """How many bytes are still to be had from a connection that was cut."""
+    deaf.settimeout(DEADLINE_S)
+    count = 0
+    with contextlib.suppress(ConnectionResetError):
+        while part := deaf.recv(1 << 16):
+            count += len(part)
+    return count
+
+
+def make_long(source: Source, time: int = 1) -> None:
+    """A picture that the buffers of a connection do not hold."""
+    source.picture = {**source.picture, "time": time, "ignored": {"text": "x" * LONG}}
+
+
+def find_sending(source: Source) -> list[Viewer]:
+    return [viewer for viewer in source.events._viewers if len(viewer.message) > LONG]
+
+
 async def test_a_viewer_that_takes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "SEND_S", 0.2)
     monkeypatch.setattr(events, "MOST_VIEWERS", 1)
     source = Source()
-    source.picture["ignored"] = {"text": "x" * (32 << 20)}
+    make_long(source)
     async with serving(source) as client:
-        deaf = connect_deaf(client)
-        await until(lambda: source.looks > 0)
-        assert (await client.get("/fleet/events")).status == 503
-        async with asyncio.timeout(DEADLINE_S):
-            while (await client.get("/fleet/events")).status != 200:  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(0.01)
-        deaf.close()
+        with connect_deaf(client) as deaf:
+            await until(lambda: source.looks > 0)
+            async with asyncio.timeout(DEADLINE_S):
+                while (await client.get("/fleet/events")).status != 200:  # noqa: ASYNC110 - no event tells
+                    await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(drain, deaf) < LONG
+
+
+async def test_viewers_do_not_hold_more_and_more_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "SEND_S", 3_600)
+    monkeypatch.setattr(events, "MOST_HELD_BYTES", 2 * LONG)
+    source = Source()
+    make_long(source)
+    async with serving(source) as client:
+        with connect_deaf(client) as first, connect_deaf(client) as second:
+            await until(lambda: len(find_sending(source)) == 2)
+            slow = set(find_sending(source))
+            assert len({id(viewer.message) for viewer in slow}) == 1, "they share one"
+            make_long(source, time=2)
+            looks = source.looks
+            await until(lambda: source.looks > looks + 1)
+            assert slow == source.events._viewers
+            with connect_deaf(client) as third:
+                await until(lambda: not source.events._viewers & slow)
+                await until(lambda: len(find_sending(source)) == 1)
+                for each in (first, second):
+                    assert await asyncio.to_thread(drain, each) < LONG
+                third.close()
 
 
 async def test_a_stop_ends_the_responses_of_viewers_at_once() -> None:
     source = Source()
     app = web.Application()
-    Events(source.look, "away", every=0.01).add_routes(app)
+    source.events.add_routes(app)
     server = TestServer(app)
-    async with TestClient(server) as client:
-        async with client.get("/fleet/events") as viewer:
-            await read_event(viewer)
-            reading = asyncio.create_task(viewer.content.read())
-            source.picture = {**source.picture, "ignored": {"text": "x" * (32 << 20)}}
-            deaf = connect_deaf(client)
-            looks = source.looks
-            await until(lambda: source.looks > looks + 1)
-            async with asyncio.timeout(10):  # aiohttp would wait for 60 s
+    got = 0
+
+    async def count(viewer: ClientResponse) -> None:
+        nonlocal got
+        async for part in viewer.content.iter_any():
+            got += len(part)
+
+    async with TestClient(server) as client, client.get("/fleet/events") as viewer:
+        await read_event(viewer)
+        (reader,) = source.events._viewers
+        counting = asyncio.create_task(count(viewer))
+        make_long(source, time=2)
+        await until(lambda: got > LONG)
+        with connect_deaf(client):
+            # it has the whole picture to take, and the other one has all that there is
+            await until(lambda: set(find_sending(source)) - {reader} and not reader.message)
+            async with asyncio.timeout(DEADLINE_S):  # aiohttp would wait for 60 s
                 await server.close()
             # the response has its end, and does not break off
-            assert await reading
-        deaf.close()
+            await counting
 
 
 async def test_the_fleet_has_events_with_the_rules_of_its_other_pages() -> None:
@@ -262,7 +409,7 @@ async def test_the_fleet_has_events_with_the_rules_of_its_other_pages() -> None:
             live.judge(0)
             name, picture = await read_event(viewer)
             assert (name, picture["consumers"][0]["lag"]) == ("picture", 7)
-            assert KEYS.keys() - {"streams"} <= picture.keys()
+            assert KEYS.keys() <= picture.keys()
             live.memory.fold(make_status(number=1, consumers=(make_consumer(lag=0),)), NOW)
             live.judge(0)
             assert (await read_event(viewer))[1]["consumers"]["rows"] == {"S/c": {"lag": 0}}

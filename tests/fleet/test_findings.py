@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -64,6 +65,28 @@ CASES: dict[str, tuple[list[Status], list[tuple[Kind, str]]]] = {
         [(Kind.SAME_NAME, "a")],
     ),
 }
+
+
+class CountedShards(list[ShardStatus]):
+    """Shards of a worker. Counts how often they are gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[ShardStatus]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_many_shards_of_one_worker_are_gone_through_few_times() -> None:
+    counted = CountedShards(fail(*range(300)))
+    memory = Memory()
+    memory.fold(make_status(shard_count=300, shards=tuple(range(300))), NOW)
+    rows = [row.model_copy(update={"shards": counted}) for row in memory.list_workers()]
+    picture = Picture(rows, (), NOW, Expected())
+    assert len(survey(picture)) == 300
+    assert {row["reason"] for row in describe(picture, [], {})["shards"]} == {"no leader"}
+    assert picture.find_trouble(299) == ("a", "no leader")
+    assert counted.passes < 10
 
 
 @pytest.mark.parametrize("case", CASES)

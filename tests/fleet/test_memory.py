@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlay.fleet.findings import Expected, look
 from overlay.fleet.memory import FORGET_MS, WINDOW_MS, KafkaTime, Memory, WorkerRow
+from overlay.fleet.picture import describe
 from overlay.fleet.status import Refusal, ShardStatus, encode
 
 from .statuses import NOW, make_consumer, make_status, make_stream
@@ -127,9 +129,40 @@ def test_each_worker_has_its_own_rows_of_a_stream() -> None:
     assert other.list_streams() == memory.list_streams()
     # a process that has ended reads nothing, and the next one under its name tells anew
     memory.fold(make_status("a", boot="b2", started=NOW), NOW + 2)
-    assert [(row.name, row.worker) for row in memory.list_streams()] == [("S", "b"), ("T", "b")]
+    assert [(row.name, row.worker) for row in memory.list_streams()] == [("S", "b"), ("T", "-"), ("T", "b")]
     memory.fold(make_status("b", number=1, leaving=True), NOW + 3)
-    assert memory.list_streams() == []
+    assert [(row.name, row.worker) for row in memory.list_streams()] == [("S", "-"), ("T", "-")]
+
+
+def test_what_an_ended_process_told_of_a_stream_is_kept_until_a_worker_tells_of_it() -> None:
+    memory = Memory()
+    memory.fold(make_status("a", streams=(make_stream("S", rate=7.0, lag=3), make_stream("T"), make_stream("U"))), NOW)
+    memory.fold(make_status("a", number=1, leaving=True), NOW + 1)
+
+    def describe_streams() -> list[tuple[str, str, float, int, list[str]]]:
+        streams = describe(look(memory, NOW + 2, Expected()), [], {})["streams"]
+        return [(row["name"], row["state"], row["rate"], row["lag"], row["owners"]) for row in streams]
+
+    nowhere: list[str] = []
+    silent = [(name, "silent", 0.0, lag, nowhere) for name, lag in (("S", 3), ("T", 0), ("U", 0))]
+    assert describe_streams() == silent
+    # the next process has its shards a moment later
+    memory.fold(make_status("a", boot="b2", started=NOW), NOW + 2)
+    assert describe_streams() == silent
+    memory.fold(make_status("a", boot="b2", started=NOW, number=1, streams=(make_stream("S"),), left=("U",)), NOW + 2)
+    assert describe_streams() == [("S", "running", 0.0, 0, ["a"]), ("T", "silent", 0.0, 0, [])]
+    assert "-/T" in memory.streams
+    memory.forget(NOW + FORGET_MS + 1)
+    assert sorted(memory.streams) == ["a/S"]
+
+
+def test_of_two_processes_that_have_ended_the_last_word_counts() -> None:
+    memory = Memory()
+    memory.fold(make_status("a", streams=(make_stream("S", lag=1),)), NOW)
+    memory.fold(make_status("b", streams=(make_stream("S", lag=2),)), NOW + 1)
+    for worker in ("b", "a"):
+        memory.fold(make_status(worker, number=1, leaving=True), NOW + 2)
+    assert [(row.name, row.lag) for row in memory.list_streams()] == [("S", 2)]
 
 
 def test_streams_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

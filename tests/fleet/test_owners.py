@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.fleet.app import JUDGE_S
-from overlay.fleet.findings import Expected, Kind, Picture, look, survey
+from overlay.fleet.findings import Expected, Kind, Picture, list_holders, look, survey
 from overlay.fleet.live import KEEP_MS
-from overlay.fleet.memory import Memory
+from overlay.fleet.memory import Memory, WorkerRow
 from overlay.fleet.picture import describe
 from overlay.fleet.publisher import LOOK_S
-from overlay.fleet.status import EVERY_MS, Status
+from overlay.fleet.status import EVERY_MS, Status, WorkerStatus
 from overlay.fleet.timetable import Timetable
 from overlay.worker.membership import HEARTBEAT_MS, SESSION_MS
 
@@ -95,6 +95,28 @@ def test_a_generation_that_was_told_late_does_not_hide_a_later_one() -> None:
     assert see(*told, now=NOW + 2).owners[0] == ("a", "b")
     last = (NOW + 3, claim("b", 1, 2, 3, generation=7, number=1))
     assert see(*told, last, now=NOW + 4).owners == {0: ("a",), 1: ("b",), 2: ("b",), 3: ("b",)}
+
+
+TOLD = st.lists(st.tuples(st.none() | st.integers(0, 4), st.integers(0, 4)), max_size=7)
+"""Of each worker that says it has a shard, its generation, and when that was first told."""
+
+
+@given(TOLD)
+def test_a_shard_is_of_those_from_which_no_later_generation_took_it(told: list[tuple[int | None, int]]) -> None:
+    status = dict(make_status())
+    fields = [name for name in WorkerStatus.model_fields if name not in ("worker", "generation")]
+    rows = [
+        WorkerRow(
+            **{name: status[name] for name in fields}, worker=f"w{n}", generation=generation, seen=NOW, dealt=dealt
+        )
+        for n, (generation, dealt) in enumerate(told)
+    ]
+    holders = [
+        f"w{n}"
+        for n, (mine, since) in enumerate(told)
+        if mine is None or not any(other is not None and other > mine and dealt >= since for other, dealt in told)
+    ]
+    assert list_holders(rows) == tuple(holders)
 
 
 def list_statuses(worker: str, change: float, until: float, *shards: int) -> list[tuple[int, Status]]:

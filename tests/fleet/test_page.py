@@ -19,12 +19,10 @@ from overlay.fleet.metrics import FleetMetrics
 from overlay.fleet.page import PageScope, read_page
 from overlay.fleet.status import ShardStatus
 
-from .statuses import NOW, make_consumer, make_status
+from .statuses import NOW, make_consumer, make_status, make_stream
 
 PAGE, POLICY = read_page()
 VOID = {"meta", "link", "input", "br"}
-OPTIONAL = {"dead_letters", "index_lag"}
-"""What rows of consumers may have or not."""
 
 
 class Outline(HTMLParser):
@@ -60,7 +58,7 @@ def outline() -> Outline:
 def make_live() -> LivePicture:
     live = LivePicture(expected=Expected(2, "d1", frozenset({("S", "c"), ("S", "lost")})))
     told = make_consumer(positions={"t-0": 7}, pending=3, pending_is="estimate", reason="<b>bold</b>")
-    status = make_status(shard_count=2, consumers=(told,), trouble="t")
+    status = make_status(shard_count=2, consumers=(told,), streams=(make_stream(),), trouble="t")
     failing = ShardStatus(number=1, ready=False, reason="no leader")
     live.memory.fold(status.model_copy(update={"shards": (ShardStatus(number=0), failing)}), NOW)
     for now in (0, 90_000, 100_000):  # a finding opens after a while
@@ -133,14 +131,15 @@ def test_the_policy_allows_its_own_script_and_style_alone(outline: Outline) -> N
 def test_the_fields_that_it_reads_exist() -> None:
     found = make_live().describe(100_000)
     assert found["findings"]
-    for part in ("workers", "shards", "consumers"):
+    for part in KEYS.keys() - {"findings"}:
         columns = re.search(rf"^  {part}: \[\n(.*?)^  \],", PAGE, re.DOTALL | re.MULTILINE)
         assert columns is not None
-        fields = set(re.findall(r"\br\.(\w+)", columns[1])) - OPTIONAL
+        fields = set(re.findall(r"\br\.(\w+)", columns[1]))
         assert len(fields) > 4
+        assert found[part]
         for row in found[part]:
             assert fields <= row.keys()
-    assert set(re.findall(r"\brow\.(\w+)", PAGE)) - OPTIONAL <= found["consumers"][0].keys()
+    assert set(re.findall(r"\brow\.(\w+)", PAGE)) <= found["consumers"][0].keys()
     assert set(re.findall(r"\bfound\.(\w+)", PAGE)) <= found["findings"][0].keys()
     assert set(re.findall(r"\bmembers\.(\w+)", PAGE)) <= found.keys()
 

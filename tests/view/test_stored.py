@@ -94,6 +94,20 @@ def test_a_rewind_to_the_start(tmp_path: Path) -> None:
     }
 
 
+def test_a_rewind_knows_consumers_that_were_made_by_request(tmp_path: Path) -> None:
+    """One that gets the last message of each subject gets no more than that, and new ones are named."""
+    loaded = load(tmp_path)
+    lasts = loaded.consumers["FLIGHTS", "lasts"]
+    by_request = {("FLIGHTS", name): lasts.model_copy(update={"durable_name": name}) for name in ("gone", "asked")}
+    everything = replace(loaded, consumers={**loaded.consumers, **by_request})
+    rewind = plan_rewind(loaded, replace(remember(), loaded=everything), "FLIGHTS", Where.START)
+    assert rewind.snapshots == {("FLIGHTS", name): {SOURCE: 50} for name in ("gone", "lasts")}
+    assert rewind.list_effects()[-1] == "Consumers that have not begun yet start by their deliver_policy: asked, fresh."
+    of_files = plan_rewind(loaded, remember(), "FLIGHTS", Where.START)
+    assert set(of_files.snapshots) == {("FLIGHTS", "lasts")}
+    assert of_files.fresh == ("fresh",)
+
+
 def test_a_rewind_to_the_end(tmp_path: Path) -> None:
     rewind = plan_rewind(load(tmp_path), remember(), "FLIGHTS", Where.END)
     assert (rewind.reason, rewind.positions, rewind.snapshots) == ("", {SOURCE: 50}, {})

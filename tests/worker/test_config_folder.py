@@ -73,7 +73,7 @@ async def test_a_change_while_the_service_starts_is_handed_over(tmp_path: Path) 
     write_folder(tmp_path, {"consumers/late.yaml": CONSUMER})
     found: asyncio.Queue[Loaded] = asyncio.Queue()
     watching = asyncio.create_task(watch_folder(tmp_path, found.put_nowait, known, every=EVERY_S))
-    loaded = await asyncio.wait_for(found.get(), 10)
+    loaded = await asyncio.wait_for(found.get(), DEADLINE_S)
     assert list(loaded.consumers) == [("FLIGHTS", "late")]
     watching.cancel()
 

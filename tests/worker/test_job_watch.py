@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from overlay.client.control.control import Control
 from overlay.clock import now_ms
-from overlay.config import load
+from overlay.config import Loaded, load
+from overlay.config.consumer import ConsumerConfig, DeliverPolicy
 from overlay.errors import CredentialsRefused, SourceUnavailable
+from overlay.kafka.admin import Admin
+from overlay.kafka.log_position import TopicPartition
+from overlay.state import plan_reader
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
 from overlay.state.job_positions import InJob
 from overlay.state.lag import Lag, Lags, Place
+from overlay.state.plan_reader import LIST_S
 from overlay.worker import job_watch
-from overlay.worker.job_watch import JobStandings, JobWatch
+from overlay.worker.job_watch import LOOK_S, JobStandings, JobWatch
 from spark.job.journal import Journal
+from tests.control.registries import make_config
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import DEADLINE_S, Scene, produce, serve
@@ -64,6 +72,114 @@ def test_a_consumer_with_which_no_job_has_begun_is_silent_from_the_first_look() 
     assert standings.measure_silence(Lags(), never, 12_000) == {D: 7.0}
     assert standings.describe(D, Lag(None, None), 12_000) == {"reason": "no Spark job has begun with it"}
     assert standings.describe(C, Lag(None, None), 12_000) == {}, "another worker tells of it"
+
+
+def test_a_consumer_with_which_no_job_has_begun_is_silent_from_when_it_has_something_to_read() -> None:
+    standings = JobStandings()
+    for now in (5_000, 9_000):
+        standings.note([C, D], {}, now, idle={D})
+    assert standings.measure_silence(Lags(), never, 12_000) == {C: 7.0, D: 0.0}
+    standings.note([C, D], {}, 13_000)
+    assert standings.measure_silence(Lags(), never, 15_000) == {C: 10.0, D: 6.0}, (
+        "since the last look that found nothing"
+    )
+
+
+@dataclass
+class Logs:
+    """What Kafka tells of topics with one partition each. `bounds`: start and end of each log, by topic; a topic without
+    them does not exist."""
+
+    bounds: dict[str, tuple[int, int]]
+    listed: int = 0
+
+    async def list_topics(self, start: str) -> list[str]:
+        self.listed += 1
+        return []
+
+    async def find_topics(self, names: Iterable[str], **_: object) -> dict[str, SimpleNamespace]:
+        return {name: SimpleNamespace(partitions=1) for name in names if name in self.bounds}
+
+    async def find_bounds(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        return {source: self.bounds[source[0]] for source in sources}
+
+
+def watch(logs: Logs, *configs: ConsumerConfig) -> JobWatch:
+    """A watch on these consumers of stream S, whose topics are t and u."""
+    loaded = SimpleNamespace(
+        consumers={("S", config.durable_name): config for config in configs},
+        streams={"S": SimpleNamespace(topic_names=("t", "u"))},
+    )
+    wanted = dict.fromkeys(loaded.consumers)
+    return JobWatch(
+        {},
+        cast("Admin", logs),
+        "o",
+        JobStandings(),
+        Lags(),
+        lambda: wanted,
+        lambda: cast("Loaded", loaded),
+        list[tuple[str, str]]().extend,
+    )
+
+
+def is_silent(watch: JobWatch) -> bool:
+    """Whether a consumer is silent a minute after the last look."""
+    (silence,) = watch.standings.measure_silence(watch.lags, never, now_ms() + MINUTE_MS).values()
+    return silence > 0
+
+
+async def test_a_consumer_of_no_job_is_not_silent_while_its_topics_have_no_records() -> None:
+    logs = Logs({"t": (5, 5)})
+    jobs = watch(logs, make_config("c"))
+    await jobs.look()
+    assert not is_silent(jobs), "one topic is empty, and the other does not exist"
+    logs.bounds["u"] = (0, 1)
+    await jobs.look()
+    assert is_silent(jobs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "silent"),
+    [
+        ({"deliver_policy": DeliverPolicy.ALL}, True),
+        ({"deliver_policy": DeliverPolicy.LAST}, True),
+        ({"deliver_policy": DeliverPolicy.NEW}, False),
+        ({"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": 1}, True),
+        ({"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": 2**62}, False),
+    ],
+)
+async def test_what_a_consumer_of_no_job_has_to_read(fields: dict[str, Any], silent: bool) -> None:
+    jobs = watch(Logs({"t": (0, 9)}), make_config("c").model_copy(update=fields))
+    for _ in range(2):
+        await jobs.look()
+        assert is_silent(jobs) == silent
+
+
+async def test_a_new_consumer_of_no_job_is_silent_once_records_come() -> None:
+    logs = Logs({"t": (0, 9), "u": (0, 0)})
+    jobs = watch(logs, make_config("c").model_copy(update={"deliver_policy": DeliverPolicy.NEW}))
+    await jobs.look()
+    logs.bounds["t"] = (9, 9)  # retention took what was there
+    await jobs.look()
+    assert not is_silent(jobs)
+    logs.bounds["u"] = (0, 1)
+    await jobs.look()
+    assert is_silent(jobs)
+
+
+async def test_all_topics_of_the_cluster_are_listed_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(plan_reader, "monotonic", lambda: now)
+    logs = Logs({"t": (0, 9)})
+    jobs = watch(logs, make_config("c"))
+    for _ in range(5):
+        await jobs.look()
+        now += LOOK_S
+    assert logs.listed == 1
+    now += LIST_S
+    await jobs.look()
+    assert logs.listed == 2
 
 
 def test_a_consumer_that_no_job_takes_from_the_service_is_silent_while_there_is_something_to_read() -> None:
@@ -112,8 +228,12 @@ async def test_jobs_that_cannot_be_seen_end_no_worker(monkeypatch: pytest.Monkey
     monkeypatch.setattr(job_watch, "LOOK_S", 0.0)
     monkeypatch.setattr(JobWatch, "look", look)
     nothing: Any = None
-    await JobWatch({}, nothing, "o", JobStandings(), Lags(), dict, nothing).run(stop)
+    await JobWatch({}, nothing, "o", JobStandings(), Lags(), dict, nothing, nothing).run(stop)
     assert looks == 3
+
+
+def find_no_configs() -> Loaded:
+    return cast("Loaded", SimpleNamespace(consumers={}, streams={}))
 
 
 async def test_nothing_is_asked_without_such_consumers() -> None:
@@ -122,13 +242,14 @@ async def test_nothing_is_asked_without_such_consumers() -> None:
     closed: list[tuple[str, str]] = []
     standings = JobStandings()
     standings.note([C], {}, 0)
-    await JobWatch({}, nothing, "o", standings, Lags(), dict, closed.extend).look()
+    await JobWatch({}, nothing, "o", standings, Lags(), dict, find_no_configs, closed.extend).look()
     assert closed == [C]
 
 
 @pytest.fixture
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_watch, "LOOK_S", 0.2)
+    monkeypatch.setattr(plan_reader, "LIST_S", 0.2)
 
 
 @pytest.fixture

@@ -3,49 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import itertools
+import threading
 from typing import Any, cast
 
 import pytest
 
 from overlay.fleet.delta import KEYS
+from overlay.fleet.findings import Expected, Picture, look
+from overlay.fleet.memory import Memory
+from overlay.fleet.picture import describe
 from overlay.fleet.status import ShardStatus, WorkerStatus
 from overlay.kafka.own_topics import shard_of
-from overlay.state.shard_state import ConsumerId
-from overlay.worker import own_picture, status
-from overlay.worker.own_picture import OwnPicture, describe_own, describe_own_stream, list_troubles
+from overlay.worker import own_picture
+from overlay.worker.own_picture import OwnPicture, describe_own, list_troubles
 from overlay.worker.shard_manager import ShardManager
 
+from .test_status import FakeCursor, FakeLoaded, FakeManager, FakeStream, Worker, make_manager, read_stream
+
 READY: dict[str, Any] = {"ready": True, "reasons": []}
-STREAM: dict[str, Any] = {
-    "name": "S", "state": "running", "reason": "", "topics": ["t", "u"], "rate": 2.0,
-    "partitions": {"t-0": {"end": 10, "position": 4}, "u-0": {"end": 7, "position": 8}},
-}  # fmt: skip
-
-
-@dataclass
-class SomeFiles:
-    consumers: list[ConsumerId]
-    streams: list[str] = field(default_factory=lambda: ["S"])
-
-
-@dataclass
-class ReportingManager:
-    """Tells of its consumers and streams as a shard manager does. `states`: those that are not `running`, by name."""
-
-    loaded: SomeFiles
-    states: dict[str, str] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-
-    def report_consumer(self, id: ConsumerId) -> dict[str, Any]:
-        if id[1] in self.gone:
-            return {}
-        state = self.states.get(id[1], "running")
-        usual = {"stream": id[0], "name": id[1], "state": state, "reason": "", "delivered": 3, "rate": 1.5}
-        return usual | {"lag_records": 6, "lag_seconds": 0.5, "positions": {"t-0": 4}, "num_pending": 2}
-
-    def report_stream(self, name: str) -> dict[str, Any]:
-        return STREAM
 
 
 def make_own_status(**fields: Any) -> WorkerStatus:
@@ -56,17 +32,28 @@ def make_own_status(**fields: Any) -> WorkerStatus:
     return WorkerStatus(**usual | fields)
 
 
-def manage(count: int, **fields: Any) -> ShardManager:
-    """A manager of consumers c0, c1 and so on, all of shard 1 of 2."""
-    ids = [("S", name) for name in (f"c{n}" for n in range(10 * count)) if shard_of(("S", name), 2) == 1]
-    return cast("ShardManager", ReportingManager(SomeFiles(ids[:count]), **fields))
+REPORT: dict[str, Any] = {"delivered": 3, "rate": 1.5, "lag_records": 6, "lag_seconds": 0.5, "num_pending": 2}
+
+
+def manage(count: int, *states: str) -> FakeManager:
+    """A manager of shard 1 of 2, to which so many consumers belong, the first of them in these states."""
+    ids = [("S", name) for name in (f"c{n:04}" for n in range(10 * count)) if shard_of(("S", name), 2) == 1]
+    manager = make_manager()
+    manager.loaded = FakeLoaded(dict.fromkeys(ids[:count]))
+    manager.owned = frozenset({1})
+    for id, state in zip(ids, itertools.chain(states, itertools.repeat("running")), strict=False):
+        manager.reports[id] = {**REPORT, "state": state}
+    return manager
+
+
+async def describe_worker(manager: FakeManager) -> dict[str, Any]:
+    return await describe_own(make_own_status(), READY, cast("ShardManager", manager))
 
 
 async def test_a_worker_shows_its_own_shards_streams_and_consumers() -> None:
-    manager = manage(4)
-    names = [name for _, name in cast(Any, manager).loaded.consumers]
-    cast(Any, manager).states = {names[0]: "elsewhere", names[1]: "spark", names[2]: "stalled"}
-    found = await describe_own(make_own_status(), READY, manager)
+    manager = manage(4, "elsewhere", "spark", "stalled")
+    names = [name for _, name in manager.loaded.served]
+    found = await describe_worker(manager)
     assert KEYS.keys() <= found.keys()
     assert [(row["worker"], row["state"], row["consumers"]) for row in found["workers"]] == [("w", "running", 2)]
     assert [(row["shard"], row["state"], row["workers"]) for row in found["shards"]] == [(1, "running", ["w"])]
@@ -74,6 +61,22 @@ async def test_a_worker_shows_its_own_shards_streams_and_consumers() -> None:
     assert rows == {names[2]: ("stalled", 6, 2, "w"), names[3]: ("running", 6, 2, "w")}
     assert [row["name"] for row in found["streams"]] == ["S"]
     assert found["findings"] == []
+
+
+async def test_a_worker_shows_what_its_statuses_tell() -> None:
+    """But for the times."""
+    manager = manage(3)
+    read_stream(manager)
+    manager.loaded.streams |= {"T": FakeStream(("t",)), "U": FakeStream(("u",))}
+    memory = Memory()
+    for status in await Worker(manager).tell():
+        memory.fold(status, status.clock)
+    (known,) = memory.list_workers()
+    told = describe(look(memory, known.seen, Expected()), [], {})
+    found = await describe_worker(manager)
+    for part in ("streams", "consumers"):
+        assert found[part]
+        assert [{**row, "seen": 0} for row in found[part]] == [{**row, "seen": 0} for row in told[part]]
 
 
 async def test_a_worker_that_is_in_no_group_says_why() -> None:
@@ -96,20 +99,25 @@ def test_troubles_have_texts_without_control_characters() -> None:
 
 async def test_a_consumer_that_goes_meanwhile_is_left_out() -> None:
     manager = manage(2)
-    cast(Any, manager).gone = {cast(Any, manager).loaded.consumers[0][1]}
-    assert len((await describe_own(make_own_status(), READY, manager))["consumers"]) == 1
+    first, report = next(iter(manager.loaded.served)), manager.report_consumer
+    cast(Any, manager).report_consumer = lambda id: {} if id == first else report(id)
+    assert len((await describe_worker(manager))["consumers"]) == 1
 
 
-def test_a_stream_has_the_lag_of_its_partitions() -> None:
-    assert describe_own_stream(STREAM, "w") == {
-        "name": "S", "state": "running", "reason": "", "topic": "t, u", "partitions": 2, "rate": 2.0, "lag": 6,
-        "owners": ["w"],
-    }  # fmt: skip
-    idle = describe_own_stream({**STREAM, "partitions": {}, "state": "idle"}, "w")
-    assert (idle["lag"], idle["owners"], idle["partitions"]) == (None, [], 0)
+async def test_a_stream_of_which_an_end_is_not_known_has_no_lag() -> None:
+    manager = manage(1)
+    read_stream(manager)
+    (before,) = (await describe_worker(manager))["streams"]
+    assert (before["lag"], before["index_lag"], before["owners"], before["partitions"]) == (7, 16, ["w"], 2)
+    session = manager.shards[0].session
+    assert session is not None
+    session.cursors.found["S", ("v", 0)] = [FakeCursor(5, -1)]
+    (after,) = (await describe_worker(manager))["streams"]
+    assert after["lag"] is None
 
 
-async def test_other_work_is_done_while_thousands_are_described() -> None:
+async def test_other_work_is_done_while_thousands_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_picture, "SLICE_S", 0.0)
     turns = 0
 
     async def count_turns() -> None:
@@ -120,9 +128,22 @@ async def test_other_work_is_done_while_thousands_are_described() -> None:
 
     counting = asyncio.create_task(count_turns())
     await asyncio.sleep(0)
-    await describe_own(make_own_status(), READY, manage(500))
+    before = turns
+    await describe_worker(manage(500))
     counting.cancel()
-    assert turns >= 500 // status.TURN
+    assert turns - before >= 500
+
+
+async def test_the_picture_of_thousands_is_made_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[int]()
+
+    def note(picture: Picture, *more: Any) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return describe(picture, *more)
+
+    monkeypatch.setattr(own_picture, "describe", note)
+    await describe_worker(manage(1))
+    assert len(threads) == 1 and threads != [threading.get_ident()]
 
 
 async def test_a_picture_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

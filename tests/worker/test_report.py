@@ -16,7 +16,7 @@ from overlay.state.shard_state import ConsumerState, StreamPartition
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.table import State
 from overlay.worker.job_watch import JobStandings
-from overlay.worker.report import PARKED, SLOT_MS, WINDOW_MS, Rates, report_consumer
+from overlay.worker.report import PARKED, SLOT_MS, WINDOW_MS, Rates, report_consumer, report_readiness
 from overlay.worker.round.task import Counts
 from tests.control.registries import make_config
 
@@ -90,6 +90,19 @@ def report(
     return report_consumer(
         cast("Any", loaded), [cast("Any", session)], Rates(began=0), Lags(), CONSUMER, False, JobStandings()
     )
+
+
+def test_readiness_names_each_stop_once_and_goes_through_no_partition() -> None:
+    def make_session(stopped: dict[str, str], halts: dict[Any, str]) -> Any:
+        assignment = SimpleNamespace(stalled={}, stopped=stopped)
+        return SimpleNamespace(assignment=assignment, cursors=SimpleNamespace(halts=halts))
+
+    sessions = [make_session({"S": "gone"}, {}), make_session({"S": "gone"}, {("S", ("t", 0)): "corrupt"})]
+    sessions.append(make_session({}, {("T", ("t", 0)): "torn", ("OLD", ("t", 0)): "torn"}))
+    shards = [SimpleNamespace(session=session, mine={}, number=n, trouble="") for n, session in enumerate(sessions)]
+    loaded = SimpleNamespace(consumers={}, streams={"T": None, "S": None})
+    found = report_readiness(cast("Any", loaded), cast("Any", shards), "")
+    assert found == {"ready": True, "reasons": ["S: gone; corrupt", "T: torn"]}
 
 
 def place_at(offset: int) -> Cursors:

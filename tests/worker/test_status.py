@@ -285,6 +285,25 @@ def change_halts(manager: FakeManager) -> None:
     manager.shards[1] = FakeShard(session=FakeSession(cursors=FakeCursors({("S", ("t", 0)): "corrupt"})))
 
 
+def exchange_stalls(manager: FakeManager) -> None:
+    """As many as before, and others."""
+    session = manager.shards[0].session
+    assert session is not None
+    session.assignment.stalled = {("S", "another"): "refused"}
+
+
+def exchange_stops(manager: FakeManager) -> None:
+    session = manager.shards[0].session
+    assert session is not None
+    session.assignment.stopped = {"another": "gone"}
+
+
+def exchange_halts(manager: FakeManager) -> None:
+    session = manager.shards[0].session
+    assert session is not None
+    session.cursors.halts = {("S", ("another", 0)): "corrupt"}
+
+
 def change_trouble(manager: FakeManager) -> None:
     manager.trouble = "waiting"
 
@@ -302,17 +321,25 @@ def drain(manager: FakeManager) -> None:
         change_stalls,
         change_stops,
         change_halts,
+        exchange_stalls,
+        exchange_stops,
+        exchange_halts,
         change_trouble,
         drain,
     ],
 )
 async def test_what_is_told_at_once(change: Callable[[FakeManager], None]) -> None:
+    def make_session() -> FakeSession:
+        assignment = FakeAssignment({("S", "one"): "refused"}, {"one": "gone"})
+        return FakeSession(assignment, FakeCursors({("S", ("one", 0)): "corrupt"}))
+
     manager = make_manager()
+    manager.shards[0] = FakeShard(session=make_session())
     source = Worker(manager).source
     before = source.mark()
     manager.rates.note(Counts(delivered={("S", "c0001"): 5}), manager.rates.began)
     # another session of the same shard, with the same troubles
-    manager.shards[0] = FakeShard(session=FakeSession())
+    manager.shards[0] = FakeShard(session=make_session())
     assert source.mark() == before
     change(manager)
     assert source.mark() != before
@@ -371,6 +398,39 @@ async def test_deleted_consumers_are_named() -> None:
     assert status.gone == ("S/c0001",)
     (status,) = await worker.tell()
     assert status.gone == ()
+
+
+async def test_what_a_lost_status_described_is_told_again() -> None:
+    manager, changed = make_manager(150), ("S", "c0149")
+    manager.loaded.streams |= {f"S{number:03}": FakeStream(("t",)) for number in range(150)}
+    worker = Worker(manager)
+    for _ in range(3):
+        await worker.tell()
+    manager.reports[changed] = {"state": "stalled", "reason": "refused"}
+    manager.rates.note(Counts(delivered={changed: 1}), now_ms())
+    session = manager.shards[0].session
+    assert session is not None
+    session.cursors.halts["S149", ("t", 0)] = "corrupt"
+    (status,) = await worker.tell()
+    assert "S149" in {each.name for each in status.streams}
+    assert "c0149" in {each.name for each in status.consumers}
+    for scope in (Scope.ALL, Scope.WORKER):
+        await worker.tell(was_lost=True, scope=scope)
+        (status,) = await worker.tell(was_lost=scope is Scope.ALL)
+        assert "S149" in {each.name for each in status.streams}
+        (told,) = [each for each in status.consumers if each.name == "c0149"]
+        assert told.state == "stalled"
+
+
+async def test_what_was_described_when_a_status_failed_is_told_by_the_next_one() -> None:
+    manager = make_manager(3)
+    worker = Worker(manager)
+    manager.reports["S", "c0002"] = {"delivered": "none"}
+    with pytest.raises(ValueError, match="delivered"):
+        await worker.tell()
+    del manager.reports["S", "c0002"]
+    (status,) = await worker.tell(was_lost=True)
+    assert sorted(each.name for each in status.consumers) == ["c0000", "c0001", "c0002"]
 
 
 REPORT = {
