@@ -1,4 +1,4 @@
-"""The config folder of those who name none. Apart from the config's loader, which takes long to import."""
+"""The config folder where a command or a program names none. Apart from the config's loader, which takes long to import."""
 
 from __future__ import annotations
 

@@ -98,18 +98,7 @@ def read(
     Reads committed records and changes nothing in Kafka. Without --follow it stops at the end that
     the topics have when it begins. Ctrl-C ends it with exit code 130.
     """
-    if not (stream or consumer or topic):
-        raise click.UsageError("name a STREAM, a --consumer or a --topic")
-    if topic and (stream or consumer):
-        raise click.UsageError(f"name a {'STREAM' if stream else '--consumer'} or a --topic, not both")
-    if declared and not topic:
-        raise click.UsageError(
-            "--property goes with --topic. What a stream declares stands in its file, under properties"
-        )
-    if sys.stdout is None:
-        raise click.UsageError("standard output is closed. Send it somewhere")
-    if form == "arrow-ipc" and not counting and sys.stdout.isatty():
-        raise click.UsageError("arrow-ipc is not for terminals. Send it to a file or a program")
+    _check_usage(stream, topic, consumer, declared, form, counting)
     with end_quietly():
         from overlay.kernels import load_numba
         from overlay.view.printer import open_printer
@@ -141,6 +130,22 @@ def read(
             printer.close()
         if asked is not None and not question["follow"] and not reading.progress.matched:
             tell_missing(client, asked)
+
+
+def _check_usage(stream: str, topic: str, consumer: str, declared: tuple[str, ...], form: str, counting: bool) -> None:
+    """Raise click.UsageError for options that do not go together, and for an output that cannot take the format."""
+    if not (stream or consumer or topic):
+        raise click.UsageError("name a STREAM, a --consumer or a --topic")
+    if topic and (stream or consumer):
+        raise click.UsageError(f"name a {'STREAM' if stream else '--consumer'} or a --topic, not both")
+    if declared and not topic:
+        raise click.UsageError(
+            "--property goes with --topic. What a stream declares stands in its file, under properties"
+        )
+    if sys.stdout is None:
+        raise click.UsageError("standard output is closed. Send it somewhere")
+    if form == "arrow-ipc" and not counting and sys.stdout.isatty():
+        raise click.UsageError("arrow-ipc is not for terminals. Send it to a file or a program")
 
 
 def _note(
