@@ -31,11 +31,8 @@ from .records import (
     write_pause,
 )
 from .registry import PENDING_BYTES, Registry
-from .requests import TOO_BUSY, Op, Request, RequestRefusal, refuse, respond, respond_refused
+from .requests import MOST_LISTED, TOO_BUSY, Op, Request, RequestRefusal, refuse, respond, respond_refused
 from .responses import describe_consumer, describe_pause, describe_stream, read_pull
-
-LIMIT = 256
-"""Most consumers in one answer, as in nats-server; a client passes `offset` to get more."""
 
 MOST_BOOT = 100
 """Most characters of what tells the starts of a worker apart."""
@@ -161,7 +158,7 @@ def _info(registry: Registry, host: Host, request: Request, now: int) -> Decisio
 
 
 def _list(registry: Registry, host: Host, request: Request, now: int) -> Decision:
-    """Answer a consumer list request, LIMIT consumers from the requested `offset` on: those of the shard that it names,
+    """Answer a consumer list request, MOST_LISTED consumers from the requested `offset` on: those of the shard that it names,
     else those of all shards, of which this worker knows its own. The answer says which these are."""
     if refusal := find_missing(registry, request):
         return _refuse(request, refusal)
@@ -175,10 +172,12 @@ def _list(registry: Registry, host: Host, request: Request, now: int) -> Decisio
     offset = request.body.get("offset", 0)
     if not isinstance(offset, int) or offset < 0:
         return _refuse(request, refuse(10025, err=f"offset: found {offset!r}, wants a number of consumers"))
-    shown = [describe(registry, host, id, now) for id in ids[offset : offset + LIMIT]]
+    shown = [describe(registry, host, id, now) for id in ids[offset : offset + MOST_LISTED]]
     own = {"shards": sorted(host.owned), "shard_count": host.count}
     return Decision(
-        respond(request, {"total": len(ids), "offset": offset, "limit": LIMIT, "consumers": shown, "overlay": own})
+        respond(
+            request, {"total": len(ids), "offset": offset, "limit": MOST_LISTED, "consumers": shown, "overlay": own}
+        )
     )
 
 

@@ -45,6 +45,8 @@ CONSUMER_NOT_FOUND = ApiError(10014, 404, "consumer not found")
 """An error of requests that contain no config; overlay/config/codes.py lists only those that do."""
 TOO_BUSY = ApiError(10023, 503, "insufficient resources")
 """The error of any request while too many others wait."""
+MOST_LISTED = 256
+"""Most consumers in one answer to a list, as in nats-server; a client passes `offset` to get more."""
 MOST_SHARDS = 1024
 """Most shards of a service; their numbers are below this."""
 MOST_NAME = 256
