@@ -262,14 +262,15 @@ class Client:
 
     def _find_to_read(self, name: str, stream: str) -> ConsumerConfig:
         """Return a consumer's config by its name: from the files, else from the control topic, which needs no service. A
-        client without a config folder asks the service. Raises as `find_consumer`.
+        client without a config folder, or without the right to read the topic, asks the service. Raises as `find_consumer`.
         """
-        if self.files is None:
-            return self.find_consumer(name, stream)
-        try:
-            return find_consumer(self.consumers.values(), name, stream, self.origin)
-        except UnknownConsumer:
-            return find_consumer(read_consumers(self.files, self.kafka), name, stream, self.origin)
+        if self.files is not None:
+            try:
+                return find_consumer(self.consumers.values(), name, stream, self.origin)
+            except UnknownConsumer:
+                if (known := read_consumers(self.files, self.kafka)) is not None:
+                    return find_consumer(known, name, stream, self.origin)
+        return self.find_consumer(name, stream)
 
     def find_stream(self, name: str) -> StreamConfig:
         """Return the config of the stream `name`, as its file has it. Raises UnknownStream, with a similar
