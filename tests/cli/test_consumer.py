@@ -101,8 +101,9 @@ def test_an_idle_pull_consumer_is_told_of_alike_everywhere_after_a_restart(
     assert tell(listed) == known
     (reported,) = trips.run_json("consumer", "report")["consumers"]
     assert tell(reported["overlay"] | {"num_pending": reported["num_pending"]}) == known
-    labels = '{consumer="work",stream="TRIPS"}'
-    assert f"overlay_consumer_lag_records{labels} {float(known[0])}\n" in service.get("/metrics")
+    told = f'overlay_consumer_lag_records{{consumer="work",stream="TRIPS"}} {float(known[0])}\n'
+    # a page is kept for a moment
+    wait_until(lambda: told in service.get("/metrics"), DEADLINE_S, "the metric agrees")
 
 
 def test_names_that_do_not_exist(trips: Trips) -> None:
