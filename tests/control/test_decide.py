@@ -228,8 +228,8 @@ def test_a_list_of_one_shard(registry: Registry) -> None:
         names = [name for name in sorted(shards) if shards[name] == shard]
         assert [info["name"] for info in found["consumers"]] == names and found["total"] == len(names)
     assert "shard: found 3, there are 3" in read_error(ask(registry, "consumer.list", Worker(count=3), shard=3))[2]
-    for shard in (-1, True, "1", None, 10**9):
-        assert "wants the number of a shard" in read_error(ask(registry, "consumer.list", shard=shard))[2]
+    for wrong in (-1, True, "1", None, 10**9):
+        assert "wants the number of a shard" in read_error(ask(registry, "consumer.list", shard=wrong))[2]
 
 
 def test_pulls(registry: Registry) -> None:

@@ -71,7 +71,7 @@ class Service:
         yield self._answer(self.workers[0], value)
 
     def ask_all(self, topic: str, questions: Mapping[str, tuple[bytes, bytes]], *_: Any) -> Iterator[tuple[str, Any]]:
-        for id, (_, value) in questions.items():
+        for id, (_key, value) in questions.items():
             shard = json.loads(value)["shard"]
             worker = next(each for each in self.workers if shard in each.owned)
             if shard not in self.silent:
@@ -135,7 +135,7 @@ def test_shards_without_all_of_their_pages_are_left_out() -> None:
     def lose_last(*given: Any) -> Iterator[tuple[str, Any]]:
         yield from list(answer(*given))[:-1]
 
-    service.ask_all = lose_last  # type: ignore[method-assign]
+    service.ask_all = lose_last  # type: ignore[assignment, method-assign]
     assert open_control(service).list_shards("S", counts, 1).keys() == {next(iter(counts))}
 
 
