@@ -99,6 +99,13 @@ def test_blocks_have_their_marker_and_their_output() -> None:
     assert [block.language for block in parse("```python\n1\n```\n```yaml\na: 1\n```\n")] == ["python"]
 
 
+def test_a_block_within_a_list_is_a_block() -> None:
+    (block,) = parse(
+        "- In words:\n\n    <!-- not run: it needs Docker -->\n    ```sh\n    up \\\n      --all\n\n    ```\n"
+    )
+    assert (block.how, block.reason, block.text, block.line) == (How.NEVER, "it needs Docker", "up \\\n  --all\n\n", 4)
+
+
 def test_an_output_belongs_to_the_block_right_above_it() -> None:
     (block,) = parse("```sh\necho\n```\n\nIn words:\n\n```text\nfine\n```\n")
     assert block.output is None

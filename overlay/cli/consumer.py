@@ -43,11 +43,11 @@ def consumer() -> None:
 def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
     """List the consumers, of all streams or of STREAM.
 
-    Rates come from the running service, those of Spark jobs from Kafka. If no service answers, the rest comes from
-    Kafka itself. A consumer whose file is gone is listed as removed, because its state is kept until `overlay
-    consumer rm`.
+    Rates come from the running service, those of Spark jobs from Kafka. Each worker tells of the consumers of its
+    shards. If no service answers, the rest comes from Kafka itself. A consumer whose file is gone is listed as removed,
+    because its state is kept until `overlay consumer rm`.
     """
-    facts = look_around(open_folder(folder))
+    facts = look_around(open_folder(folder), asks_others=True)
     if stream is not None:
         check_stream(facts, stream, folder)
     shown = [found for found in facts.consumers.values() if stream in (None, found.stream)]
@@ -71,7 +71,7 @@ def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
 
     The config is that of its file, or the one that it has by `add` and `update`.
     """
-    facts = look_around(open_folder(folder))
+    facts = look_around(open_folder(folder), asks_others=True)
     found = find_consumer(facts, stream, name, folder)
     if as_json:
         from overlay.view.wire import describe_consumer

@@ -115,18 +115,19 @@ def open_control(folder: Path) -> Iterator[Control]:
         control.close()
 
 
-def look_around(loaded: Loaded) -> OverlayFacts:
+def look_around(loaded: Loaded, *, asks_others: bool = False) -> OverlayFacts:
     """Return the facts about all streams and consumers: those of the running service, completed from Kafka; those in
     Kafka alone if no service of this config answers; or those of the service alone if Kafka does not. Blocks
     meanwhile.
 
-    If neither answers, raises SourceUnavailable, or CredentialsRefused if Kafka refuses this user.
+    `asks_others`: whether to ask all workers for their consumers. If neither answers, raises SourceUnavailable, or
+    CredentialsRefused if Kafka refuses this user.
     """
     import asyncio
 
     from overlay.view.look import look
 
-    return asyncio.run(look(loaded))
+    return asyncio.run(look(loaded, asks_others=asks_others))
 
 
 def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> OverlayError:

@@ -166,13 +166,14 @@ def _note(
 
 
 def tell_of_kernels() -> None:
-    """Print on stderr that kernels will be compiled, if they are not there yet."""
+    """Print on stderr that kernels will be compiled, if they are not there yet. Raises OverlayError if there is no folder
+    for them.
+    """
     from overlay.kernel_cache import find_folder
     from overlay.scan.kernel import walk
 
-    with contextlib.suppress(RuntimeError):  # no folder for them: numba says so where it compiles
-        if not find_folder(walk).is_filled:
-            click.echo("compiling kernels, which takes up to a minute or two, once ...", err=True)
+    if not find_folder(walk).is_filled:
+        click.echo("compiling kernels, which takes up to a minute or two, once ...", err=True)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from .arguments import CONSUMER_FIELDS, FILTER_WORDS, BadQuestion, check_count, 
 from .connection import Connections
 from .control.control import Control
 from .control.inbox import NoAnswer
+from .read.defined import read_consumers
 from .read.indexes import Indexes
 from .read.question import CheckedQuestion, Question, ask_as_consumer, make_request
 from .read.reader import Progress, read_alone, read_batches
@@ -58,6 +59,8 @@ class Client:
     """Prefix of the overlay's own topics, one of which is the index of a stream."""
     consumers: Mapping[tuple[str, str], ConsumerConfig] = field(default_factory=dict)
     """The consumers' configs by (stream, name)."""
+    files: Loaded | None = field(default=None, repr=False)
+    """The config folder; None if the client was opened without one."""
     _lines: Connections = field(init=False, repr=False)
     _answers: AckAnswers = field(init=False, repr=False)
     _indexes: Indexes = field(init=False, repr=False)
@@ -108,7 +111,8 @@ class Client:
 
         `consumer`: its name, to read the records of its stream that its filters let through, wherever
         it begins and whatever it has acked. `stream` may be left out then if only one stream has a
-        consumer of this name. A consumer that no file describes is looked up at the service.
+        consumer of this name. A consumer that no file describes is looked up in the control topic; a client that was
+        opened without a folder asks the service for it.
 
         See Question for the arguments. Without `follow` the reading ends at what is committed at
         the time of the call. For a `topic`, the subject of each record is the topic's name, and
@@ -136,7 +140,7 @@ class Client:
         """Return the records as `read` does, for `async for` in the caller's event loop. Nothing is
         fetched before the iteration begins, and without `follow` the reading ends at what is
         committed then. It has a connection of its own, which is closed at its end. For a `consumer`
-        that no file describes the call blocks until the service has answered. Raises as `read`.
+        that no file describes the call blocks until it is found. Raises as `read`.
         """
         request, progress = self._ask(stream, topic, consumer, declare, question), Progress()
         batches = read_alone(self._lines, self._indexes, request, progress)
@@ -247,7 +251,7 @@ class Client:
         if consumer:
             if topic:
                 raise BadQuestion("consumer and topic each say what to read. Leave one of them out")
-            found = self.find_consumer(consumer, stream)
+            found = self._find_to_read(consumer, stream)
             stream, question = found.stream, ask_as_consumer(found, question)
         if bool(stream) == bool(topic):
             raise BadQuestion("name a stream or a topic" + (", not both" if stream else ""))
@@ -255,6 +259,18 @@ class Client:
             raise BadQuestion("declare is for topics; what a stream declares stands in its file")
         config = self.find_stream(stream) if stream else describe_topic(topic, declare or {})
         return make_request(config, is_named=bool(stream), now=now_ms(), **question)
+
+    def _find_to_read(self, name: str, stream: str) -> ConsumerConfig:
+        """Return a consumer's config by its name: from the files, else from the control topic, which needs no service. A
+        client without a config folder, or without the right to read the topic, asks the service. Raises as `find_consumer`.
+        """
+        if self.files is not None:
+            try:
+                return find_consumer(self.consumers.values(), name, stream, self.origin)
+            except UnknownConsumer:
+                if (known := read_consumers(self.files, self.kafka)) is not None:
+                    return find_consumer(known, name, stream, self.origin)
+        return self.find_consumer(name, stream)
 
     def find_stream(self, name: str) -> StreamConfig:
         """Return the config of the stream `name`, as its file has it. Raises UnknownStream, with a similar
@@ -301,7 +317,12 @@ def open_client(
     settings = loaded.service.kafka | ({"bootstrap.servers": bootstrap} if bootstrap else {}) | dict(kafka or {})
     origin = str(FilePath(loaded.files[""].file).parent)
     return Client(
-        check_settings(settings), loaded.streams, origin, prefix or loaded.service.topics.prefix, loaded.consumers
+        check_settings(settings),
+        loaded.streams,
+        origin,
+        prefix or loaded.service.topics.prefix,
+        loaded.consumers,
+        loaded if not prefix else None,
     )
 
 

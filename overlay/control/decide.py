@@ -16,6 +16,7 @@ from overlay.config.service import WORKER_NAME
 from overlay.consumer.effects import Advisory
 from overlay.consumer.info import ConsumerInfo
 from overlay.consumer.pulls import PullRequest, StatusText
+from overlay.kafka.own_topics import shard_of
 from overlay.output.record import Record
 
 from .changes import find_missing, judge_create, judge_delete, judge_pause
@@ -30,11 +31,8 @@ from .records import (
     write_pause,
 )
 from .registry import PENDING_BYTES, Registry
-from .requests import TOO_BUSY, Op, Request, RequestRefusal, refuse, respond, respond_refused
+from .requests import MOST_LISTED, TOO_BUSY, Op, Request, RequestRefusal, refuse, respond, respond_refused
 from .responses import describe_consumer, describe_pause, describe_stream, read_pull
-
-LIMIT = 256
-"""Most consumers in one answer, as in nats-server; a client passes `offset` to get more."""
 
 MOST_BOOT = 100
 """Most characters of what tells the starts of a worker apart."""
@@ -42,7 +40,11 @@ Body = dict[str, object]
 
 
 class Host(Protocol):
-    """What the worker tells and does for decisions on requests."""
+    """What the worker tells and does for decisions on requests. `owned`: the shards that the group assigns to it, of
+    `count`."""
+
+    owned: frozenset[int]
+    count: int
 
     def report_consumer(self, id: ConsumerId) -> Mapping[str, Any]:
         """Return what the service's HTTP endpoint /consumers says of one consumer, empty if it is
@@ -156,15 +158,27 @@ def _info(registry: Registry, host: Host, request: Request, now: int) -> Decisio
 
 
 def _list(registry: Registry, host: Host, request: Request, now: int) -> Decision:
-    """Answer a consumer list request, LIMIT consumers from the requested `offset` on."""
+    """Answer a consumer list request, MOST_LISTED consumers from the requested `offset` on: those of the shard that it names,
+    else those of all shards, of which this worker knows its own. The answer says which these are."""
     if refusal := find_missing(registry, request):
         return _refuse(request, refusal)
-    ids = [id for id in sorted(registry.effective().consumers) if request.stream in ("", id[0])]
+    if request.shard is not None and request.shard >= host.count:
+        return _refuse(request, refuse(10025, err=f"shard: found {request.shard}, there are {host.count}"))
+    ids = [
+        id
+        for id in sorted(registry.effective().consumers)
+        if request.stream in ("", id[0]) and request.shard in (None, shard_of(id, host.count))
+    ]
     offset = request.body.get("offset", 0)
     if not isinstance(offset, int) or offset < 0:
         return _refuse(request, refuse(10025, err=f"offset: found {offset!r}, wants a number of consumers"))
-    shown = [describe(registry, host, id, now) for id in ids[offset : offset + LIMIT]]
-    return Decision(respond(request, {"total": len(ids), "offset": offset, "limit": LIMIT, "consumers": shown}))
+    shown = [describe(registry, host, id, now) for id in ids[offset : offset + MOST_LISTED]]
+    own = {"shards": sorted(host.owned), "shard_count": host.count}
+    return Decision(
+        respond(
+            request, {"total": len(ids), "offset": offset, "limit": MOST_LISTED, "consumers": shown, "overlay": own}
+        )
+    )
 
 
 def _next(registry: Registry, host: Host, request: Request, now: int) -> Decision:

@@ -45,6 +45,10 @@ CONSUMER_NOT_FOUND = ApiError(10014, 404, "consumer not found")
 """An error of requests that contain no config; overlay/config/codes.py lists only those that do."""
 TOO_BUSY = ApiError(10023, 503, "insufficient resources")
 """The error of any request while too many others wait."""
+MOST_LISTED = 256
+"""Most consumers in one answer to a list, as in nats-server; a client passes `offset` to get more."""
+MOST_SHARDS = 1024
+"""Most shards of a service; their numbers are below this."""
 MOST_NAME = 256
 """Most characters that are kept of each name in a request that is refused for being one too many."""
 
@@ -106,6 +110,8 @@ class Request:
     text: str = ""
     fault: str = ""
     is_excess: bool = False
+    shard: int | None = None
+    """The shard whose consumers a list is to have; None for those of all shards, as far as the answering worker knows."""
 
     def shorten(self) -> Request:
         """Return what is needed of the request to refuse it for being one too many."""
@@ -116,8 +122,9 @@ class Request:
     def about(self) -> ConsumerId:
         """The stream and consumer that the request is for; the shard that has them answers it. The
         consumer's name is empty for a request about a stream, both names for one about all streams.
+        A request about one shard has its number as the name, without a stream.
         """
-        return self.stream, self.consumer
+        return (self.stream, self.consumer) if self.shard is None else ("", str(self.shard))
 
     @property
     def subject(self) -> str:
@@ -173,7 +180,8 @@ def parse_request(
     fault = _find_fault(op, stream, consumer, body)
     if op in (Op.CREATE, Op.UPDATE) and not consumer:
         consumer = _find_name(body, id)
-    return Request(id, reply, expires_at, op, str(stream), str(consumer), body, client, text, fault)
+    shard = body.get("shard") if op is Op.LIST and not fault else None
+    return Request(id, reply, expires_at, op, str(stream), str(consumer), body, client, text, fault, shard=shard)
 
 
 def _read_sent(text: bytes | None) -> int | None:
@@ -195,6 +203,8 @@ def _find_fault(op: Op | None, stream: object, consumer: object, body: Mapping[s
         return f"op: found {body.get('op')!r}, known are {', '.join(_OPS)}"
     if not isinstance(stream, str) or not isinstance(consumer, str):
         return "stream and consumer are texts"
+    if op is Op.LIST and (type(shard := body.get("shard", 0)) is not int or not 0 <= shard < MOST_SHARDS):
+        return f"shard: found {shard!r}, wants the number of a shard"
     if not stream and op not in (Op.LIST, Op.STREAM_LIST, Op.DRAIN, Op.UNDRAIN):
         return "stream: is missing"
     return "consumer: is missing" if op in _NAMED and not consumer else ""

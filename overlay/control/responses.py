@@ -19,7 +19,18 @@ from overlay.units import format_time, parse_duration
 
 from .records import Definition, Pause, write_config, write_json
 
-OWN = ("state", "reason", "job", "owner", "positions", "lag_records", "lag_seconds", "rate", "num_pending_is")
+OWN = (
+    "state",
+    "reason",
+    "job",
+    "owner",
+    "positions",
+    "lag_records",
+    "lag_seconds",
+    "delivered",
+    "rate",
+    "num_pending_is",
+)
 """Fields of a report that go under `overlay`."""
 _PULL = ("batch", "no_wait", "max_bytes", "group", "min_pending", "min_ack_pending", "id", "priority")
 

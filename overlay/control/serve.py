@@ -95,9 +95,7 @@ OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
 
 
 class Host(rules.Host, Ownership, Protocol):
-    """The worker that runs the request server. `owned`: the shards that the group assigns to it."""
-
-    owned: frozenset[int]
+    """The worker that runs the request server."""
 
     def tend(self) -> Collection[ConsumerId]:
         """Pause and resume consumers when their configs ask for it now. Return the worker's

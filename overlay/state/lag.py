@@ -95,6 +95,10 @@ class Lags:
         for consumer in consumers:
             self._known.pop(consumer, None)
 
+    def list_positions(self, consumer: ConsumerId) -> dict[TopicPartition, int]:
+        """Return the offsets from which the lag of a consumer counts, in each partition; empty if no Place of it is known."""
+        return {source: each.place.position for source, each in self._known.get(consumer, {}).items()}
+
     def find(self, consumer: ConsumerId, now: int) -> Lag:
         """Return by how many offsets and seconds a consumer is behind; Lag(None, None) if no Place
         of it is known (`note`). `now`: ms since 1970."""

@@ -1,8 +1,9 @@
 """Facts about streams and consumers, from the running service and completed from Kafka.
 
-One worker is asked: the one that listens at the address in overlay.yaml. Its answers count only if
+One worker is asked first: the one that listens at the address in overlay.yaml. Its answers count only if
 it keeps its state under the same prefix in the same cluster. If there are several workers, this one
-knows its own shards. For the other shards, the facts are those of their last commit.
+knows its own shards. The workers of the others may be asked for their consumers (others.py). For shards without an answer,
+the facts are those of their last commit.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from overlay.config.identity import Identity, identify
 from overlay.errors import ConfigError, CredentialsRefused, SourceUnavailable
 
 from .facts import ConsumerFacts, OverlayFacts, ServiceFacts, StreamFacts
+from .others import ELSEWHERE, Others, ask_others
 from .running import NoService, ask_service
 from .stored import REMOVED, SPARK, describe_memory, read_memory
 
 NO_RATES = "positions and lag are those of the last commit, and there are no rates"
 RATES_OF_JOBS = NO_RATES + " but those of Spark jobs"
-ELSEWHERE = "elsewhere"
 
 
-async def look(loaded: Loaded) -> OverlayFacts:
-    """Return the facts about all streams and consumers, asked of the service and of Kafka.
+async def look(loaded: Loaded, *, asks_others: bool = False) -> OverlayFacts:
+    """Return the facts about all streams and consumers, asked of the service and of Kafka. `asks_others`: whether to ask
+    all workers for their consumers, not only the one at the address in overlay.yaml.
 
     If only Kafka answers, there are no rates but those of Spark jobs. If only the service does, consumers that it
     does not know are missing, and those without a file have no config. `notes` of the result say so, and why the
@@ -49,7 +51,10 @@ async def look(loaded: Loaded) -> OverlayFacts:
     if running is not None and running.service is not None:
         note = explain_stranger(running.service, mine, memory.cluster)
         if not note:
-            return combine(running, stored, mine)
+            others = None
+            if asks_others:
+                others = await asyncio.to_thread(ask_others, loaded, running.service, running.consumers)
+            return combine(running, stored, mine, others)
     has_rates = any(found.rate is not None for found in stored.consumers.values())
     return replace(stored, notes=(f"{note}; {RATES_OF_JOBS if has_rates else NO_RATES}",))
 
@@ -80,9 +85,10 @@ def explain_stranger(found: ServiceFacts, mine: Identity, cluster: str) -> str:
     )
 
 
-def compare(found: ServiceFacts, mine: Identity) -> list[str]:
+def compare(found: ServiceFacts, mine: Identity, others: Others | None = None) -> list[str]:
     """Return notes for the user: one if the service runs other streams and consumers than this
-    folder has now, one if it has only some of the shards. Empty if neither is so.
+    folder has now, one if it has only some of the shards. Empty if neither is so. `others`: what the workers of the
+    other shards have said, None if they were not asked.
     """
     notes = []
     if found.digest != mine.digest:
@@ -90,8 +96,9 @@ def compare(found: ServiceFacts, mine: Identity) -> list[str]:
             f"the service at {found.url} runs other streams and consumers than {mine.folder} has now; it follows"
             f" {found.folder}, and takes up what changes there within seconds"
         )
-    others = found.shard_count - len(found.shards)
-    if found.shard_count and others:
+    if others is not None:
+        notes += [others.note] if others.note else []
+    elif found.shard_count > len(found.shards):
         owned = ", ".join(map(str, found.shards)) or "none"
         notes.append(
             f"the worker at {found.url} has these of the {found.shard_count} shards: {owned}. Consumers of the others are"
@@ -101,17 +108,19 @@ def compare(found: ServiceFacts, mine: Identity) -> list[str]:
     return notes
 
 
-def combine(running: OverlayFacts, stored: OverlayFacts, mine: Identity) -> OverlayFacts:
+def combine(running: OverlayFacts, stored: OverlayFacts, mine: Identity, others: Others | None = None) -> OverlayFacts:
     """Return the facts of both: the service's where it has any, with positions from the stored state
     where it has none. A note names each stream of the config, and each consumer by file or by
-    request, that the service does not know.
+    request, that the service does not know. `others`: what other workers have said, None if they were not asked.
     """
+    if others is not None:
+        running = replace(running, consumers={**running.consumers, **others.consumers})
     streams, consumers = dict(stored.streams), dict(stored.consumers)
     for name, found in running.streams.items():
         streams[name] = _complete_stream(found, stored.streams.get(name))
     for consumer, says in running.consumers.items():
         consumers[consumer] = _complete(says, stored.consumers.get(consumer))
-    notes = compare(running.service, mine) if running.service else []
+    notes = compare(running.service, mine, others) if running.service else []
     notes += [f"the running service does not know {kind} {word}" for kind, word in _unknown(running, stored)]
     return OverlayFacts(dict(sorted(streams.items())), dict(sorted(consumers.items())), running.service, tuple(notes))
 

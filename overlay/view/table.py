@@ -133,14 +133,15 @@ def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) 
 
 
 def show_unaddressed(found: StreamFacts) -> str:
-    """Return how many records have no subject, why, and where one is; "" if there are none or none
-    are known.
+    """Return how many of the records that the service has read since it started have no subject, why, and where one is;
+    "" if there are none or none are known.
     """
     total = sum(found.unaddressed.values())
     if not total:
         return ""
     reasons = ", ".join(f"{reason} {show_count(count)}" for reason, count in sorted(found.unaddressed.items()) if count)
-    return f"{show_count(total)} records left out ({reasons}), such as {found.unaddressed_at}"
+    what = f"{show_count(total)} record{'' if total == 1 else 's'} left out since the service started"
+    return f"{what} ({reasons}), such as {found.unaddressed_at}"
 
 
 def show_index(found: IndexFacts) -> str:

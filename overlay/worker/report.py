@@ -183,7 +183,8 @@ def report_consumer(
     jobs: JobStandings,
 ) -> dict[str, Any]:
     """Return what /consumers says of one consumer of `loaded`. `lags`: have its present places.
-    `is_elsewhere`: whether another worker owns its shard. `jobs`: of the consumers that Spark jobs deliver."""
+    `is_elsewhere`: whether another worker owns its shard. `jobs`: of the consumers that Spark jobs deliver. The `positions`,
+    by partition, are the offsets from which the lag counts."""
     now = now_ms()
     config = loaded.consumers[consumer]
     found: dict[str, Any] = {
@@ -209,6 +210,9 @@ def report_consumer(
             found |= {"state": "stopped", "reason": session.assignment.stopped[consumer[0]]}
         elif consumer in session.assignment.readers:
             found |= _place(session, consumer)
+            found["positions"] = {
+                f"{topic}-{number}": at for (topic, number), at in lags.list_positions(consumer).items()
+            }
         if session.dispatch_loop is not None and (
             info := session.dispatch_loop.machine_facts.find_info(consumer, now_ns())
         ):
@@ -225,29 +229,21 @@ def report_consumer(
 
 def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
     """Return what the cursors tell of a consumer that is being served, by the keys `state` (starting,
-    catching up, running, parked or stopped), `reason`, `consumer_sequence`, and `positions` (by partition, its
-    next offset)."""
+    catching up, running, parked or stopped), `reason`, and `consumer_sequence`."""
     standing, halts = session.cursors.standing(consumer), session.cursors.halts
     if standing.parked is not None:
-        return {
-            "state": "parked",
-            "reason": PARKED,
-            "consumer_sequence": standing.sequence,
-            "positions": {f"{topic}-{number}": at.position for (topic, number), at in standing.parked.items()},
-        }
-    positions: dict[str, int] = {}
+        return {"state": "parked", "reason": PARKED, "consumer_sequence": standing.sequence}
     stops: list[str] = []
     waits = [
         f"{place} waits for schema {wait['schema']} of the registry since {wait['since']}: {wait['reason'] or 'asking'}"
         for place, wait in report_waits([session], consumer[0]).items()
     ]
     is_known, catching_up = True, False
-    for (stream, (topic, partition)), cursors in session.cursors.partitions():
+    for (stream, source), cursors in session.cursors.partitions():
         for cursor in cursors:
             if stream == consumer[0] and consumer in cursor.members:
-                positions[f"{topic}-{partition}"] = cursor.position
                 if cursor.is_halted:
-                    stops.append(str(halts[stream, (topic, partition)]))
+                    stops.append(str(halts[stream, source]))
                 # the first response tells where the log ends
                 is_known &= cursor.stable_end >= 0
                 tail = find_tail(cursors)
@@ -256,7 +252,6 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
         "state": "stopped" if stops else "starting" if not is_known else "catching up" if catching_up else "running",
         "reason": "; ".join(dict.fromkeys(stops or waits)),
         "consumer_sequence": standing.sequence,
-        "positions": positions,
     }
 
 

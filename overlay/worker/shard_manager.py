@@ -140,9 +140,14 @@ class ShardManager:
     def find_shard(self, about: ConsumerId) -> int | None:
         """Return the shard of a consumer, None if this worker does not own it.
 
-        With an empty consumer name, return the shard of the stream; with both empty, shard 0.
+        With an empty consumer name, return the shard of the stream; with both empty, shard 0. With a shard's number in
+        place of the name, and no stream, return that shard; one of those that there are if there are not so many.
         """
-        number = shard_of(tuple(name for name in about if name), self.count) if any(about) else 0
+        name = about[1]
+        if not about[0] and name.isascii() and name.isdecimal() and len(name) <= 4:
+            number = int(name) % self.count
+        else:
+            number = shard_of(tuple(name for name in about if name), self.count) if any(about) else 0
         return number if number in self.owned else None
 
     async def is_owner(self, shard: int) -> bool:

@@ -7,6 +7,7 @@ from tests.support.service import running_service as running_service
 from .trips import DEADLINE_S
 
 PATIENT = (
+    "overlay.client.control.control.GATHER_S",
     "overlay.client.control.control.TIMEOUT_S",
     "overlay.client.control.inbox.REACH_S",
     "overlay.client.read.bounds.DEADLINE_S",

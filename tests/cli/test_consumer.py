@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,11 +14,11 @@ from overlay.config import Loaded
 from overlay.errors import OverlayError
 from overlay.view.facts import ConsumerFacts, OverlayFacts, StreamFacts
 from tests.support.kafka import NewTopicFixture
-from tests.support.service import StartService
+from tests.support.service import RunningService, StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
 
-from .trips import DEADLINE_S, Trips, await_delivered
+from .trips import DEADLINE_S, Trips, await_delivered, get_consumer
 
 pytestmark = pytest.mark.usefixtures("quiet_logs")
 
@@ -63,6 +63,47 @@ def test_a_consumer_with_and_without_its_service(trips: Trips, running_service: 
     assert stored["rate"] is None and stored["lag_seconds"] is None
     sheet = trips.run("consumer", "info", "TRIPS", "rome")
     assert "10 offsets" in sheet and "the service is not running" in sheet
+
+
+def tell(found: Any) -> tuple[int, int, dict[str, int]]:
+    """What one place tells of a consumer: the lag, what is to come, and the positions that the lag counts from."""
+    return found["lag_records"], found["num_pending"], found["positions"]
+
+
+def test_an_idle_pull_consumer_is_told_of_alike_everywhere_after_a_restart(
+    trips: Trips, running_service: StartService
+) -> None:
+    trips.consumer_file("work").write_text(
+        "stream: TRIPS\ndurable_name: work\nfilter_subject: trips.rome\nack_policy: explicit\n"
+    )
+    trips.produce(10)
+    service = running_service(trips.folder)
+    pulled = trips.run(
+        "consumer", "next", "TRIPS", "work", "--count", "2", "--wait", f"{DEADLINE_S}s", "--ack", "--json"
+    )
+    assert len(pulled.splitlines()) == 2
+    # the messages at 4, 6 and 8 wait to be pulled
+    known = 6, 3, {f"{trips.topic}-0": 4}
+
+    def is_known(service: RunningService) -> bool:
+        found = get_consumer(service, "work")
+        return found["state"] == "running" and found.get("num_pending") == known[1] and tell(found) == known
+
+    wait_until(lambda: is_known(service), DEADLINE_S, "three messages wait")
+    assert service.stop() == 0
+    stored = trips.run_json("consumer", "info", "TRIPS", "work")["consumer"]
+    assert (stored["lag_records"], stored["positions"]) == (known[0], known[2])
+
+    service = running_service(trips.folder)
+    wait_until(lambda: is_known(service), DEADLINE_S, "three messages wait after the restart")
+    assert tell(trips.run_json("consumer", "info", "TRIPS", "work")["consumer"]) == known
+    (listed,) = trips.run_json("consumer", "ls")["consumers"]
+    assert tell(listed) == known
+    (reported,) = trips.run_json("consumer", "report")["consumers"]
+    assert tell(reported["overlay"] | {"num_pending": reported["num_pending"]}) == known
+    told = f'overlay_consumer_lag_records{{consumer="work",stream="TRIPS"}} {float(known[0])}\n'
+    # a page is kept for a moment
+    wait_until(lambda: told in service.get("/metrics"), DEADLINE_S, "the metric agrees")
 
 
 def test_names_that_do_not_exist(trips: Trips) -> None:

@@ -63,10 +63,9 @@ def test_dead_letters_are_replayed(trips: Trips, running_service: StartService) 
     running_service(trips.folder)
     letters = trips.output("dead")
     trips.run("consumer", "add", "TRIPS", "work", "--subject", "trips.rome", "--set", f"dead_letter={letters}")
-    said = trips.run("consumer", "next", "TRIPS", "work", "--count", "2", "--wait", f"{DEADLINE_S}s", "--json")
-    for line in said.splitlines():
-        if line.startswith("{"):
-            trips.run("consumer", "term", json.loads(line)["token"])
+    pulled = trips.run("consumer", "next", "TRIPS", "work", "--count", "2", "--wait", f"{DEADLINE_S}s", "--json")
+    for message in pulled.splitlines():
+        trips.run("consumer", "term", json.loads(message)["token"])
     requests = make_requests(trips)
     plan = requests.plan_replay("TRIPS", "work", None).splitlines()
     assert plan[0] == f"2 dead letters of TRIPS/work go to topic {trips.topic}:"
@@ -101,7 +100,9 @@ def test_chunks_are_drawn_by_the_index(trips: Trips) -> None:
         file.write("index: {chunk_records: 100}\n")
     trips.add_consumer("rome")
     trips.add_consumer("nowhere")
-    trips.produce(1_000)
+    # a chunk ends with a batch
+    for _ in range(10):
+        trips.produce(100)
     before = draw_chunks(load(trips.folder), "TRIPS", "rome")
     (part,) = before["partitions"]
     assert {*part["cells"]} == {"unindexed"}

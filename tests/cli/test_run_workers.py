@@ -20,6 +20,7 @@ from overlay.cli import overlay
 from overlay.config import load_service
 from overlay.config.numbered import number_worker
 from overlay.errors import OverlayError
+from overlay.kafka.own_topics import shard_of
 from overlay.local.guard import Guard
 from tests.support.kafka import NewTopicFixture
 from tests.support.service import READY_S, RunningProcess, RunningService, find_free_port
@@ -105,6 +106,32 @@ def test_two_workers_of_one_command(trips: Trips, parent: RunningProcess) -> Non
     assert all(map(is_gone, list_workers(parent)))
     named = set(re.findall(r'"worker": "[^"]+:(\d+)"', parent.read_log()))
     assert len(named) == 2, "log lines name their worker by its port"
+
+
+def test_every_worker_tells_of_its_consumers(trips: Trips, parent: RunningProcess) -> None:
+    names = ["oslo", "rome", *(f"rome{number}" for number in range(4))]
+    assert {shard_of(("TRIPS", name), 2) for name in names} == {0, 1}
+    for name in names[2:]:
+        trips.add_consumer(name, to="rome")
+    trips.produce(10)
+    wait_until(lambda: sorted(find_shards(trips, parent)) == [[0], [1]], READY_S, f"both have a shard ({parent.log})")
+    everywhere = [(name, "running", 5, 5, 0) for name in names]
+
+    def list_all() -> bool:
+        found = trips.run_json("consumer", "ls")
+        told = [
+            (c["name"], c["state"], c["delivered"], c["consumer_sequence"], c["lag_records"])
+            for c in found["consumers"]
+        ]
+        return told == everywhere and found["notes"] == []
+
+    wait_until(list_all, READY_S, f"both workers tell of their consumers ({parent.log})")
+    for name in names:
+        assert trips.run_json("consumer", "info", "TRIPS", name)["consumer"]["state"] == "running"
+    reported = trips.run_json("consumer", "report")["consumers"]
+    assert [(c["name"], c["overlay"]["state"], c["delivered"]["consumer_seq"]) for c in reported] == [
+        (name, "running", 5) for name in names
+    ]
 
 
 def test_workers_end_when_their_parent_is_killed(trips: Trips, parent: RunningProcess) -> None:

@@ -115,6 +115,24 @@ def test_a_consumer_that_only_the_service_knows(scene: Scene, source: str) -> No
         client.close()
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["a loop", "an event loop"])
+async def test_a_requested_consumer_is_read_without_a_service(scene: Scene, source: str, is_open: bool) -> None:
+    produce(scene.bootstrap, source, ["a", "b"] * 3)
+    with serve(scene), overlay.open(scene.folder) as client:
+        output = f"{scene.prefix}-asked"
+        client.control.create(
+            "S", durable_name="asked", deliver_subject=output, ack_policy="none", filter_subject="t.a"
+        )
+    with overlay.open(scene.folder) as client:
+        if is_open:
+            found = [batch async for batch in client.read_async(consumer="asked", columns=["subject"])]
+        else:
+            found = await asyncio.to_thread(lambda: list(client.read(consumer="asked", columns=["subject"])))
+        assert [subject for batch in found for subject in batch["subject"].to_pylist()] == ["t.a"] * 3
+        with pytest.raises(UnknownConsumer, match="Did you mean asked"):
+            client.read(consumer="askde")
+
+
 def test_info_shows_every_ack_that_was_answered(scene: Scene, source: str) -> None:
     """At once: what the service tells is as new as what it has committed."""
     scene.add_consumer("S", "late", **EXPLICIT)

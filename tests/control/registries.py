@@ -71,6 +71,8 @@ class Worker:
     reports: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     infos: dict[tuple[str, str], ConsumerInfo] = field(default_factory=dict)
     takes_pulls: bool = False
+    owned: frozenset[int] = frozenset({0})
+    count: int = 1
     pulled: list[tuple[tuple[str, str], PullRequest | StatusText, str]] = field(default_factory=list)
 
     def report_consumer(self, id: tuple[str, str]) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from overlay.consumer.window import Pair
 from overlay.control.decide import Decision, decide
 from overlay.control.records import Definition, Origin, read_definition, write_definition, write_drain
 from overlay.control.registry import Registry
+from overlay.kafka.own_topics import shard_of
 from tests.control.registries import NOW, Worker, make_config, make_files, make_request, read_error, take
 
 CONFIG = {"durable_name": "c", "deliver_subject": "out-c", "ack_policy": "none"}
@@ -209,6 +210,26 @@ def test_lists(registry: Registry) -> None:
     assert streams is not None and streams["total"] == 1
     info = ask(registry, "stream.info", stream="S").response
     assert info is not None and info["config"] == {"name": "S", "topics": ["source"], "subjects": ["t.>"]}
+
+
+def test_a_list_says_for_which_shards_its_worker_knows_more(registry: Registry) -> None:
+    worker = Worker(owned=frozenset({0, 2}), count=3)
+    found = ask(registry, "consumer.list", worker).response
+    assert found is not None and found["overlay"] == {"shards": [0, 2], "shard_count": 3}
+
+
+def test_a_list_of_one_shard(registry: Registry) -> None:
+    shards = {name: shard_of(("S", name), 3) for name in ("c", "file")}
+    for shard in range(3):
+        request = make_request("consumer.list", shard=shard)
+        assert request.about == ("", str(shard))
+        found = decide(registry, Worker(count=3), request, NOW).response
+        assert found is not None and isinstance(found["consumers"], list)
+        names = [name for name in sorted(shards) if shards[name] == shard]
+        assert [info["name"] for info in found["consumers"]] == names and found["total"] == len(names)
+    assert "shard: found 3, there are 3" in read_error(ask(registry, "consumer.list", Worker(count=3), shard=3))[2]
+    for wrong in (-1, True, "1", None, 10**9):
+        assert "wants the number of a shard" in read_error(ask(registry, "consumer.list", shard=wrong))[2]
 
 
 def test_pulls(registry: Registry) -> None:

@@ -54,8 +54,6 @@ class Owner(Worker):
     forgotten: list[list[tuple[str, str]]] = field(default_factory=list)
     fault: SourceUnavailable | None = None
 
-    owned: frozenset[int] = frozenset({0})
-
     def find_shard(self, about: tuple[str, str]) -> int | None:
         return 0
 

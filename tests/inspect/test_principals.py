@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 
-from overlay.config import checks, document, load
+from overlay import credentials
+from overlay.config import checks, document, load, schema_book
 from overlay.consumer import acks, pulls
 from overlay.control import changes, open_requests, records, requests, tail
+from overlay.control import decide as rules
 from overlay.dispatch import ack_decoder, reply_address
 from overlay.filter.limits import DEFAULT
+from overlay.fleet import actions, memory, read, status
 from overlay.inspect.needs import Need, ResourceKind
 from overlay.inspect.principals import Role, find_role_needs, name_principal, write_commands
 from overlay.inspect.verdict import Finding, NeedState
+from overlay.kafka import oauth
 from overlay.scan import decode
 from overlay.scan.codec import Arena
+from overlay.schemas import registry_client
 from overlay.units import MAX_TEXT
 from tests.config.folders import write_folder
 
@@ -111,6 +116,26 @@ LIMITS = {
     "client's name": f"{requests.MAX_CLIENT:,} bytes",
     "nesting": f"{document._MAX_DEPTH} levels",
     "values in a file": f"{document._MAX_NODES:,},",
+    "time that an open request may wait": f"{requests.OPEN_WAIT_MS // 60_000} minutes;",
+    "a status": f"{status.MOST_BYTES >> 10} KiB",
+    "consumers, deleted consumers and streams of a status": f"{status.MOST_CONSUMERS}, {status.MOST_GONE} and"
+    f" {status.MOST_STREAMS}",
+    "a batch, for commands that read it": f"{read.MOST_BATCH_BYTES >> 20} MiB when decompressed,"
+    f" {read.MOST_BATCH_RECORDS:,} records",
+    "workers, consumers and streams that are kept of all statuses": f"{memory.MOST_WORKERS:,},"
+    f" {memory.MOST_CONSUMERS:,} and {memory.MOST_STREAMS:,}",
+    "consumers in an answer to `consumer.list`": f"{requests.MOST_LISTED};",
+    "number of a shard": f"below {requests.MOST_SHARDS:,}",
+    "start of a worker that is drained (`boot`)": f"{rules.MOST_BOOT} characters",
+    "name": f"{checks.MAX_NAME} characters",
+    "description": f"{checks.MAX_DESCRIPTION:,} bytes",
+    "metadata": f"{checks.MAX_METADATA >> 10} KiB",
+    "an action": f"{actions.MAX_BODY:,} bytes",
+    "a pause": f"{actions.MAX_PAUSE_S // 86_400} days",
+    "references of a schema": f"{registry_client._MOST_REFERENCES:,}",
+    "schemas of a stream, unknown ids that are remembered": f"{schema_book.MOST_SCHEMAS:,} and"
+    f" {schema_book.MOST_UNKNOWN:,}",
+    "bytes": f"{credentials.MAX_BYTES >> 10} KiB",
 }
 
 
@@ -122,6 +147,11 @@ def test_the_limits_are_those_of_the_code() -> None:
         assert by_what[what].startswith(limit), what
     assert acks.MAX_TEXT == pulls.MAX_BODY
     batches = [limit for _, what, limit, _ in table if what == "a compressed batch"]
+    answers = {where: limit for where, what, limit, _ in table if what == "an answer"}
+    assert answers == {
+        "the schema registry": f"{registry_client._MOST_BYTES >> 20} MiB",
+        "the token endpoint": f"{oauth.MAX_BYTES >> 20} MiB",
+    }
     sizes = (ack_decoder.MOST_BYTES, tail.MOST_BYTES, tail.MOST_BYTES, Arena(1).limit)
     assert [int(limit.split(" ")[0]) << 20 for limit in batches] == list(sizes)
     counts = (ack_decoder.MOST_RECORDS, tail.MOST_RECORDS, tail.MOST_RECORDS)

@@ -69,17 +69,22 @@ def parse_blocks(page: str, text: str) -> Iterator[Block]:
 
 
 def _list_fences(lines: list[str]) -> Iterator[tuple[int, str, str, str]]:
-    """Yield line number, language, content and the line before, blank lines left out, of each fenced block."""
+    """Yield line number, language, content and the line before, blank lines left out, of each fenced block. One within a list
+    is indented, and is given without that.
+    """
     begun: int | None = None
     for number, line in enumerate(lines):
-        if not line.startswith("```"):
+        fence = line.lstrip(" ")
+        if not fence.startswith("```"):
             continue
         if begun is None:
             begun = number
             continue
-        before = next((each for each in reversed(lines[:begun]) if each.strip()), "")
-        content = "".join(f"{each}\n" for each in lines[begun + 1 : number])
-        yield begun + 1, lines[begun].removeprefix("```"), content, before
+        first = lines[begun].lstrip(" ")
+        margin = " " * (len(lines[begun]) - len(first))
+        before = next((each.strip() for each in reversed(lines[:begun]) if each.strip()), "")
+        content = "".join(f"{each.removeprefix(margin)}\n" for each in lines[begun + 1 : number])
+        yield begun + 1, first.removeprefix("```"), content, before
         begun = None
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from overlay.client.control.control import Control
 from overlay.config import ConsumerConfig, Loaded, load
 from overlay.config.identity import Identity, identify
 from overlay.errors import ConfigError, CredentialsRefused, FilePosition, OverlayError, SourceUnavailable
+from overlay.kafka.own_topics import shard_of
 from overlay.view.facts import ConsumerFacts, OverlayFacts, PartitionFacts, ServiceFacts, StreamFacts
 from overlay.view.look import combine, compare, explain_stranger, look
+from overlay.view.others import Others, ask_others, read_facts
 
 PARTS = {"t-0": PartitionFacts(7, 9)}
 MINE = Identity("1", "overlay", "here:9092", "/etc/overlay", "d1")
@@ -94,6 +99,73 @@ def test_a_worker_speaks_for_its_own_shards() -> None:
     )
     (note,) = found.notes
     assert "has these of the 3 shards: 0, 2. Consumers of the others are marked elsewhere" in note
+
+
+def test_what_other_workers_say_of_their_consumers_counts() -> None:
+    info = {
+        "stream_name": "A",
+        "name": "c",
+        "delivered": {"consumer_seq": 5, "stream_seq": 9},
+        "num_pending": 2,
+        "ack_floor": {"consumer_seq": 4, "stream_seq": 8},
+        "num_ack_pending": 1,
+        "num_redelivered": 0,
+        "num_waiting": 3,
+        "overlay": {
+            "origin": "file",
+            "state": "running",
+            "reason": "",
+            "positions": {"t-0": 8},
+            "lag_records": 1,
+            "lag_seconds": 0.5,
+            "delivered": 5,
+            "rate": 2.0,
+            "num_pending_is": "exact",
+            "gate": "free",
+            "num_delayed": 0,
+        },
+    }
+    known = {
+        ("A", "c"): ConsumerFacts("A", "c", "out", ("a.>",), state="elsewhere", delivered=0, rate=0.0),
+        ("A", "d"): ConsumerFacts("A", "d", state="elsewhere", delivered=0, rate=0.0),
+    }
+    says = read_facts(info, known)
+    assert says.acks is not None and (says.acks["num_ack_pending"], says.acks["gate"]) == (1, "free")
+    assert replace(says, acks=None) == ConsumerFacts(
+        *("A", "c", "out", ("a.>",), "running", "", 5, {"t-0": 8}, 1, 0.5, 5, 2.0, 2, "exact")
+    )
+    running = OverlayFacts({}, known, replace(WORKER, shards=(0, 2), shard_count=3))
+    stored = OverlayFacts({}, {("A", "d"): ConsumerFacts("A", "d", positions={"t-0": 7}, lag_records=2)})
+    found = combine(running, stored, MINE, Others({says.id: says}, "no answer from the worker of shard 1"))
+    assert (found.consumers["A", "c"], found.notes) == (says, ("no answer from the worker of shard 1",))
+    assert found.consumers["A", "d"] == ConsumerFacts("A", "d", state="elsewhere", positions={"t-0": 7}, lag_records=2)
+    assert combine(running, stored, MINE, Others()).notes == ()
+
+
+@pytest.mark.parametrize("has_all", [False, True])
+def test_the_workers_of_consumers_elsewhere_are_asked(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, has_all: bool
+) -> None:
+    asked: list[Mapping[int, int]] = []
+
+    def list_shards(control: Control, stream: str, counts: Mapping[int, int], timeout: float) -> dict[int, Any]:
+        asked.append(counts)
+        return {}
+
+    monkeypatch.setattr(Control, "list_shards", list_shards)
+    monkeypatch.setattr("overlay.client.control.control.GATHER_S", 7.0)
+    names = [("A", f"c{number}") for number in range(20)]
+    mine = range(3) if has_all else (0, 2)
+    known = {id: ConsumerFacts(*id, state="running" if shard_of(id, 3) in mine else "elsewhere") for id in names} | {
+        ("A", "late"): ConsumerFacts("A", "late", state="spark")
+    }
+    found = ask_others(loaded, replace(WORKER, shards=tuple(mine), shard_count=3), known)
+    if has_all:
+        assert (asked, found) == ([], Others())
+    else:
+        assert asked == [{1: sum(shard_of(id, 3) == 1 for id in known)}]
+        assert found.note.startswith("no answer within 7 s from the worker of shard 1, which `overlay shards` names; ")
+        assert not found.consumers
 
 
 def test_of_a_consumer_of_a_job_the_plans_are_newer_and_the_service_knows_the_age() -> None:

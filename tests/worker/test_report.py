@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from overlay.clock import now_ns
+from overlay.clock import now_ms, now_ns
 from overlay.errors import CorruptBatch
 from overlay.kafka.log_position import LogPosition
 from overlay.schemas.gate import Wait
 from overlay.state.lag import Lags
-from overlay.state.shard_state import ConsumerState, StreamPartition
+from overlay.state.shard_state import ConsumerState, ShardState, StreamPartition
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.table import State
 from overlay.worker.job_watch import JobStandings
+from overlay.worker.places import find_places
 from overlay.worker.report import PARKED, SLOT_MS, WINDOW_MS, Rates, report_consumer, report_readiness
 from overlay.worker.round.task import Counts
 from tests.control.registries import make_config
@@ -85,10 +86,12 @@ def report(
         dispatch_loop=None,
         pending_estimate=estimate,
         list_waits=lambda: iter(waits),
+        commits=SimpleNamespace(state=ShardState()),
     )
-    loaded = SimpleNamespace(consumers={CONSUMER: config})
+    loaded, lags = SimpleNamespace(consumers={CONSUMER: config}), Lags()
+    lags.note(find_places(cast("Any", session), {}), now_ms())
     return report_consumer(
-        cast("Any", loaded), [cast("Any", session)], Rates(began=0), Lags(), CONSUMER, False, JobStandings()
+        cast("Any", loaded), [cast("Any", session)], Rates(began=0), lags, CONSUMER, False, JobStandings()
     )
 
 
@@ -122,6 +125,15 @@ def test_a_parked_consumer_is_reported_with_its_reason_and_positions() -> None:
     assert report(cursors, now_ns() + 10**12)["state"] == "paused"
     cursors.resume({CONSUMER}, 0)
     assert report(cursors)["state"] == "starting"
+
+
+def test_positions_and_lag_begin_at_the_first_message_that_waits_to_be_delivered() -> None:
+    cursors = place_at(5)
+    cursors.hold(CONSUMER, {("t", 0): 3})
+    found = report(cursors)
+    assert (found["state"], found["positions"], found["lag_records"]) == ("running", {"t-0": 3}, 9 - 3)
+    cursors.park({CONSUMER})
+    assert (report(cursors)["state"], report(cursors)["positions"]) == ("parked", {"t-0": 3})
 
 
 def test_a_consumer_of_a_halted_partition_is_reported_as_stopped() -> None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, Unpack
@@ -35,13 +36,14 @@ from overlay.client.html import write_sheet
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig
 from overlay.consumer.acks import Token, Verb, cut_reason, parse_token
+from overlay.control import requests
 from overlay.control.records import Subject as About
 from overlay.control.records import make_key, read_config, write_config, write_json
 from overlay.control.requests import Op
 from overlay.errors import OverlayError
 from overlay.kafka.header_names import CLIENT, CODE, DESCRIPTION, SUBJECT, TOKEN
 from overlay.kafka.message_headers import read_headers
-from overlay.kafka.own_topics import acks_topic, control_topic, requests_topic
+from overlay.kafka.own_topics import acks_topic, control_topic, requests_topic, shard_of
 from overlay.kafka.properties import Properties
 from overlay.units import format_time
 
@@ -49,6 +51,8 @@ from .inbox import Inbox, NoAnswer, NoService, RequestRefused
 from .refusals import read_error
 
 TIMEOUT_S = 10.0
+GATHER_S = 3.0
+"""Seconds to wait for what other workers than the first say of their consumers."""
 _NANOSECONDS = 1_000_000_000
 
 
@@ -232,13 +236,40 @@ class Control:
     def consumers(self, stream: str = "") -> list[ConsumerInfo]:
         """Return the info of the consumers of all streams, or of one if `stream` is not empty, sorted by
         stream and name. Raises Refused if the service has no such stream.
+
+        Each worker tells of the consumers of its shards. If one does not answer within GATHER_S seconds, the state of its
+        consumers is `elsewhere`, the reason says so, and their numbers are not known.
         """
-        found: list[ConsumerInfo] = []
+        found: list[dict[str, Any]] = []
         while True:
             answer = self._ask(Op.LIST, stream=stream, offset=len(found))
-            found += map(read_info, answer["consumers"])
+            found += answer["consumers"]
             if len(found) >= answer["total"] or not answer["consumers"]:
-                return found
+                break
+        own = answer.get("overlay", {})
+        return list(map(read_info, self._ask_others(stream, found, own.get("shards", ()), own.get("shard_count", 0))))
+
+    def list_shards(self, stream: str, counts: Mapping[int, int], timeout: float) -> dict[int, list[dict[str, Any]]]:
+        """Return by shard what its worker says of the shard's consumers, as ConsumerInfo objects in JSON. A shard is left out
+        if its worker has not answered within `timeout` seconds, which all have together.
+
+        `stream`: whose consumers, "" for those of all streams. `counts`: by shard, how many consumers it has of these. Raises
+        Refused, SourceUnavailable and CredentialsRefused.
+        """
+        pages, questions = dict[str, int](), dict[str, tuple[bytes, bytes]]()
+        span = int(timeout * _NANOSECONDS)
+        for shard, count in counts.items():
+            for offset in range(0, count, requests.MOST_LISTED):
+                id = uuid.uuid4().hex
+                body = {"stream": stream, "shard": shard, "offset": offset}
+                value = write_json({"v": 1, "op": Op.LIST.word, "timeout": span, **body})
+                pages[id], questions[id] = shard, (make_key(About.REQUEST, id), value)
+        found: dict[int, list[dict[str, Any]]] = {shard: [] for shard in counts}
+        with self._lock:
+            for id, record in self._ask_all(questions, timeout):
+                found[pages.pop(id)] += _read_answer(record)["consumers"]
+        missing = {*pages.values()}
+        return {shard: infos for shard, infos in found.items() if shard not in missing}
 
     def pause(self, stream: str, name: str, until: datetime | timedelta | str) -> bool:
         """Pause a consumer, so that it delivers nothing before `until`. Return whether it is paused
@@ -392,6 +423,39 @@ class Control:
         found = read_info(self._ask(op, stream=stream, config=wanted, action=action))
         check_filters(wanted, found.config)
         return found
+
+    def _ask_others(
+        self, stream: str, found: list[dict[str, Any]], shards: Collection[int], count: int
+    ) -> list[dict[str, Any]]:
+        """Return ConsumerInfo objects with those of other workers in place of what the first one knows of them.
+
+        `found`: as the first worker lists the consumers of `stream`; `shards`: those that it has, of `count`, which is 0 if it
+        does not say.
+        """
+        at = [shard_of((info["stream_name"], info["name"]), count) for info in found] if count else []
+        wanted = Counter(shard for shard in at if shard not in shards)
+        if not wanted:
+            return found
+        timeout = min(GATHER_S, check_wait("timeout", self.timeout))
+        answers = self.list_shards(stream, wanted, timeout)
+        told = {(info["stream_name"], info["name"]): info for infos in answers.values() for info in infos}
+        for number, (info, shard) in enumerate(zip(found, at, strict=True)):
+            if (better := told.get((info["stream_name"], info["name"]))) is not None:
+                found[number] = better
+            elif shard in wanted and shard not in answers:
+                reason = f"the worker of shard {shard} did not answer within {timeout:g} s"
+                found[number] = {**info, "overlay": {**info["overlay"], "reason": reason}}
+        return found
+
+    def _ask_all(self, questions: Mapping[str, tuple[bytes, bytes]], timeout: float) -> Iterator[tuple[str, Message]]:
+        headers = [(CLIENT, self.name.encode())] if self.name else []
+        try:
+            yield from self._inbox.ask_all(self._topic, questions, timeout, headers)
+        except RequestRefused:
+            # none was sent
+            if not self._take_other_topic():
+                raise
+            yield from self._inbox.ask_all(self._topic, questions, timeout, headers)
 
     def _ask(self, op: Op, **body: Any) -> dict[str, Any]:
         with self._lock:

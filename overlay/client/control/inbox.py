@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer
@@ -140,6 +140,31 @@ class Inbox:
             f"no answer within {timeout:g} s.{fault} Does a service with topics.prefix {self._prefix!r} run on"
             f" {self._kafka['bootstrap.servers']}?"
         )
+
+    def ask_all(
+        self, topic: str, questions: Mapping[str, tuple[bytes, bytes]], timeout: float, headers: Headers = ()
+    ) -> Iterator[tuple[str, Message]]:
+        """Send requests to `topic`, all at once, and yield the first answer to each with the id of the request, in the order in
+        which they come. Ends without an error once each has its answer, or `timeout` seconds after the last was sent.
+
+        `questions`: key and value by correlation id. Blocks between answers. Raises SourceUnavailable, CredentialsRefused.
+        """
+        consumer = self._open()
+        left = {id.encode(): id for id in questions}
+        for id, (key, value) in questions.items():
+            more = [*headers, (REPLY_TOPIC, reply_topic(self._prefix).encode()), (CORRELATION, id.encode())]
+            self._send(topic, key, value, more)
+        deadline = time.monotonic() + timeout
+        while left and (remaining := deadline - time.monotonic()) > 0:
+            record = consumer.poll(min(remaining, POLL_S))
+            if record is None:
+                continue
+            if (error := record.error()) is not None:
+                if is_refusal(error):
+                    self.close()
+                    raise judge(reply_topic(self._prefix), "Read", error)
+            elif (found := left.pop(_find(record, CORRELATION) or b"", None)) is not None:
+                yield found, record
 
     def _open_watch(self, quiet_s: float) -> WorkerWatch | None:
         if self._is_patient:
