@@ -140,7 +140,7 @@ class JobWatch:
         known = {consumer: each for consumer, each in found.items() if each is not None}
         ends = await find_ends(self.admin, {source for each in known.values() for source in each.position.offsets})
         waiting = wanted.keys() - known.keys()
-        idle = await self._find_idle(waiting) if waiting else set()
+        idle = await self._find_idle(waiting)
         now = now_ms()
         self.lags.note(find_job_places(known, ends), now)
         gone = self.standings.note(wanted, known, now, idle)
@@ -152,6 +152,9 @@ class JobWatch:
         """Return which of these consumers, with which no job has begun, have nothing to read: the topics of their streams have
         no records, or those of a consumer that is to begin at the end none since the first look for it. Raises
         OverlayError."""
+        before, self._ends = self._ends, {}
+        if not waiting:
+            return set()
         loaded, now = self.find_loaded(), now_ns()
         configs = {id: loaded.consumers[id] for id in waiting if id in loaded.consumers and id[0] in loaded.streams}
         topics = {id: loaded.streams[id[0]].topic_names for id in configs}
@@ -160,7 +163,7 @@ class JobWatch:
         )
         partitions = {name: [(name, number) for number in range(found.partitions)] for name, found in facts.items()}
         bounds = await self.admin.find_bounds(source for sources in partitions.values() for source in sources)
-        before, self._ends, idle = self._ends, {}, set(waiting)
+        idle = set(waiting)
         for id, config in configs.items():
             sources = [source for name in topics[id] for source in partitions.get(name, ())]
             begins: Mapping[TopicPartition, int] = {}
