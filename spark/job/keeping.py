@@ -228,10 +228,8 @@ class StreamKeeper:
             except (OverlayError, PySparkException, Py4JError) as error:
                 self._thread.run(self._let_go())
                 # the index is read anew, or the log's start is looked up again
-                may_help = isinstance(error, (Fenced, IndexMoved, SourceChanged)) and not isinstance(
-                    error, CreatedAgain
-                )
-                if not may_help or attempt == INDEX_ATTEMPTS - 1:
+                may_help = isinstance(error, (Fenced, IndexMoved, SourceChanged))
+                if not may_help or isinstance(error, CreatedAgain) or attempt == INDEX_ATTEMPTS - 1:
                     self._index_retry_at = monotonic() + LOOK_S
                     self._tell("chunk index", explain(error), is_fault=not isinstance(error, ServiceRuns))
                     break
