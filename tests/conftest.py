@@ -59,6 +59,15 @@ else:
 DAY_MS = 86_400_000
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unchanged_logs() -> Iterator[None]:
+    """Commands that a test calls in its own process leave that process's logs alone: later tests would find their level, and
+    streams that are closed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("overlay.logs.set_up_logs", lambda **_: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The run's broker. A test that stops or breaks a broker starts its own."""

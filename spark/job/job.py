@@ -19,7 +19,7 @@ it beside its own ones, so that the others do not wait for it. So does one with 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -133,10 +133,12 @@ class Job:
         if last is not None and last.batch == batch:
             # where it began then: failOnDataLoss says what becomes of offsets that retention has removed since
             ends = dict(last.ends)
-        gone, last = self._find_gone(batch, ids), find_last(last, batch, ids)
+        gone = self._find_gone(batch, ids)
+        only = find_only(last, ends, ids, gone)
+        last = find_last(last, batch, ids)
         # a batch that is run again keeps its time
         now = last.now if last is not None and last.batch == batch else self.clock()
-        self.extend_ledger({source: stop for source, (_, stop) in pass_over(ends, gone).items()}, find_only(last, ends))
+        self.extend_ledger({source: stop for source, (_, stop) in pass_over(ends, gone).items()}, only)
         begun = JobBatch(batch, now, ends, ids, self.consumers.look(), gone, last)
         consumers = self._draft(begun)
         if self._has_work(begun, consumers):
@@ -344,14 +346,19 @@ class Job:
         log.info("batch written", job=self.name, batch=job.batch, writers=len(wanted), there_already=len(there))
 
 
-def find_only(last: BatchPlan | None, ends: Ends) -> Only | None:
+def find_only(last: BatchPlan | None, ends: Ends, ids: Mapping[str, str], gone: Collection[str] = ()) -> Only | None:
     """Return the partition that the stream had alone before this batch, and up to where it was read.
-    None for a new job, if the stream had several partitions before, and if it still has one.
+    None for a new job, if the stream had several partitions before, if it still has one, and if the topic of that one was
+    created again since.
+
+    `last`: the last plan of the journal, also with what it says of topics that were created again since: without that, a
+    stream of two partitions could seem to have had one. `ids`: Kafka's ids of the topics, by the batch. `gone`: the topics
+    that were created again since the batch was begun.
     """
     if last is None or len(last.ends) != 1 or len(ends) == 1:
         return None
     ((source, (_, stop)),) = last.ends.items()
-    return source, stop
+    return None if source[0] in find_anew(last.ids, ids).union(gone) else (source, stop)
 
 
 def count(found: DataFrame) -> list[Count]:

@@ -18,7 +18,6 @@ from overlay.state.job_plan import BatchPlan, ConsumerPlan
 from spark.lease import run_apart
 from spark.options import read_options
 
-from .batch import find_last
 from .checkpoint import check_stream
 from .folder import Chosen, JobFolder
 from .job import Job, find_only
@@ -31,9 +30,6 @@ from .ranges_source import NAME, SERVER, RangesSource
 
 CATCH_UP = 1_000_000
 """How many offsets a batch reads at most for a consumer that is behind the others, unless maxRecordsPerTrigger is less."""
-
-NEXT = -1
-"""A batch that no plan has."""
 
 FINISH_S = 60.0
 """How long the batch under way may go on after the query is told to stop."""
@@ -78,8 +74,8 @@ def start_job(
         journal = stack.enter_context(open_journal(chosen, name, has_batches=has_batches(spark, place)))
         log_ends = {source: (0, end) for source, (_, end) in folder.look().items()}
         # before consumers look where they begin: some ask the ledger
-        following = find_last(journal.last, NEXT, folder.find_ids())
-        keeper.extend({source: end for source, (_, end) in log_ends.items()}, find_only(following, log_ends))
+        only = find_only(journal.last, log_ends, folder.find_ids())
+        keeper.extend({source: end for source, (_, end) in log_ends.items()}, only)
         if journal.last is not None and not journal.last.is_complete:
             # the batch has to end as it was begun; consumers that were added since come afterwards
             folder.restrict(tuple(journal.last.consumers))

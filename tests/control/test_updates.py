@@ -19,7 +19,7 @@ from tests.worker.scenes import (
     CommittedReader,
     Scene,
     Served,
-    await_caught_up,
+    await_read,
     await_records,
     produce,
     read_committed,
@@ -80,7 +80,7 @@ def test_a_filter_for_other_partitions(stage: tuple[Scene, str], served: Served,
     with CommittedReader(scene.bootstrap, f"{scene.prefix}-c") as reader:
         await_records(reader, 5)
         produce(scene.bootstrap, topic, ["oslo", "rome"] * 10)
-        await_caught_up(served, "c")
+        await_read(served, "S")
         control.update("S", configure(scene, max_ack_pending=5, filter_subjects=["t.oslo"]))
         rome, oslo = list_sequences(scene, topic, "rome"), list_sequences(scene, topic, "oslo")
         wanted = rome[:5] + [sequence for sequence in oslo if sequence > rome[5]]

@@ -10,6 +10,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from overlay.config import Loaded
+from overlay.consumer.acks import parse_token
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
@@ -108,9 +109,9 @@ def find_own(world: World, name: str, output: str) -> list[tuple[int, str]]:
     """Return the consumer sequence and the value of each of a consumer's deliveries, in order."""
     found = []
     for record in read_topic(world.cluster, output):
-        token = (record.header("Nats-Reply-To") or b"").decode().split(".")
-        if token[3] == name:
-            found.append((int(token[-3]), (record.value or b"").decode()))
+        token = parse_token((record.header("Nats-Reply-To") or b"").decode())
+        if token is not None and token.consumer == name:
+            found.append((token.consumer_seq, (record.value or b"").decode()))
     return found
 
 

@@ -201,7 +201,7 @@ def folder(bootstrap: str, new_topic: NewTopicFixture, running_service: StartSer
 
     def is_done() -> bool:
         consumers = service.get_json("/consumers")
-        return len(consumers) == 1 + len(NAMES) and all(each["lag"] == 0 for each in consumers)
+        return len(consumers) == 1 + len(NAMES) and all(each.get("lag_records") == 0 for each in consumers)
 
     wait_until(is_done, 120, "every consumer has come to the end of the topic")
     return folder

@@ -369,6 +369,22 @@ def await_caught_up(served: Served, *consumers: str) -> None:
         await_state(served, consumer, is_there, f"has passed {ends}")
 
 
+def await_read(served: Served, stream: str) -> None:
+    """Wait until everything that the topics of a stream hold now has been read, whether or not it could be delivered."""
+    ends = _find_ends(served, served.stream(stream)["topics"])
+
+    def is_read() -> bool:
+        reached = {
+            f"{topic}-{partition}": min(cursor.position for cursor in cursors)
+            for session in served.service.sessions
+            for (name, (topic, partition)), cursors in session.cursors.partitions()
+            if name == stream and cursors
+        }
+        return all(reached.get(place, -1) >= end for place, end in ends.items())
+
+    wait_until(is_read, DEADLINE_S, f"stream {stream} has been read up to {ends}")
+
+
 def _find_ends(served: Served, topics: Iterable[str]) -> dict[str, int]:
     """The high watermark of each partition."""
     settings = {**served.service.loaded.service.kafka, "group.id": "watermarks"}

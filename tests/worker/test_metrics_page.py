@@ -26,7 +26,7 @@ def make_metrics() -> Metrics:
     numbers = iter([0.0, 0.5, 3, 1234567, 12345678.5, 1e300, float("inf")])
     for metric in vars(metrics).values():
         if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
-            for values in (ODD * 2, ("S", "c", "true")):
+            for values in (ODD * 2, ("S", "c", "true", "4")):
                 series = metric.labels(*values[: len(metric._labelnames)])
                 number = next(numbers, 7.25)
                 if isinstance(series, Histogram):

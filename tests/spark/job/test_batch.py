@@ -21,7 +21,7 @@ from overlay.state.partitions import Sources
 from spark.job.batch import JobBatch, find_last
 from spark.job.checkpoint import ForeignCheckpoint
 from spark.job.consumers import JobConsumers, digest
-from spark.job.job import Job, JobEnded
+from spark.job.job import Job, JobEnded, find_only
 from spark.job.ranges import RangesReader, parse_range
 from spark.job.readers import JobScan
 from spark.options import read_options
@@ -135,6 +135,15 @@ def test_the_plan_that_a_batch_follows() -> None:
     assert find_last(LAST, 5, IDS) is LAST and find_last(LAST, 4, again) is LAST
     assert find_last(LAST, 5, again) == LAST.begin_anew({"t"})
     assert find_last(replace(LAST, ids={}), 5, again) == replace(LAST, ids={})
+
+
+def test_the_partition_that_a_stream_had_alone() -> None:
+    """A stream of two topics, of which one was created again, has had two partitions."""
+    again, alone = {**IDS, "t": "T2"}, replace(LAST, ends={T: (10, 20)})
+    assert find_only(alone, ENDS, IDS) == find_only(alone, ENDS, {**IDS, "u": "U2"}, {"u"}) == (T, 20)
+    assert find_only(alone, ENDS, again) is find_only(alone, ENDS, IDS, {"t"}) is None
+    assert find_only(LAST, ENDS, IDS) is find_only(LAST, ENDS, again) is find_only(LAST, ENDS, IDS, {"t"}) is None
+    assert find_only(None, ENDS, IDS) is find_only(alone, {T: (20, 30)}, IDS) is None
 
 
 def test_what_a_batch_reads_without_a_topic_that_is_gone() -> None:
