@@ -91,6 +91,9 @@ async def started(run: Run, client: Any) -> AsyncIterator[Any]:
                 await client.stop()
         except STOP_TROUBLES as error:
             run.world.tell(f"a client does not stop: {error!r}")
+            if isinstance(client, AIOKafkaProducer):
+                # it would send what it has long after its user has given it up
+                client._sender.sender_task.cancel()
 
 
 async def produce(run: Run, *, is_transactional: bool) -> None:
