@@ -18,18 +18,6 @@ ELSEWHERE = "elsewhere"
 """The state of a consumer or stream that another worker serves."""
 AS_STORED = "their consumers are marked elsewhere, with positions and lag of the last commit"
 _ACKS = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_waiting")
-_OWN = (
-    "state",
-    "reason",
-    "job",
-    "owner",
-    "positions",
-    "lag_records",
-    "lag_seconds",
-    "delivered",
-    "rate",
-    "num_pending_is",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +66,8 @@ def read_facts(info: Mapping[str, Any], known: Mapping[ConsumerId, ConsumerFacts
     """Return the facts in a ConsumerInfo, as its JSON object. `known`: consumers as another worker knows them, of which
     the output and the filters are the same.
     """
+    from overlay.control.responses import OWN
+
     id, own = (info["stream_name"], info["name"]), info["overlay"]
     base = known.get(id) or ConsumerFacts(*id)
     # a consumer without acks has none of these
@@ -89,7 +79,7 @@ def read_facts(info: Mapping[str, Any], known: Mapping[ConsumerId, ConsumerFacts
         *id,
         base.deliver_subject,
         base.filters,
-        **{name: own[name] for name in _OWN if name in own},
+        **{name: own[name] for name in OWN if name in own},
         consumer_sequence=info["delivered"]["consumer_seq"],
         num_pending=info.get("num_pending"),
         acks=acks,
