@@ -34,6 +34,10 @@ class Stalls:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
 
+    @property
+    def longest_ms(self) -> int:
+        return max((end - begin for begin, end in self.seen), default=0)
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
