@@ -101,8 +101,8 @@ class JobWatch:
     """Reads the plans of Spark jobs for one worker, and sets in `standings` and `lags` where their consumers are.
 
     `find_wanted`: returns the consumers with `engine: spark` of this worker's shards, each with the state of its shard, None
-    if that is not at hand. `find_loaded`: returns their configs. `close`: removes the metric series of consumers that are not
-    among them any more.
+    if that is not at hand. `find_loaded`: returns their configs. `close`: removes the metric series of the consumers it is
+    given, which were wanted at the last look and are no longer.
     """
 
     kafka: Properties

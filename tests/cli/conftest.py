@@ -24,9 +24,3 @@ def patient_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands called within this process wait as long as the tests do. Those in processes of their own do not."""
     for limit in PATIENT:
         monkeypatch.setattr(limit, float(DEADLINE_S))
-
-
-@pytest.fixture
-def quiet_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands called within this process leave its logs alone: they would go on writing to a stream that is closed."""
-    monkeypatch.setattr("overlay.logs.set_up_logs", lambda **_: None)

@@ -26,8 +26,6 @@ from tests.support.waiting import wait_until
 
 from .trips import DEADLINE_S, Trips, await_delivered, get_consumer
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 
 @pytest.fixture
 def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:

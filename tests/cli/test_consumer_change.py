@@ -24,7 +24,6 @@ from tests.worker.scenes import CommittedReader, await_records
 
 from .trips import DEADLINE_S, Trips, await_delivered, get_consumer
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
 NOTHING = {
     "file": None, "output": None, "subjects": (), "sql": None, "properties": None, "values": (),
     "match_unfiltered": False, "deliver": None, "ack": None, "settings": (),

@@ -15,8 +15,6 @@ from tests.worker.scenes import CommittedReader, await_records
 
 from .trips import DEADLINE_S, Trips
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 NAMES = [f"rome{number}" for number in range(6)]
 
 

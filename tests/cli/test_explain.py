@@ -13,8 +13,6 @@ from tests.support.kafka import NewTopicFixture, SureProducer
 
 from .trips import Trips
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 
 @pytest.fixture
 def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:

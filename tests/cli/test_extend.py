@@ -35,8 +35,6 @@ from tests.worker.scenes import (
 )
 from tests.worker.scenes import scene as scene
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 SHARDS = 3
 UNREAD = "not read until `overlay stream extend`"
 

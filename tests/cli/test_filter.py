@@ -15,8 +15,6 @@ from overlay.cli import overlay
 from overlay.filter import compile_sql
 from tests.config.folders import write_folder
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 STREAM = """name: FLIGHTS
 topics: [flights]
 subject: {template: "flights.{header:origin}"}

@@ -17,7 +17,6 @@ from overlay.view.one_record import MEMBERS
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import write_service_file
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
 VALUES: list[bytes | None] = [
     b'{"customer": {"country": "NO"}, "total": 12.50}',
     b'{ "total" : 1e2,\n "customer": {"country": "DE", "total": 1} }',

@@ -20,7 +20,6 @@ from tests.worker.scenes import read_committed
 
 from .trips import Trips
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
 DEADLINE_S = 60
 
 

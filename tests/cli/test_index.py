@@ -23,8 +23,6 @@ from tests.worker.scenes import Served, read_committed
 
 from .trips import DEADLINE_S, Trips
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 
 @pytest.fixture
 def trips(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> Trips:

@@ -24,8 +24,6 @@ from tests.support.service import write_service_file
 from tests.support.waiting import wait_until
 from tests.worker.scenes import Seen, read_committed
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 
 def run(*words: str | Path, given: bytes = b"") -> Result:
     return CliRunner().invoke(overlay, ["local", "topic", *map(str, words)], input=given)

@@ -77,7 +77,7 @@ def test_a_reading_that_has_begun_looks_for_garbage_as_usual(folder: Path) -> No
 
 
 @pytest.fixture
-def config(folder: Path, quiet_logs: None) -> tuple[str, str]:
+def config(folder: Path) -> tuple[str, str]:
     return ("--config", str(folder))
 
 
@@ -210,7 +210,6 @@ def test_table(config: Config) -> None:
     assert [line.split()[0] for line in lines] == ["2", "3"] and lines[0].endswith('{"n": 1}')
 
 
-@pytest.mark.usefixtures("quiet_logs")
 def test_a_topic_without_a_config(bootstrap: str, topic: str) -> None:
     words = ("--topic", topic, "--bootstrap", bootstrap)
     assert count(*words) == COUNT

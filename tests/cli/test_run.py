@@ -12,8 +12,6 @@ from overlay.cli.validate import validate
 from overlay.errors import ConfigError
 from tests.config.folders import write_folder
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 
 def test_the_folder_comes_from_the_environment_as_for_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,8 +28,6 @@ from tests.support.waiting import wait_until
 
 from .trips import DEADLINE_S, Trips
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 
 def find_two_ports() -> int:
     """A free port whose next one is free as well."""

@@ -14,8 +14,6 @@ from tests.support.waiting import wait_until
 
 from .trips import DEADLINE_S, Trips, get_consumer
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 NAMES = [f"rome{number}" for number in range(6)]
 
 

@@ -34,7 +34,7 @@ from .statuses import make_status
 from .test_docs import read_rows
 from .test_running import ask, start_fleet
 
-pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("quiet_logs")]
+pytestmark = pytest.mark.kafka
 
 DEADLINE_S = 60
 USERS = {"worker": "a worker", "looker": "`overlay workers`", "fleet": "`overlay fleet run`"}

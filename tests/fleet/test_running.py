@@ -32,8 +32,6 @@ from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.service import RunningService, StartService, find_free_port
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("quiet_logs")
-
 ADMIN_TOKEN = "an-administrators-secret"
 START_S = 90
 FOUND_S = 60

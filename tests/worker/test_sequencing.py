@@ -158,7 +158,6 @@ def make_again(bootstrap: str, topic: str, partitions: int) -> None:
     wait_until(make, DEADLINE_S, f"{topic} is there again")
 
 
-@pytest.mark.usefixtures("quiet_logs")
 def test_an_index_topic_deleted_under_us(scene: Scene, new_topic: NewTopicFixture) -> None:
     """The sequences are lost: nothing is delivered until the operator gives them up."""
     topic = new_topic(partitions=3)
@@ -185,7 +184,6 @@ def test_an_index_topic_deleted_under_us(scene: Scene, new_topic: NewTopicFixtur
     assert sequences[0] == 1
 
 
-@pytest.mark.usefixtures("quiet_logs")
 def test_the_last_round_cannot_be_read(scene: Scene, new_topic: NewTopicFixture) -> None:
     topic = new_topic(partitions=3)
     write(scene, topic, 6)
@@ -211,7 +209,6 @@ def test_the_last_round_cannot_be_read(scene: Scene, new_topic: NewTopicFixture)
         wait_until(lambda: served.stream("S")["state"] == "running", DEADLINE_S, "the stream runs again")
 
 
-@pytest.mark.usefixtures("quiet_logs")
 def test_a_topic_created_again(scene: Scene, new_topic: NewTopicFixture) -> None:
     """What was given out stays given out: the records of the new log have sequences above all earlier ones."""
     topic = new_topic(partitions=3)
