@@ -420,6 +420,11 @@ def test_functions_are_short() -> None:
     assert (long, reasons) == (LONG, LONG)
 
 
+def test_the_session_is_wiring() -> None:
+    """What it wires has its rules elsewhere, and a session that grows has taken in a rule."""
+    assert len((ROOT / "worker/session.py").read_text().splitlines()) < 250
+
+
 def test_the_scan_sees_imports() -> None:
     """The test's own eye: relative, nested and plain imports are all found."""
     assert "overlay.scan.decode" in find_imports(ROOT / "scan" / "__init__.py")

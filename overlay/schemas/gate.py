@@ -11,9 +11,11 @@ Decoding itself asks no registry: it uses what is in the book.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+
+from prometheus_client import Counter
 
 from overlay.clock import monotonic, now_ms
 from overlay.config.registry import RegistryConfig
@@ -186,3 +188,14 @@ def open_gate(stream: StreamConfig, note: Callable[[str], None] = lambda outcome
     if values.registry is None or values.book is None:
         return None
     return SchemaGate(stream.name, values.format, values.registry, values.book, note)
+
+
+def open_gates(streams: Mapping[str, StreamConfig], asked: Counter) -> dict[str, SchemaGate]:
+    """Return a gate for each stream whose schemas a registry has, by its name. `asked`: the metric `schemas_asked`, which
+    counts what their questions come to."""
+    gates = {name: open_gate(stream, partial(_count, asked, name)) for name, stream in streams.items()}
+    return {name: gate for name, gate in gates.items() if gate is not None}
+
+
+def _count(asked: Counter, stream: str, outcome: str) -> None:
+    asked.labels(stream, outcome).inc()

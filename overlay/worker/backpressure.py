@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from .cursors.cursors import Cursors, Moved
 from .dispatch_loop import DispatchLoop
+from .round.pending_estimate import PendingEstimate
+from .round.task import RoundResult
 
 FULL = 32_768
 """Undelivered messages with which a consumer is parked. It returns when fewer than a quarter of
@@ -22,13 +24,31 @@ that are left."""
 
 @dataclass(slots=True)
 class Backpressure:
-    """Parks consumers with machines that cannot keep up: it takes them off their reading cursors,
-    so that nothing is read for them, and puts them back later. `wake`: called when a parked
-    consumer may have room again; the session then calls `resume`."""
+    """Hands what is read to the machines, and parks consumers with machines that cannot keep up: it
+    takes them off their reading cursors, so that nothing is read for them, and puts them back later.
+    `wake`: called when a parked consumer may have room again; the session then calls `resume`."""
 
     cursors: Cursors
     dispatch_loop: DispatchLoop
+    pending_estimate: PendingEstimate
     wake: Callable[[], None] = lambda: None
+
+    def hand_over(self, result: RoundResult) -> Moved:
+        """Pass a round's offers to the dispatch loop, and park the consumers that have too many
+        undelivered messages then. Return what the state must record for both.
+        """
+        ended = self.pending_estimate.settle(self.cursors.is_at_end)
+        begun = self.dispatch_loop.offer(result.offers, {**result.beyond, **ended})
+        left = self.park()
+        return Moved(left.partitions, left.consumers | begun)
+
+    def note_ends(self) -> None:
+        """Tell the machines that were told of records ahead, and whose consumers have reached the last
+        stable offsets, that there are none any more. A partition fetch may learn of the log's end only
+        after the last record was processed.
+        """
+        if ended := self.pending_estimate.settle(self.cursors.is_at_end):
+            self.dispatch_loop.offer((), ended)
 
     def park(self) -> Moved:
         """Take each consumer with at least FULL undelivered messages off its cursors. Return what

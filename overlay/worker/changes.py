@@ -3,7 +3,7 @@ pause: consumers without machines that come, want something else, or are deleted
 
 A change has three steps. `find_step` compares the configs, without IO. `prepare` (change_setup.py) asks Kafka what a new
 session would ask for these consumers alone: their topics, and where new ones begin. It runs beside the session. Then the
-session's reading loop takes the change up between two rounds (session.py), when no consumer is in the middle of anything:
+session's reading loop takes the change up between two rounds (change_queue.py), when no consumer is in the middle of anything:
 what was read before is in units that are queued already, and the unit of the change follows them. So a deleted consumer
 is in no unit behind the one that drops its state, and a new one is in none before the one that records where it begins.
 

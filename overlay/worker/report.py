@@ -344,8 +344,8 @@ def report_waits(sessions: Iterable[Session], stream: str) -> dict[str, dict[str
             "reason": wait.trouble,
         }
         for session in sessions
-        for (name, source), wait in session.list_waits()
-        if name == stream
+        if stream in session.gates
+        for source, wait in session.gates[stream].waits.items()
     }
 
 

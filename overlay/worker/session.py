@@ -13,9 +13,6 @@ failure the whole session is thrown away and the next one begins from the state 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections import deque
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -29,13 +26,13 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.batch_builder import refuse_oversized
 from overlay.output.transaction import PlainSender
-from overlay.schemas.gate import SchemaGate, Wait, open_gate
-from overlay.state.shard_state import Delta, StreamPartition
+from overlay.schemas.gate import SchemaGate, open_gates
+from overlay.state.shard_state import StreamPartition
 from overlay.waits import is_set_within, set_after
 
 from .assignment import Assignment
 from .backpressure import Backpressure
-from .changes import Change, can_take_up
+from .change_queue import ChangeQueue
 from .commit.commits import Commits, CommitUnit
 from .commit.counting import Counting
 from .cursors.cursors import Cursors, Moved
@@ -81,18 +78,11 @@ class Session:
     snapshots: Snapshots = field(init=False)
     pending_estimate: PendingEstimate = field(init=False)
     counting: Counting = field(init=False)
+    changes: ChangeQueue = field(init=False)
     reaches: dict[StreamPartition, Reach] = field(init=False)
     """For each partition indexed here, how far its chunk index reaches, with chunks whose headers are not committed yet."""
     is_over: bool = False
     """Whether the session only waits for its tasks to end. Other parts of the service must not use it then."""
-    _changes: deque[tuple[Change, asyncio.Future[bool]]] = field(default_factory=deque)
-    """Changes that the reading loop has still to take up."""
-    _open: set[asyncio.Future[bool]] = field(default_factory=set)
-    """What waits for changes to be taken up and committed."""
-    _is_ending: bool = False
-    """Whether no more changes are taken up: what is under way may take seconds to be committed."""
-    _changed: asyncio.Event | None = None
-    """Has the reading loop look again; None while it does not run."""
     _serving: asyncio.Task[None] | None = None
     _backpressure: Backpressure | None = None
 
@@ -101,9 +91,10 @@ class Session:
         self.snapshots = Snapshots(self.client, self.metrics, self.assignment, self.cursors)
         compacted = [topic for topic in self.assignment.topics if self.assignment.is_compacted(topic)]
         self.pending_estimate = PendingEstimate(self.assignment.streams, self.assignment.indexes, compacted)
-        self.gates = self._open_gates()
+        self.gates = open_gates(self.assignment.streams, self.metrics.schemas_asked)
         self.reaches = find_reaches(self.assignment, self.cursors)
         self.counting = Counting(self.metrics, self.reaches, self.on_passed_over)
+        self.changes = ChangeQueue(self.assignment, self.cursors, self.commits, self.pending_estimate, self.counting)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then commit the rounds under way. Raises the error that ends the session early."""
@@ -115,17 +106,19 @@ class Session:
         for topic in {topic for (_, (topic, _)), _ in self.cursors.all()}:
             await self.client.add_topic(topic)
         fetcher = Fetcher(self.client)
-        self._changed = fetcher.changed
+        self.changes.wake = fetcher.changed.set
         self.fetches = SourceFetches(self.cursors, fetcher, self.admin, self.metrics, self.gates)
         stopping = asyncio.create_task(set_after(stop, fetcher.changed), name="stopping")
-        stopping.add_done_callback(lambda _: self._refuse_changes())
+        stopping.add_done_callback(lambda _: self.changes.close())
         try:
             await self.following.open(fetcher)
             self.fetches.follow()
             reading = asyncio.create_task(self._read(fetcher.changed, stop), name="reading")
             committing = asyncio.create_task(self.commits.run(), name="committing")
             if self.dispatch_loop is not None:
-                self._backpressure = Backpressure(self.cursors, self.dispatch_loop, fetcher.changed.set)
+                self._backpressure = Backpressure(
+                    self.cursors, self.dispatch_loop, self.pending_estimate, fetcher.changed.set
+                )
                 self.dispatch_loop.on_progress = self._backpressure.note_progress
                 self._serving = asyncio.create_task(self.dispatch_loop.run(), name="dispatching")
             await self._run_all(reading, committing, *((self._serving,) if self._serving else ()))
@@ -133,50 +126,10 @@ class Session:
             stopping.cancel()
             await fetcher.close()
 
-    async def take_up(self, change: Change) -> bool:
-        """Have the reading loop take up a change between two rounds, and wait until what it must record is committed. Return
-        whether that was done: False if the session ends before, or has become such that a new one has to take it up. It may
-        be done later if the caller does not wait any more."""
-        if self.is_over or self._is_ending:
-            return False
-        taken = asyncio.get_running_loop().create_future()
-        self._changes.append((change, taken))
-        self._open.add(taken)
-        if self._changed is not None:
-            self._changed.set()
-        try:
-            return bool(await taken)
-        finally:
-            self._open.discard(taken)
-
-    def _refuse_changes(self) -> None:
-        """Take no more changes up, since the session is to end. Those that the reading loop has not taken up are refused."""
-        self._is_ending = True
-        waiting = [taken for _, taken in self._changes if not taken.done()]
-        self._changes.clear()
-        for taken in waiting:
-            taken.set_result(False)
-
-    def give_up(self) -> None:
-        """Have no change taken up any more. Those that wait for one are told that it is not."""
+    def end(self) -> None:
+        """Serve nothing more. Changes that wait to be taken up are refused."""
         self.is_over = True
-        for taken in self._open:
-            if not taken.done():
-                taken.set_result(False)
-
-    def _open_gates(self) -> dict[str, SchemaGate]:
-        asked = self.metrics.schemas_asked
-        gates = {
-            name: open_gate(stream, lambda outcome, name=name: asked.labels(name, outcome).inc())  # type: ignore[misc]
-            for name, stream in self.assignment.streams.items()
-        }
-        return {name: gate for name, gate in gates.items() if gate is not None}
-
-    def list_waits(self) -> Iterator[tuple[StreamPartition, Wait]]:
-        """Yield each partition whose records wait for the schema registry."""
-        for stream, gate in self.gates.items():
-            for source, wait in gate.waits.items():
-                yield (stream, source), wait
+        self.changes.give_up()
 
     async def _run_all(self, *tasks: asyncio.Task[None]) -> None:
         """Wait until all tasks have ended. The first error cancels the others, and is raised when
@@ -186,6 +139,7 @@ class Session:
             await asyncio.gather(*tasks)
         finally:
             self.is_over = True
+            self.changes.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -209,10 +163,11 @@ class Session:
                 )
                 while not stop.is_set():
                     changed.clear()
-                    await self._take_up_changes(pipeline)
+                    await self.changes.take_up(pipeline)
                     made = await self._prepare(changed)
                     if not made.tasks:
-                        self._note_ends()
+                        if self._backpressure is not None:
+                            self._backpressure.note_ends()
                         patience = SEAL_S if pipeline.has_growing_chunks else IDLE_S
                         if await is_set_within(changed, patience if self.assignment.index_topics else None):
                             continue
@@ -236,51 +191,6 @@ class Session:
                 self.commits.end()
         finally:
             await self.snapshots.close()
-
-    async def _take_up_changes(self, pipeline: Pipeline) -> None:
-        """Take up the changes that wait for it, and queue the units of those that have something to record."""
-        while self._changes:
-            change, taken = self._changes.popleft()
-            if taken.done():
-                continue
-            if not can_take_up(self.assignment, self.cursors, self.commits.state, change.step):
-                taken.set_result(False)
-                continue
-            delta = self._change(change, pipeline)
-            log.info("consumers change while the session runs", **change.step.describe())
-            if not delta and not change.unused:
-                taken.set_result(True)
-                continue
-            unit = CommitUnit(delta, on_commit=functools.partial(self._finish_change, change, taken), is_awaited=True)
-            await self.commits.put(unit)
-
-    def _change(self, change: Change, pipeline: Pipeline) -> Delta:
-        """Change what the session serves. Return what the state must record: the states of new consumers, and the positions
-        of others that have changed thereby; those that are deleted are forgotten."""
-        step, gone = change.step, change.step.removed.keys()
-        forgotten = Delta(forgotten=tuple(sorted(step.forget)))
-        if not step.touches_readers:
-            return forgotten
-        left = self.cursors.dismiss(gone)
-        self.assignment.take_up(change.readers, gone)
-        self.assignment.outputs.update(change.outputs)
-        for topic in change.unused:
-            self.assignment.outputs.pop(topic, None)
-        self.commits.partitions = self.assignment.output_partitions
-        for consumer, state in change.begun.items():
-            self.cursors.admit(consumer, state)
-        came = self.cursors.renew(change.readers.keys(), now_ms())
-        self.pending_estimate.forget({*change.readers, *gone})
-        self.counting.forget({*change.readers, *gone})
-        pipeline.renew(self.cursors.sequences)
-        delta = self.cursors.delta(left.partitions | came.partitions, left.consumers | came.consumers)
-        return forgotten.merge(delta)
-
-    def _finish_change(self, change: Change, taken: asyncio.Future[bool], _: Sequence[int]) -> None:
-        """Tell the one who waits for a change that it is committed. What was written to its unused topics is as well."""
-        self.commits.transactions.drop_topics(change.unused)
-        if not taken.done():
-            taken.set_result(True)
 
     async def _prepare(self, changed: asyncio.Event) -> Round:
         """Return the next round, which may be empty. Before, handle failed fetches, followed ledgers, searches for
@@ -319,7 +229,9 @@ class Session:
             log.error("partition stopped", stream=partition[0], reason=str(self.cursors.halts[partition]))
         self.pending_estimate.publish()
         # the order matters: cursors join first, then consumers are offered records, then full ones leave
-        delta = self._hand_over(result, moved)
+        left = Moved(set(), set()) if self._backpressure is None else self._backpressure.hand_over(result)
+        consumers = moved.consumers | left.consumers | result.counts.list_consumers()
+        delta = self.cursors.delta(moved.partitions | left.partitions, consumers)
         delta.sequences.update(result.given_out)
         self.fetches.follow()
         self.counting.take(result)
@@ -335,23 +247,3 @@ class Session:
             on_commit=follow_given_out(self.cursors, result.given_out, changed),
             plain=asyncio.create_task(self.plain.send(plain)) if plain and self.plain is not None else None,
         )
-
-    def _hand_over(self, result: RoundResult, moved: Moved) -> Delta:
-        """If there is a dispatch loop, pass the round's offers to it, and park the consumers that have too many
-        undelivered messages. Return the delta of the state for the round. `moved`: what the round itself has moved.
-        """
-        consumers = moved.consumers | result.counts.list_consumers()
-        if self.dispatch_loop is None or self._backpressure is None:
-            return self.cursors.delta(moved.partitions, consumers)
-        ended = self.pending_estimate.settle(self.cursors.is_at_end)
-        consumers |= self.dispatch_loop.offer(result.offers, {**result.beyond, **ended})
-        left = self._backpressure.park()
-        return self.cursors.delta(moved.partitions | left.partitions, consumers | left.consumers)
-
-    def _note_ends(self) -> None:
-        """Tell the machines that were told of records ahead, and whose consumers have reached the last stable
-        offsets, that there are none any more. A partition fetch may learn of the log's end only after the last record
-        was processed.
-        """
-        if self.dispatch_loop is not None and (ended := self.pending_estimate.settle(self.cursors.is_at_end)):
-            self.dispatch_loop.offer((), ended)

@@ -139,7 +139,7 @@ class Shard:
         try:
             async with asyncio.timeout(CHANGE_S):
                 change = await prepare(session, self.admin, loaded, mine, step)
-                return change is not None and await session.take_up(change)
+                return change is not None and await session.changes.put(change)
         except asyncio.CancelledError:
             # a session that ends cancels what its client was asked
             if is_cancelled():
@@ -250,7 +250,7 @@ class Shard:
                 self.trouble, self._served_since = "", monotonic()
                 await self._run(session, stop)
             finally:
-                session.give_up()
+                session.end()
                 self._session = None
                 self.reply_sender.leave()
 

@@ -15,6 +15,7 @@ from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
 from overlay.worker import changes, shard
+from overlay.worker.change_queue import ChangeQueue
 from overlay.worker.change_setup import prepare
 from overlay.worker.changes import Change
 from overlay.worker.cursors import cursors
@@ -408,14 +409,14 @@ def test_a_consumer_outside_of_transactions_gets_another_filter(partitions: int)
 
 def test_a_change_that_is_taken_up_after_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session takes it up and commits it all the same, and is ended; the next one finds it done."""
-    take_up, late = Session.take_up, list[asyncio.Task[bool]]()
+    put, late = ChangeQueue.put, list[asyncio.Task[bool]]()
 
-    async def take_up_late(self: Session, change: Change) -> bool:
-        late.append(asyncio.create_task(take_up(self, change)))
+    async def put_late(self: ChangeQueue, change: Change) -> bool:
+        late.append(asyncio.create_task(put(self, change)))
         await asyncio.sleep(0.05)
         raise TimeoutError
 
-    monkeypatch.setattr(Session, "take_up", take_up_late)
+    monkeypatch.setattr(ChangeQueue, "put", put_late)
 
     async def act(world: World, crew: list[Worker]) -> None:
         for turn in range(2):
@@ -538,12 +539,12 @@ def test_a_change_that_the_session_cannot_prepare_is_taken_up_by_a_new_one(
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("moment", ["_change", "_finish_change"])
+@pytest.mark.parametrize("moment", ["_change", "_finish"])
 def test_a_session_that_ends_while_it_takes_a_change_up(
     moment: str, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the change is committed, or after it and before the shard knows."""
-    own, ends = getattr(Session, moment), list[Callable[[], None]]()
+    own, ends = getattr(ChangeQueue, moment), list[Callable[[], None]]()
 
     def end_then(*args: Any) -> Any:
         result = own(*args)
@@ -551,7 +552,7 @@ def test_a_session_that_ends_while_it_takes_a_change_up(
             ends.pop()()
         return result
 
-    monkeypatch.setattr(Session, moment, end_then)
+    monkeypatch.setattr(ChangeQueue, moment, end_then)
 
     async def act(world: World, crew: list[Worker]) -> None:
         worker = crew[0]

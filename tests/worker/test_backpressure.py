@@ -10,6 +10,7 @@ from overlay.state.shard_state import ConsumerState
 from overlay.worker.backpressure import Backpressure
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.dispatch_loop import DispatchLoop
+from overlay.worker.round.pending_estimate import PendingEstimate
 
 PLACE = ("S", ("t", 0))
 A, B, C = ("S", "a"), ("S", "b"), ("S", "c")
@@ -21,7 +22,7 @@ def test_who_comes_back_to_a_cursor_that_is_there_changes_it() -> None:
     for consumer, at in ((A, 10), (B, 500), (C, 10)):
         cursors.enlist(consumer, ConsumerState(), {PLACE[1]: LogPosition(at)})
     dispatch_loop = cast(DispatchLoop, SimpleNamespace(find_held=lambda size: set(full)))
-    backpressure = Backpressure(cursors, dispatch_loop)
+    backpressure = Backpressure(cursors, dispatch_loop, PendingEstimate({}, {}))
     list(cursors.take_wishes())
     backpressure.resume(0)
     assert not list(cursors.take_wishes())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 from overlay.clock import now_ms, now_ns
 from overlay.errors import CorruptBatch
-from overlay.kafka.log_position import LogPosition
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.schemas.gate import Wait
 from overlay.state.lag import Lags
-from overlay.state.shard_state import ConsumerState, ShardState, StreamPartition
+from overlay.state.shard_state import ConsumerState, ShardState
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.table import State
 from overlay.worker.job_watch import JobStandings
@@ -74,7 +74,7 @@ def test_counts_of_a_deleted_consumer_are_dropped() -> None:
 
 
 def report(
-    cursors: Cursors, pause_until: int | None = None, waits: Sequence[tuple[StreamPartition, Wait]] = ()
+    cursors: Cursors, pause_until: int | None = None, waits: Mapping[str, Mapping[TopicPartition, Wait]] | None = None
 ) -> dict[str, Any]:
     """What /consumers says of CONSUMER, of a session with these cursors."""
     config = make_config("c").model_copy(update={"pause_until": pause_until})
@@ -85,7 +85,7 @@ def report(
         cursors=cursors,
         dispatch_loop=None,
         pending_estimate=estimate,
-        list_waits=lambda: iter(waits),
+        gates={stream: SimpleNamespace(waits=each) for stream, each in (waits or {}).items()},
         commits=SimpleNamespace(state=ShardState()),
     )
     loaded, lags = SimpleNamespace(consumers={CONSUMER: config}), Lags()
@@ -146,8 +146,8 @@ def test_a_consumer_of_a_halted_partition_is_reported_as_stopped() -> None:
 
 
 def test_a_consumer_whose_records_wait_for_a_schema_says_since_when() -> None:
-    mine, others = ("S", ("t", 0)), ("OTHER", ("t", 0))
-    waits = [(mine, Wait(8, 1_700_000_000_000, 5, "it is down")), (others, Wait(9, 1_700_000_000_000, 0))]
+    place, since = ("t", 0), 1_700_000_000_000
+    waits = {"S": {place: Wait(8, since, 5, "it is down")}, "OTHER": {place: Wait(9, since, 0)}}
     found = report(place_at(5), waits=waits)
     assert found["state"] == "running"
     assert found["reason"] == "t-0 waits for schema 8 of the registry since 2023-11-14T22:13:20Z: it is down"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,9 +12,9 @@ from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.own_topics import index_topic
 from overlay.metrics import Metrics
 from overlay.worker import shard as shard_module
+from overlay.worker.change_queue import ChangeQueue
 from overlay.worker.changes import Change, Step, find_step
 from overlay.worker.round.task import Counts
-from overlay.worker.session import Session
 from overlay.worker.shard import Shard
 from tests.control.registries import make_config, make_files
 
@@ -104,17 +103,15 @@ async def test_an_unforeseen_error_of_a_change_is_counted(
 
 async def test_a_session_that_is_to_end_takes_up_no_change_and_says_so_at_once() -> None:
     """The shard manager holds up all other changes until it has an answer."""
-    session, change = object.__new__(Session), cast("Change", None)
-    session.is_over = session._is_ending = False
-    session._changes, session._open, session._changed = deque(), set(), None
-    waiting = asyncio.create_task(session.take_up(change))
+    change, nothing = cast("Change", None), cast("Any", None)
+    changes = ChangeQueue(*[nothing] * 5)
+    waiting = asyncio.create_task(changes.put(change))
     await asyncio.sleep(0)
-    assert len(session._changes) == 1
-    session._refuse_changes()
+    assert not waiting.done()
+    changes.close()
     async with asyncio.timeout(20):
         assert not await waiting
-        assert not await session.take_up(change)
-    assert not session._changes
+        assert not await changes.put(change)
 
 
 async def test_what_a_consumer_was_given_before_it_moves_says_nothing_about_its_new_topic(
@@ -129,11 +126,9 @@ async def test_what_a_consumer_was_given_before_it_moves_says_nothing_about_its_
     assert step is not None
 
     class Slow:
-        """A session that commits an earlier round first."""
+        """Changes of a session that commits an earlier round first."""
 
-        is_over = False
-
-        async def take_up(self, change: Change) -> bool:
+        async def put(self, change: Change) -> bool:
             shard._note_counts(Counts(delivered={after.id: 1}))
             return True
 
@@ -142,7 +137,7 @@ async def test_what_a_consumer_was_given_before_it_moves_says_nothing_about_its_
         return Change(arguments[-1])
 
     monkeypatch.setattr(shard_module, "prepare", prepare)
-    shard._session = cast("Any", Slow())
+    shard._session = cast("Any", SimpleNamespace(is_over=False, changes=Slow()))
     shard._note(refusal)
     assert await shard.take_up(make_files(after), {after.id: after}, step)
     assert not shard._stalled

@@ -74,7 +74,7 @@ CHANGES = (
         """Take a change for committed whose session ends before its commit. A deleted consumer stays in the state.""",
         (
             Change(
-                "overlay.worker.session",
+                "overlay.worker.change_queue",
                 "            if not taken.done():\n                taken.set_result(False)\n",
                 "            if not taken.done():\n                taken.set_result(True)\n",
             ),
@@ -86,7 +86,7 @@ CHANGES = (
         """Have a session need an output that no consumer delivers to any more. It ends when that is deleted.""",
         (
             Change(
-                "overlay.worker.session",
+                "overlay.worker.change_queue",
                 "        for topic in change.unused:\n            self.assignment.outputs.pop(topic, None)\n",
                 "",
             ),
@@ -124,7 +124,7 @@ CHANGES = (
         where it stood.""",
         (
             Change(
-                "overlay.worker.session",
+                "overlay.worker.change_queue",
                 "        return forgotten.merge(delta)\n",
                 "        return delta\n",
             ),
