@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
@@ -62,9 +63,13 @@ DAY_MS = 86_400_000
 @pytest.fixture(scope="session", autouse=True)
 def unchanged_logs() -> Iterator[None]:
     """Commands that a test calls in its own process leave that process's logs alone: later tests would find their level, and
-    streams that are closed."""
+    streams that are closed. Where a test has configured structlog, its own way of writing tracebacks shows every local
+    variable: ten seconds of a worker's event loop for one error."""
+    renderer = structlog.get_config()["processors"][-1]
+    assert isinstance(renderer, structlog.dev.ConsoleRenderer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("overlay.logs.set_up_logs", lambda **_: None)
+        patch.setattr(renderer, "exception_formatter", structlog.dev.plain_traceback)
         yield
 
 
