@@ -14,8 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-
-from prometheus_client import Counter
+from typing import TYPE_CHECKING
 
 from overlay.clock import monotonic, now_ms
 from overlay.config.registry import RegistryConfig
@@ -32,6 +31,9 @@ from overlay.waits import finish_in_thread
 
 from .ids import find_ids
 from .registry_client import RegistryError, SchemaRegistry, write_file
+
+if TYPE_CHECKING:  # a client that reads has no metrics, and importing these takes time
+    from prometheus_client import Counter
 
 log = get_logger(__name__)
 
