@@ -109,9 +109,12 @@ class _Sender:
         """Add topics to the client, and get their metadata in one request, instead of one by one as
         batches are sent. Errors of Kafka are not raised: the topics then stay unknown for now.
         """
+        client = self._producer.client
         for topic in topics:
-            self._producer.client._topics.add(topic)
-        await self._producer.client.force_metadata_update()
+            client._topics.add(topic)
+        # an update that is under way does not ask for them, and the next call would wait for that one
+        await client._maybe_wait_metadata()
+        await client.force_metadata_update()
 
     def list_partitions(self, topics: Iterable[str]) -> set[TopicPartition]:
         """Return the partitions of topics that were looked up; none of a topic that does not exist."""
@@ -304,6 +307,19 @@ class Transactions(_Sender):
         topics = set(topics)
         self._left -= topics
         await super().look_up(topics)
+
+    async def find_partitions(self, topics: Iterable[str]) -> set[TopicPartition]:
+        """Look up topics that exist, and return their partitions. Raises SourceUnavailable if Kafka does not tell of all of
+        them within DEADLINE_S."""
+        topics, backoff = set(topics), Backoff(*LOOK_BACKOFF_S)
+        deadline = monotonic() + DEADLINE_S
+        await self.look_up(topics)
+        while lacking := sorted(topic for topic in topics if not self.list_partitions((topic,))):
+            if monotonic() > deadline:
+                raise SourceUnavailable(f"Kafka does not tell of the partitions of {', '.join(lacking[:5])}")
+            await backoff.rest()
+            await self.look_up(topics)
+        return self.list_partitions(topics)
 
     def drop_topics(self, topics: Iterable[str]) -> None:
         """Ask Kafka no more for the metadata of these topics, to which nothing more is written: a request for them may

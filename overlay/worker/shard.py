@@ -326,8 +326,7 @@ class Shard:
         """End the transactions that former owners have left open in those of the topics that exist. Call it
         before these topics are read: records after an open transaction cannot be read."""
         known = await self.admin.find_topics(topics, with_config=False, denied={})
-        await transactions.look_up(known)
-        await transactions.end_lost(transactions.list_partitions(known))
+        await transactions.end_lost(await transactions.find_partitions(known))
 
     def _list_indexes(self) -> dict[str, str]:
         """Return the streams whose index this shard keeps, each with the reason why the index is

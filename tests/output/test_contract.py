@@ -81,6 +81,7 @@ def test_what_the_client_is_asked_for() -> None:
         assert callable(getattr(AIOKafkaClient, name)), name
     client = AIOKafkaClient.__init__
     assert "self._topics = set()" in inspect.getsource(client), "Transactions.look_up adds to it"
+    assert "shield(self._md_update_fut)" in inspect.getsource(AIOKafkaClient._maybe_wait_metadata)
     assert "self.client = AIOKafkaClient(" in inspect.getsource(AIOKafkaProducer.__init__)
     assert callable(ClusterMetadata.leader_for_partition)
     assert "return None" in inspect.getsource(ClusterMetadata.leader_for_partition)
