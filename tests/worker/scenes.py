@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, TopicPartition
 from confluent_kafka import KafkaError as RdKafkaError
+from confluent_kafka.admin import AdminClient
 
 from overlay.cli import overlay
 from overlay.config import load
@@ -30,12 +31,15 @@ from overlay.worker.service import Service
 from tests.oracle.batches import Header, Record
 from tests.oracle.push import Token, parse_token, wants
 from tests.support.kafka import SureProducer, describe_statistics
+from tests.support.partitions import find_ends
 from tests.support.service import STOP_S, write_service_file
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
 READ_S = 120.0
 """How long a reader may take to reach the end of a topic."""
+MARKERS_S = 10.0
+"""How long the marker of a transaction may come after the answer to its commit."""
 STATISTICS_MS = 1_000
 
 Value = str | bytes | None
@@ -136,8 +140,26 @@ def _see(message: Any) -> Seen:
 
 
 def read_committed(bootstrap: str, topic: str, kafka: Mapping[str, Any] | None = None) -> list[Seen]:
+    """Everything in a topic, except what a transaction hides that stays open. Kafka answers a commit before its markers
+    are in the log, so a transaction that is open now has MARKERS_S to end.
+    """
+    _await_markers({"bootstrap.servers": bootstrap, **(kafka or {})}, topic)
     with CommittedReader(bootstrap, topic, kafka) as reader:
         return reader.read()
+
+
+def _await_markers(kafka: Mapping[str, Any], topic: str) -> None:
+    """Wait until the committed part of each log reaches to where the log ends now, for MARKERS_S at most. A partition
+    that no broker tells of is not waited for."""
+    client, until = AdminClient(dict(kafka)), time.monotonic() + MARKERS_S
+    if not (partitions := client.list_topics(topic, 30).topics[topic].partitions):
+        return
+    ends = find_ends(client, topic, partitions, IsolationLevel.READ_UNCOMMITTED)
+    while time.monotonic() < until:
+        committed = find_ends(client, topic, partitions, IsolationLevel.READ_COMMITTED)
+        if all((committed[partition] or 0) >= (end or 0) for partition, end in ends.items()):
+            return
+        time.sleep(0.02)
 
 
 @dataclass(slots=True)
