@@ -313,13 +313,15 @@ class Transactions(_Sender):
         them within DEADLINE_S."""
         topics, backoff = set(topics), Backoff(*LOOK_BACKOFF_S)
         deadline = monotonic() + DEADLINE_S
-        await self.look_up(topics)
-        while lacking := sorted(topic for topic in topics if not self.list_partitions((topic,))):
+        while True:
+            await self.look_up(topics)
+            found = self.list_partitions(topics)
+            lacking = sorted(topics - {tp.topic for tp in found})
+            if not lacking:
+                return found
             if monotonic() > deadline:
                 raise SourceUnavailable(f"Kafka does not tell of the partitions of {', '.join(lacking[:5])}")
             await backoff.rest()
-            await self.look_up(topics)
-        return self.list_partitions(topics)
 
     def drop_topics(self, topics: Iterable[str]) -> None:
         """Ask Kafka no more for the metadata of these topics, to which nothing more is written: a request for them may

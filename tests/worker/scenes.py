@@ -27,6 +27,7 @@ from overlay.cli import overlay
 from overlay.config import load
 from overlay.consumer.deadlines import NEVER
 from overlay.kafka.confluent import Contact
+from overlay.waits import comes_true
 from overlay.worker.service import Service
 from tests.oracle.batches import Header, Record
 from tests.oracle.push import Token, parse_token, wants
@@ -150,16 +151,17 @@ def read_committed(bootstrap: str, topic: str, kafka: Mapping[str, Any] | None =
 
 def _await_markers(kafka: Mapping[str, Any], topic: str) -> None:
     """Wait until the committed part of each log reaches to where the log ends now, for MARKERS_S at most. A partition
-    that no broker tells of is not waited for."""
-    client, until = AdminClient(dict(kafka)), time.monotonic() + MARKERS_S
+    of which no broker tells where its log ends is not waited for."""
+    client = AdminClient(dict(kafka))
     if not (partitions := client.list_topics(topic, 30).topics[topic].partitions):
         return
     ends = find_ends(client, topic, partitions, IsolationLevel.READ_UNCOMMITTED)
-    while time.monotonic() < until:
+
+    def is_reached() -> bool:
         committed = find_ends(client, topic, partitions, IsolationLevel.READ_COMMITTED)
-        if all((committed[partition] or 0) >= (end or 0) for partition, end in ends.items()):
-            return
-        time.sleep(0.02)
+        return all((committed[partition] or 0) >= (end or 0) for partition, end in ends.items())
+
+    comes_true(is_reached, MARKERS_S, pause_s=0.02)
 
 
 @dataclass(slots=True)
