@@ -73,8 +73,17 @@ def unchanged_logs() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def hasty_brokers() -> Iterator[None]:
+    """Brokers that tests start have Java's first compiler alone: it takes half of the processor time until they answer, and the
+    second one pays after minutes only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("overlay.local.launch.COMPILER", ("-XX:TieredStopAtLevel=1",))
+        yield
+
+
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(hasty_brokers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """The run's broker. A test that stops or breaks a broker starts its own."""
     # many tests write records of years ago, which the first look for old records would delete
     keeping = {"log.initial.task.delay.ms": str(DAY_MS)}

@@ -271,6 +271,7 @@ def _launch(home: Home, state: BrokerState, java: Java, jars: list[Path]) -> Bro
     try:
         write_state(home, state)
         launch.wait_ready(home, HOST, state.port)
+        launch.keep_class_data(home, java, jars)
     except BaseException:
         # also on Ctrl-C: otherwise a half-started broker would keep running unknown
         process.kill()

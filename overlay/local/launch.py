@@ -10,6 +10,7 @@ from pathlib import Path
 from overlay.errors import BrokerError
 from overlay.waits import comes_true
 
+from . import class_data
 from .java import Java
 from .locks import is_locked
 from .ports import is_answering
@@ -21,6 +22,8 @@ _TAIL_LINES = 15
 
 # Kafka's own start script uses the same collector.
 _JVM = ("-server", "-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExitOnOutOfMemoryError")
+COMPILER: tuple[str, ...] = ()
+"""Flags of a broker for Java's compilers. Tests leave the second one out: their brokers do not live long enough for it."""
 # Formatting ends before Java's second compiler would pay; the broker needs it for throughput.
 _SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # From this release on, Java warns about the native code of Kafka's compression and mapped files.
@@ -32,7 +35,8 @@ def format_storage(home: Home, java: Java, jars: list[Path], cluster_id: str) ->
     """Format the data folder of a new cluster's node; a folder that is formatted already is left as it is. `jars`:
     Kafka's. Raises BrokerError with Kafka's output if it fails, or if it takes more than _FORMAT_S seconds.
     """
-    command = [*_build_java(java, home, _SHORT), "kafka.tools.StorageTool", "format"]
+    shared = class_data.build_flags(_find_archive(java, jars))
+    command = [*_build_java(java, home, (*_SHORT, *shared)), "kafka.tools.StorageTool", "format"]
     command += ["-t", cluster_id, "-c", str(home.server_properties), "--ignore-formatted"]
     try:
         done = subprocess.run(
@@ -54,7 +58,10 @@ def spawn_broker(home: Home, java: Java, jars: list[Path], heap_mib: int, life_l
     home.log.parent.mkdir(parents=True, exist_ok=True)
     if home.log.exists():
         home.log.replace(home.log.with_suffix(".log.1"))
-    command = [*_build_java(java, home, (*_JVM, f"-Xmx{heap_mib}m")), "kafka.Kafka", str(home.server_properties)]
+    archive = _find_archive(java, jars)
+    shared = class_data.build_flags(archive) or class_data.build_list_flags(archive, home.class_list)
+    flags = (*_JVM, *COMPILER, f"-Xmx{heap_mib}m", *shared)
+    command = [*_build_java(java, home, flags), "kafka.Kafka", str(home.server_properties)]
     with home.log.open("wb") as log:
         return subprocess.Popen(
             command,
@@ -65,6 +72,12 @@ def spawn_broker(home: Home, java: Java, jars: list[Path], heap_mib: int, life_l
             pass_fds=(life_lock,),
             start_new_session=True,
         )
+
+
+def keep_class_data(home: Home, java: Java, jars: list[Path]) -> None:
+    """Make the archive of Kafka's classes if the broker has listed them at its start: once for an installation."""
+    command = _name_java(java, _JVM)
+    class_data.make_archive(command, _build_environment(jars), home.class_list, _find_archive(java, jars))
 
 
 def wait_ready(home: Home, host: str, port: int) -> None:
@@ -118,10 +131,18 @@ def _is_serving(bootstrap: str) -> bool:
         return False
 
 
-def _build_java(java: Java, home: Home, flags: tuple[str, ...]) -> list[str]:
+def _find_archive(java: Java, jars: list[Path]) -> Path:
+    return class_data.find_archive(java, jars, _name_java(java, _JVM))
+
+
+def _name_java(java: Java, flags: tuple[str, ...]) -> list[str]:
     quiet = _UNWARNED if java.release >= _WARNING_RELEASE else ()
+    return [str(java.program), *flags, *quiet]
+
+
+def _build_java(java: Java, home: Home, flags: tuple[str, ...]) -> list[str]:
     logging = (f"-Dlog4j2.configurationFile={home.logging}", "-Dlog4j2.disableJmx=true")
-    return [str(java.program), *flags, *quiet, *logging, "-Djava.awt.headless=true"]
+    return [*_name_java(java, flags), *logging, "-Djava.awt.headless=true"]
 
 
 def _build_environment(jars: list[Path]) -> dict[str, str]:

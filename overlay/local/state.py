@@ -100,6 +100,10 @@ class Home:
         return self.root / "log4j2.properties"
 
     @property
+    def class_list(self) -> Path:
+        return self.root / "classes.lst"
+
+    @property
     def change_lock(self) -> Path:
         """Held by the process that starts or stops the broker, while it does so."""
         return self.root / "change.lock"
