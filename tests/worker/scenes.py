@@ -295,7 +295,8 @@ def await_ack_wait(served: Served) -> None:
 
     def has_begun() -> bool:
         loops = [session.dispatch_loop for session in served.service.sessions]
-        return any(loop is not None and loop.dispatcher.next_at < NEVER for loop in loops)
+        # 0: a step is due at once, before which nothing may be waited for yet
+        return any(loop is not None and 0 < loop.dispatcher.next_at < NEVER for loop in loops)
 
     wait_until(has_begun, DEADLINE_S, "ack_wait of a message has begun")
 
