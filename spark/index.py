@@ -200,6 +200,8 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
         shard = shard_of((name,), shards)
         transactions, state = await take_over(service.kafka, client, admin, prefix, shard, confirm)
         closing.push_async_callback(transactions.close)
+        # before the index is read: a former owner's transaction may be open there
+        await transactions.end_lost(await transactions.find_partitions([topic]))
         facts = await admin.find_topics(stream.topic_names, with_config=True)
         found = list_sources(stream, facts, state)
         sources = found.partitions
@@ -208,7 +210,6 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
         compacted = [t for t, f in facts.items() if "compact" in f.config.get("cleanup.policy", "")]
         bounds = await admin.find_bounds(sources)
         starts = await find_starts(client, admin, Index(stream), topic, bounds, compacted, bound)
-        await transactions.look_up([topic])
         yield _Ground(topic, starts, bounds, transactions, state.generation, identities)
 
 

@@ -42,7 +42,7 @@ tell about them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -164,10 +164,12 @@ async def find_leaderless(
 @dataclass(slots=True)
 class OpenPartitions:
     """Where a producer has a transaction open, as far as the leaders have told. `open`: that transaction, by
-    partition. `unknown`: why a partition has not told, for partitions that may still tell."""
+    partition. `unknown`: why a partition has not told, for partitions that may still tell. `gone`: partitions that do not
+    exist, as far as their leaders know."""
 
     open: dict[TopicPartition, OpenTransaction]
     unknown: dict[TopicPartition, str]
+    gone: set[TopicPartition] = field(default_factory=set)
 
     @classmethod
     def before_asking(cls, partitions: Iterable[TopicPartition]) -> OpenPartitions:
@@ -185,7 +187,7 @@ async def find_open(client: AIOKafkaClient, producer_id: int, found: OpenPartiti
     that a caller which cancels this keeps the answers so far.
 
     A partition leaves `found.unknown` when its leader tells what is open there. It also leaves if its leader says
-    that it is gone or that this client may not read it, or if the leader does not know the request.
+    that it does not exist (`found.gone`) or that this client may not read it, or if the leader does not know the request.
 
     The client opens one connection after the other. So a leader that does not answer while it is being connected to
     holds up those to which there is no connection yet.
@@ -247,6 +249,8 @@ def _note(found: OpenPartitions, tp: TopicPartition, code: int, producers: list[
         return
     found.unknown.pop(tp, None)
     if code:
+        if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+            found.gone.add(tp)
         return
     for id, epoch, _, _, _, open_since, _ in producers:
         if id == producer_id and open_since >= 0:

@@ -17,7 +17,8 @@ These rules make it hold (docs/exactly-once.md#transactions, found by experiment
 - A batch that the broker refuses for a passing reason is retried. A deadline ends the retries, well
   before the broker would time out the transaction by itself.
 - What the former owner's last transaction left open, because Kafka lost its marker, is ended before
-  anything is written (lost_markers.py).
+  anything is written (lost_markers.py). A transaction of our own that lost its marker is completed before the
+  next one begins, and a partition that does not tell is added to none (own_markers.py).
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ from .lost_markers import (
     OpenPartitions,
     OpenTransaction,
     Outcome,
-    find_gone,
     find_last,
     find_leaderless,
     find_open,
 )
+from .own_markers import OwnMarkers
 from .produce import FENCED, Produce
 from .record import Record
 
@@ -63,11 +64,6 @@ START_DEADLINE_S = 30.0
 STOP_S = 2.0
 ANSWERS_S = 2.0
 """Seconds for which an abort waits for the answers to requests in flight."""
-QUIET_S = 10.0
-"""Seconds without a transaction in a partition, after which the partition is asked whether it has the marker of the
-last one."""
-LOOK_S = 1.0
-"""Seconds between two looks for such partitions."""
 LOOK_BACKOFF_S = (0.05, 1.0)
 """Pauses between two looks for leaders, and for transactions that were left open."""
 
@@ -177,13 +173,9 @@ class Transactions(_Sender):
         self._answered = asyncio.Event()
         self._last = LastTransaction(None)
         """The last transaction before this producer, if the coordinator knew it."""
-        self._unseen: dict[TopicPartition, float] = {}
-        """Partitions that have not been asked for the marker of their last transaction, with the time at which it was
-        committed, monotonic seconds."""
+        self._markers = OwnMarkers(self._producer.client, lambda: self._producer._txn_manager._pid_and_epoch)
         self._left: set[str] = set()
-        """Topics to which nothing more is written, whose partitions are in `_unseen`."""
-        self._look_at = 0.0
-        """When `end_own_lost` looks for quiet partitions again, monotonic seconds."""
+        """Topics to which nothing more is written, and whose partitions may have a transaction open."""
         self._watch_answers()
         self._look_back_first()
 
@@ -207,12 +199,25 @@ class Transactions(_Sender):
         knows our epoch: if the marker is lost once more, the next owner finds the transaction open
         that was decided last.
 
-        A partition that does not tell within DEADLINE_S is passed over and logged. Raises
-        SourceUnavailable if the state's partition does not tell, or if it is not known how an open
-        transaction was decided; else as the methods that write.
+        A partition that does not tell within DEADLINE_S is logged; it is added to no transaction until it has
+        told, and `begin` ends what is open there. Raises SourceUnavailable if the state's partition does not
+        tell, or if it is not known how an open transaction was decided; else as the methods that write.
         """
-        found = await self._find_open({TopicPartition(*each) for each in partitions})
-        outcomes = {tp: self._last.decide(tp, opened, self._state) for tp, opened in found.items()}
+        await self._end_open(await self._find_open({TopicPartition(*each) for each in partitions}), state)
+
+    def doubt_topics(self, topics: Iterable[str]) -> None:
+        """Have the partitions of these topics asked as by `end_lost`, which is called before, without a wait: `begin` ends
+        what is open there, and none is added to a transaction before it has told. The topics must be looked up."""
+        self._markers.note(self.list_partitions(topics))
+
+    async def _end_open(self, found: Mapping[TopicPartition, OpenTransaction], state: bytes | None) -> None:
+        """End the transactions `found`, each as it was decided. What was begun under our own epoch was committed, since we
+        write nothing after an abort. `state`, and what is raised: as `end_lost`."""
+        epoch = self._producer._txn_manager.producer_epoch
+        outcomes = {
+            tp: Outcome.COMMITTED if opened.epoch == epoch else self._last.decide(tp, opened, self._state)
+            for tp, opened in found.items()
+        }
         if unknown := [tp for tp, outcome in outcomes.items() if outcome is None]:
             raise SourceUnavailable(
                 f"{_name(found, unknown)}: a transaction of {self._producer._txn_manager.transactional_id} ended without its"
@@ -234,18 +239,17 @@ class Transactions(_Sender):
             await self._include(partitions)
             if outcome is Outcome.ABORTED:
                 await self._producer.abort_transaction()
-                return
-            if state is not None and self._state in partitions:
-                await self._send(
-                    press_entries([Entry(self._state.topic, Record(None, state), self._state.partition)], now_ms())
-                )
-            await self._producer.commit_transaction()
-        self._unseen |= dict.fromkeys(partitions, monotonic())
+            else:
+                if state is not None and self._state in partitions:
+                    record = Entry(self._state.topic, Record(None, state), self._state.partition)
+                    await self._send(press_entries([record], now_ms()))
+                await self._producer.commit_transaction()
+        self._markers.note(partitions)
 
     async def _find_open(self, asked: set[TopicPartition]) -> dict[TopicPartition, OpenTransaction]:
         """Return those of the partitions `asked` in which our producer id has a transaction open, each with that
-        transaction. A partition that does not tell within DEADLINE_S is logged and left out, whatever other ones have
-        told; if it is that of the state, raise SourceUnavailable.
+        transaction. A partition that does not tell within DEADLINE_S is logged, left out, and asked on, whatever other ones
+        have told; if it is that of the state, raise SourceUnavailable.
         """
         client = self._producer.client
         producer_id = self._producer._txn_manager.producer_id
@@ -266,10 +270,27 @@ class Transactions(_Sender):
                 "output partitions do not say which transactions are open",
                 partitions={f"{tp.topic}-{tp.partition}": why for tp, why in sorted(found.unknown.items())},
             )
+            self._markers.note(found.unknown.keys())
         return found.open
 
     async def begin(self) -> None:
-        """Begin a transaction."""
+        """Begin a transaction, after the last one has its markers (own_markers.py). What has lost its marker is completed.
+        Partitions that do not tell are left as they are. Raises SourceUnavailable if the state's partition does not tell
+        within DEADLINE_S, or if markers are lost again and again for as long. Then no transaction is begun, so that the
+        coordinator can tell the next owner how the last one was decided.
+        """
+        deadline = monotonic() + DEADLINE_S
+        while found := await self._markers.await_told({self._state}, deadline):
+            if monotonic() > deadline:
+                raise SourceUnavailable(
+                    f"{_name(found, found)}: Kafka loses the markers of transactions again and again"
+                )
+            await self._end_open(found, None)
+        if self._state in self._markers.unseen:
+            raise SourceUnavailable(
+                f"{self._state.topic}-{self._state.partition}: it does not say that the last transaction has ended there"
+            )
+        self.drop_topics(())
         async with self._guard():
             await self._producer.begin_transaction()
 
@@ -299,7 +320,7 @@ class Transactions(_Sender):
                 check(offsets)
             written = set(self._producer._txn_manager.txn_partitions)
             await self._producer.commit_transaction()
-        self._unseen |= dict.fromkeys(written, monotonic())
+        self._markers.note(written)
         return offsets
 
     async def look_up(self, topics: Iterable[str]) -> None:
@@ -325,40 +346,18 @@ class Transactions(_Sender):
 
     def drop_topics(self, topics: Iterable[str]) -> None:
         """Ask Kafka no more for the metadata of these topics, to which nothing more is written: a request for them may
-        create them again. It goes on until their partitions have been asked for the markers of their last transactions
-        (`end_own_lost`), which is QUIET_S to QUIET_S + LOOK_S after the commits of these while Kafka answers.
+        create them again. It goes on while their partitions may have a transaction open; that ends with a later `begin`.
         """
         self._left.update(topics)
-        unseen = {tp.topic for tp in self._unseen}
+        unseen = {tp.topic for tp in self._markers.unseen}
         if gone := self._left - unseen:
             self._producer.client._topics.difference_update(gone)
             self._produce.drop_topics(gone)
         self._left &= unseen
 
-    async def end_own_lost(self) -> None:
-        """Commit what transactions of this producer have left open because Kafka has lost their markers, in
-        partitions that have had no transaction of it for QUIET_S. A later transaction in a partition ends an earlier
-        one there as well, so each partition is asked once after its last one. One that does not tell is asked again
-        after QUIET_S, unless Kafka says that it does not exist. Call it between two transactions; it looks once every
-        LOOK_S at most. Raises as the methods that write.
-        """
-        now = monotonic()
-        if now < self._look_at:
-            return
-        self._look_at = now + LOOK_S
-        quiet = {tp for tp, at in self._unseen.items() if now - at >= QUIET_S}
-        if not quiet:
-            return
-        client, found = self._producer.client, OpenPartitions.before_asking(quiet)
-        await find_open(client, self._producer._txn_manager.producer_id, found)
-        again = found.unknown.keys() - await find_gone(client, found.unknown)
-        self._unseen |= dict.fromkeys(again, now)
-        for tp in quiet - again:
-            del self._unseen[tp]
-        if found.open:
-            log.warning("committing what Kafka has lost the marker of", partitions=_name(found.open, found.open))
-            await self._end_as(Outcome.COMMITTED, set(found.open), None)
-        self.drop_topics(())
+    async def close(self) -> None:
+        await self._markers.close()
+        await super().close()
 
     async def abort(self) -> None:
         """Abort the open transaction, unless a broker may still take a batch of it. Errors of Kafka
@@ -399,7 +398,14 @@ class Transactions(_Sender):
         return await self.commit(batches)
 
     async def _send(self, batches: Sequence[OutputBatch]) -> list[int]:
-        await self._include({TopicPartition(outgoing.topic, outgoing.partition) for outgoing in batches})
+        """Add the partitions of these batches to the open transaction, and send the batches. If a partition may still have
+        a former transaction open (own_markers.py), it is not added, and DeliveryFailed is raised."""
+        partitions = {TopicPartition(outgoing.topic, outgoing.partition) for outgoing in batches}
+        if self._markers.unseen and (silent := await self._markers.await_marked(partitions, DEADLINE_S)):
+            reason = "it does not say that the last transaction of this producer has ended there"
+            first = min(silent)
+            raise DeliveryFailed(first.topic, first.partition, reason, final=False, topics={tp.topic for tp in silent})
+        await self._include(partitions)
         return await self._produce.send(batches, DEADLINE_S)
 
     async def _include(self, partitions: set[TopicPartition]) -> None:
@@ -493,14 +499,19 @@ class Transactions(_Sender):
         """Stop sending, and abort the transaction unless a broker may still take a batch of it.
         Errors are dropped.
 
+        If another partition may have a committed transaction open, nothing is aborted either: a new owner could not tell
+        any more that it is not of this one, which the coordinator knows by its partitions until it ends.
+
         This is best effort: the next owner's InitProducerId aborts an open transaction, and the
         broker does so after its timeout.
         """
+        reason = ""
         if not await self._produce.settle(ANSWERS_S):
-            log.info(
-                "transaction left open: a broker may still take a batch",
-                state=f"{self._state.topic}-{self._state.partition}",
-            )
+            reason = "a broker may still take a batch"
+        if self._markers.unseen:
+            reason = "a partition does not say whether a former one is open"
+        if reason:
+            log.info("transaction left open", reason=reason, state=f"{self._state.topic}-{self._state.partition}")
             return
         # AssertionError: a producer that was fenced refuses to abort as well
         with contextlib.suppress(KafkaError, OSError, TimeoutError, AssertionError):

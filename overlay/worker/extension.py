@@ -130,11 +130,11 @@ async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Exten
         """Commit the first ledger entry and set `cut`; do nothing if there is an entry already."""
         nonlocal cut
         assert plan.first is not None
+        await transactions.end_lost(await transactions.find_partitions([plan.topic]))
         if (await _read_index(client, admin, plan.stream, plan.topic)).ledger.next_sequence > 1:
             return
         end = (await find_ends(client, admin, (plan.first,)))[plan.first]
         first = write_round(plan.topic, plan.stream.name, extend(plan.first, end), now_ms())
-        await transactions.look_up([plan.topic])
         await transactions.begin()
         value = encode(Delta(generation=state.generation).merge(mark), after=state.end)
         await transactions.finish(value, [first], after=state.end)

@@ -159,9 +159,11 @@ async def _attempt(job: JobWrite, blocks: _OfWriter, line: Connection) -> int:
     scan, output = job.scan, job.writers[blocks.writer]
     topic, state = job_topic(scan.prefix, job.job), job.states[output]
     transactions = Transactions(scan.kafka, writer_id(scan.prefix, job.job, output), topic, state, TRANSACTION_MS)
-    await transactions.start([output[0], topic, *_list_dead_letter_topics(scan, output[0])])
+    letters = _list_dead_letter_topics(scan, output[0])
+    await transactions.start([output[0], topic, *letters])
     try:
         await transactions.end_lost([output, (topic, state)])
+        transactions.doubt_topics(letters)
         if await _is_there(job, output, line):
             return THERE
         builder = _Builder(job, blocks)

@@ -17,7 +17,7 @@ from overlay.config import Loaded
 from overlay.errors import SourceUnavailable
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
-from overlay.output.transaction import QUIET_S, Transactions
+from overlay.output.transaction import Transactions
 
 from .host import Worker, read_config, warm_up
 from .kafka.codes import Code
@@ -32,6 +32,7 @@ from .writing import write_under_one_key
 END, PRODUCERS, DESCRIBE = 26, 61, 65
 """API keys of EndTxn, DescribeProducers and DescribeTransactions."""
 LOADS = 3
+LONG_S = 10.0
 STATE, OUTPUT, INDEX = ("overlay.state", 0), ("out", 0), ("overlay.S.index", 0)
 FIRST = [str(number) for number in range(5)]
 
@@ -372,6 +373,39 @@ def test_a_leader_that_does_not_answer_hides_nothing_that_another_one_tells() ->
     end_beside_silence(9, "out", end)
 
 
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_a_topic_in_doubt_is_written_to_when_it_has_told(is_hidden: bool) -> None:
+    """What a former owner aborted there is not shown by the first commit. `is_hidden`: it has no leader for a while, and
+    transactions elsewhere do not wait for it."""
+    world = make_world(14)
+
+    async def write(world: World) -> None:
+        former = await leave_open(world, ("state", 0), ("letters", 0))
+        heir = Transactions({"bootstrap.servers": world.bootstrap}, "overlay.shard.0", "state", 0)
+        await heir.start(["state", "letters"])
+        await heir.end_lost([("state", 0)])
+        if is_hidden:
+            world.cluster.remove_leader("letters", 0)
+        heir.doubt_topics(["letters"])
+        await heir.write(press_entries([Entry("state", Record(None, b"1"), 0)], 0))
+        assert is_open(world, ("letters", 0)) == is_hidden
+        if is_hidden:
+            world.cluster.restore_leader("letters", 0)
+            await until(lambda: bool(heir._markers._open), "it has told", 20.0)
+        await heir.write(press_entries([Entry(topic, Record(None, b"2"), 0) for topic in ("state", "letters")], 0))
+        await until(lambda: read_values(world, "letters") == ["2"], "the commit has its marker", 20.0)
+        assert read_values(world, "state") == ["1", "2"]
+        await former.close()
+        await heir.close()
+
+    async def history(world: World) -> None:
+        for topic in ("state", "letters"):
+            world.cluster.create_topic(topic)
+        await run_as_process(world, write(world))
+
+    world.run(history)
+
+
 def test_a_leader_of_the_state_that_does_not_answer_is_said() -> None:
     """The shard must not go on as if nothing were open there."""
 
@@ -392,12 +426,16 @@ def test_a_producer_forgets_the_partitions_of_a_deleted_topic() -> None:
         transactions = Transactions({"bootstrap.servers": world.bootstrap}, "overlay.shard.0", "state", 0)
         await transactions.start(topics)
         await transactions.write(press_entries([Entry(topic, Record(None, b"x"), 0) for topic in topics], 0))
-        await asyncio.sleep(QUIET_S)
         world.cluster.delete_topic("deleted")
         world.cluster.remove_leader("waiting", 0)
-        await transactions.look_up([])
-        await transactions.end_own_lost()
-        assert {tp.topic for tp in transactions._unseen} == {"waiting"}
+        await until(lambda: transactions._markers.unseen == {("waiting", 0)}, "the others are forgotten", 20.0)
+        await asyncio.sleep(LONG_S)
+        assert transactions._markers.unseen == {("waiting", 0)}
+        world.cluster.restore_leader("waiting", 0)
+        assert is_open(world, ("waiting", 0))
+        await until(lambda: bool(transactions._markers._open), "it has told", 20.0)
+        await transactions.write(press_entries([Entry("state", Record(None, b"y"), 0)], 0))
+        assert not is_open(world, ("waiting", 0))
         await transactions.close()
 
     async def history(world: World) -> None:

@@ -219,7 +219,6 @@ class Commits:
         pending: list[_Queued] = []
         written = monotonic()
         while not self._ended or pending:
-            await self.transactions.end_own_lost()
             fresh = await self._take_queued()
             await self._gather(pending, fresh)
             waited_for = any(each.unit.is_waited_for for each in fresh)

@@ -6,6 +6,17 @@ from __future__ import annotations
 from .mutant import Change, Mutant
 
 MENDED = "025c97d"
+NOT_COMPLETED = (
+    Change(
+        "overlay.output.transaction",
+        "        while found := await self._markers.await_told({self._state}, deadline):\n",
+        "        while found := dict[TopicPartition, OpenTransaction]():\n",
+    ),
+    Change("overlay.output.transaction", "        if self._state in self._markers.unseen:\n", "        if False:\n"),
+)
+"""The next transaction begins without a look at the markers of the last one."""
+ADDED = Change("overlay.output.transaction", "        if self._markers.unseen and ", "        if False and ")
+"""The next transaction takes in partitions that have not told whether they have these markers."""
 
 MARKERS = (
     Mutant(
@@ -110,8 +121,36 @@ MARKERS = (
         "own-lost-marker-not-looked-for",
         """Leave an own transaction open that has lost its marker in a partition to which nothing more is written, until the
         next owner takes the shard over.""",
-        (Change("overlay.worker.commit.commits", "            await self.transactions.end_own_lost()\n", ""),),
+        NOT_COMPLETED,
         history="test_earlier_markers.py::test_a_worker_completes_its_own_commit_whose_marker_was_lost",
+    ),
+    Mutant(
+        "own-lost-marker-ended-with-the-next",
+        """Write to partitions in which the last transaction has lost its marker, without completing it. If the next one is
+        aborted, so is the one that was committed.""",
+        (*NOT_COMPLETED, ADDED),
+        history="test_own_markers.py::test_a_commit_is_kept_whatever_becomes_of_the_next_transaction[output-left]",
+    ),
+    Mutant(
+        "partition-that-does-not-tell-written-to",
+        """Write to a partition that does not say whether the last transaction is open there. If it is, and the next one is
+        aborted, so is the one that was committed.""",
+        (ADDED,),
+        history="test_own_markers.py::test_a_partition_that_does_not_tell_is_written_to_when_it_has_its_marker[True]",
+    ),
+    Mutant(
+        "partition-that-is-not-known-yet-taken-for-gone",
+        """Take a partition for gone at the first answer that says so, though a leader that has just started does not know it
+        yet. If a commit has lost its marker there, and the next transaction is aborted, so is the commit.""",
+        (Change("overlay.output.own_markers", "if now - self._gone[tp] >= GONE_S", "if now >= self._gone[tp]"),),
+        history="test_own_markers.py::test_a_partition_that_a_broker_does_not_know_yet_is_asked_on",
+    ),
+    Mutant(
+        "aborted-beside-a-partition-that-does-not-tell",
+        """Abort a transaction while another partition may have a committed one open. The new owner finds that open, and takes
+        it for a part of the aborted one.""",
+        (Change("overlay.output.transaction", "        if self._markers.unseen:\n", "        if False:\n"),),
+        history="test_own_markers.py::test_a_commit_is_kept_beside_a_transaction_elsewhere[aborted]",
     ),
     Mutant(
         "state-that-does-not-tell-taken-for-settled",

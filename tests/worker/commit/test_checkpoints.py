@@ -32,9 +32,6 @@ class Log:
     async def begin(self) -> None:
         pass
 
-    async def end_own_lost(self) -> None:
-        pass
-
     async def finish(self, state: bytes, batches: object, more: Sequence[Record], *, after: int) -> Any:
         offset = len(self.records)
         self.records += [Record(None, state), *more]
