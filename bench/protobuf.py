@@ -23,7 +23,7 @@ def compile_message(table: pa.Table) -> bytes:
     message = file.message_type.add(name="Flight")
     for number, each in enumerate(table.schema, 1):
         message.field.add(name=each.name, number=number, label=_Types.LABEL_OPTIONAL, type=_name_type(each.type))
-    return made.SerializeToString()
+    return bytes(made.SerializeToString())
 
 
 def make_schema(compiled: bytes) -> dict[str, str]:
@@ -50,7 +50,7 @@ def make_encoder(compiled: bytes) -> Callable[[bytes], bytes]:
     return encode
 
 
-def _name_type(type: pa.DataType) -> _Types.Type.ValueType:
+def _name_type(type: pa.DataType) -> Any:
     if pa.types.is_integer(type):
         return _Types.TYPE_INT64
     return _Types.TYPE_DOUBLE if pa.types.is_floating(type) else _Types.TYPE_STRING
