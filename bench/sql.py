@@ -5,11 +5,12 @@ their time or later (N = -2), 2.5 % more than an hour late (N = 60), 0.09 % more
 all records of one partition and counts those that pass; the counts must be those that the data set gives.
 
 - overlay: the scan of the scan bench, one consumer of all subjects with the filter as SQL, properties typed as `long` and
-  `string`, read from headers or from the value, which is JSON or Avro.
+  `string`, read from headers or from the value, which is JSON, Avro or Protobuf.
 - confluent: confluent-kafka in batches, the same condition by hand in Python over the headers (peers/confluent_sql.py).
 - orjson: the same over values parsed by orjson.
 - fastavro: the same over values of Avro read by fastavro.
-- json: our own scan with the same filter over the same records with JSON values, beside values of Avro.
+- protobuf: the same over values of Protobuf read by Google's protobuf package, whose parser is in C.
+- json: our own scan with the same filter over the same records with JSON values, beside values of Avro and Protobuf.
 - subject: our own scan with a subject filter, `flights.JFK.>`, instead of SQL; what SQL costs beside it.
 - one: our own scan with one filter, beside a hundred: `100 filters` are a hundred different conditions, `100 equal` a
   hundred consumers with the same.
@@ -23,14 +24,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.avro import make_encoder, make_schema
+from bench import avro, protobuf
 from bench.cases import measure_case, warm_up
 from bench.dataset import SELECTIVITIES, Dataset
 from bench.errors import WrongAnswer
 from bench.figures import Case
 from bench.lateness import HEADERS, JSON, Late, Sifting, count_late
 from bench.ours_sql import JsonSql, OneFilter, OverlaySql, SubjectScan
-from bench.peers.confluent_sql import ConfluentSql, FastavroSql, OrjsonSql
+from bench.peers.confluent_sql import ConfluentSql, FastavroSql, OrjsonSql, ProtobufSql
 from bench.progress import Progress
 from bench.settings import Settings
 from bench.sides import Contender, Tally
@@ -59,6 +60,7 @@ class _Plan:
 _BY_HEADERS = (OverlaySql, ConfluentSql, SubjectScan)
 _BY_JSON = (OverlaySql, OrjsonSql, SubjectScan)
 _BY_AVRO = (OverlaySql, FastavroSql, JsonSql)
+_BY_PROTOBUF = (OverlaySql, ProtobufSql, JsonSql)
 _MANY = (OverlaySql, OneFilter)
 
 PLANS: Mapping[str, _Plan] = {
@@ -69,6 +71,8 @@ PLANS: Mapping[str, _Plan] = {
     "0.1%/json": _Plan((FEW,), JSON, _BY_JSON, {"orjson": 4.0}),
     "16%/avro": _Plan((MANY,), JSON, _BY_AVRO, {"json": 0.25}, "avro"),
     "0.1%/avro": _Plan((FEW,), JSON, _BY_AVRO, {"json": 0.25}, "avro"),
+    "16%/protobuf": _Plan((MANY,), JSON, _BY_PROTOBUF, {"json": 0.25}, "protobuf"),
+    "0.1%/protobuf": _Plan((FEW,), JSON, _BY_PROTOBUF, {"json": 0.25}, "protobuf"),
     "100 filters": _Plan(HUNDRED, HEADERS, _MANY, {"one": 0.2}),
     "100 equal": _Plan((MANY,) * 100, HEADERS, _MANY, {"one": 0.77}),
 }
@@ -82,10 +86,15 @@ def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterato
         _check(dataset, side.name, sifting, tally)
         return tally
 
-    schema = make_schema(dataset.table)
-    values = {"json": ValuesConfig(), "avro": ValuesConfig.model_validate({"format": "avro", "schema": schema})}
+    schema, compiled = avro.make_schema(dataset.table), protobuf.compile_message(dataset.table)
+    schemas = {"avro": schema, "protobuf": protobuf.make_schema(compiled)}
+    encoders = {"avro": avro.make_encoder(schema), "protobuf": protobuf.make_encoder(compiled)}
+    values = {"json": ValuesConfig()} | {
+        form: ValuesConfig.model_validate({"format": form, "schema": each}) for form, each in schemas.items()
+    }
     dataset.publish(CODEC, progress.count(f"publishing {CODEC}"))
-    dataset.publish(CODEC, progress.count(f"publishing {CODEC} avro"), form="avro", encode=make_encoder(schema))
+    for form, encode in encoders.items():
+        dataset.publish(CODEC, progress.count(f"publishing {CODEC} {form}"), form=form, encode=encode)
     as_json, little_json = dataset.plan(CODEC, SELECTIVITIES["33%"]), dataset.plan_warm_up(CODEC)
     for case, plan in PLANS.items():
         sides = [make() for make in plan.sides if settings.wants_side(make.name)]

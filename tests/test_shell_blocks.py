@@ -25,6 +25,21 @@ TUTORIAL = "docs/tutorial.md"
 FURTHER = ("README.md", "docs/questions.md", "docs/reading.md")
 """Pages that go on in the tutorial's folder. Only `make test-long` runs them, since each call takes a second of a processor."""
 RUN = (TUTORIAL, *FURTHER)
+REFERENCES = ("docs/cli.md", "docs/configuration.md", "docs/operations.md", "docs/security.md")
+"""Pages that go on there as well, and name the flights of examples/flights besides. `make test-long` runs them."""
+PROGRAMS = (
+    r"overlay|make|python|docker|kubectl|curl|kafka-[a-z-]+\.sh|spark-submit|pip|export|install|cp|systemctl|echo|cat"
+)
+FLIGHTS = """
+cp {examples}/streams/flights.yaml overlay-config/streams/
+python -c "from overlay.local import flights; flights.publish('$BOOTSTRAP', 'flights', 0.01)"
+until overlay stream info FLIGHTS | grep -E "running|idle"; do sleep 0.2; done
+overlay consumer add FLIGHTS late-jfk --output late-jfk --subject "flights.JFK.>" --sql "dep_delay > 60" \\
+    --set ack_wait=10s --set dead_letter=late-jfk.dead
+overlay consumer add FLIGHTS jfk --output jfk --subject "flights.JFK.>" --ack none
+overlay consumer add FLIGHTS work --subject "flights.LGA.>"
+"""
+"""What the references take for granted, besides the tutorial's orders."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +69,17 @@ def test_further_pages_work_as_written(terminal: Terminal, page: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.kafka
+@pytest.mark.parametrize("page", REFERENCES)
+def test_references_work_as_written(terminal: Terminal, page: str) -> None:
+    follow(terminal, TUTORIAL)
+    flights = Block("flights", 1, "sh", FLIGHTS.format(examples=REPOSITORY / "examples" / "flights"), How.IN_ORDER)
+    if flights not in terminal.ran:
+        terminal.run(flights)
+    follow(terminal, page)
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
 @pytest.mark.spark
 def test_long_blocks_of_the_tutorial_work_as_written(terminal: Terminal) -> None:
     follow(terminal, TUTORIAL)
@@ -75,8 +101,15 @@ def test_what_the_tutorial_started_ends(terminal: Terminal) -> None:
 @pytest.mark.parametrize("page", list_pages())
 def test_shell_blocks_are_run_or_say_why_not(page: str) -> None:
     blocks = [block for block in list_blocks(page) if block.language == "sh"]
-    if page not in RUN:
+    if page not in (*RUN, *REFERENCES):
         assert [str(block) for block in blocks if block.how is not How.NEVER] == []
+
+
+@pytest.mark.parametrize("page", [page for page in list_pages() if page != "CONTRIBUTING.md"])
+def test_no_command_stands_outside_of_a_block_of_sh(page: str) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    outside = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(rf"^    (?:{PROGRAMS})\b .*$", outside, re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("page", RUN)

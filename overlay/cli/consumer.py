@@ -63,16 +63,17 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
 
 
 @consumer.command()
-@click.argument("stream")
-@click.argument("name")
+@click.argument("names", nargs=-1, required=True, metavar="[STREAM] NAME")
 @look_options
-def info(stream: str, name: str, folder: Path, as_json: bool) -> None:
+def info(names: tuple[str, ...], folder: Path, as_json: bool) -> None:
     """Show one consumer: output, positions, sequence, rate, lag, and its whole config.
 
-    The config is that of its file, or the one that it has by `add` and `update`.
+    STREAM may be left out if only one stream has a consumer of this name. The config is that of its file, or the one that
+    it has by `add` and `update`.
     """
+    name = join_names(names)
     facts = look_around(open_folder(folder), asks_others=True)
-    found = find_consumer(facts, stream, name, folder)
+    found = find_named(facts, name, folder)
     if as_json:
         from overlay.view.wire import describe_consumer
 
@@ -104,10 +105,9 @@ def export(names: tuple[str, ...], file: Path | None, folder: Path) -> None:
 
     from .lookup import find_config
 
-    if len(names) > 2:
-        raise click.UsageError("name one consumer: [STREAM] NAME")
+    name = join_names(names)
     loaded = open_folder(folder)
-    text = write_file(find_config(loaded, "/".join(names), folder, loaded.service.kafka))
+    text = write_file(find_config(loaded, name, folder, loaded.service.kafka))
     if file is None:
         click.echo(text, nl=False)
         return
@@ -164,6 +164,29 @@ def check_stream(facts: OverlayFacts, stream: str, folder: Path) -> None:
     known = {*facts.streams, *(of for of, _ in facts.consumers)}
     if stream not in known:
         raise refuse_unknown("stream", stream, known, folder)
+
+
+def join_names(names: tuple[str, ...]) -> str:
+    """Return the words [STREAM] NAME as NAME or STREAM/NAME. Raises click.UsageError for more than two."""
+    if len(names) > 2:
+        raise click.UsageError("name one consumer: [STREAM] NAME")
+    return "/".join(names)
+
+
+def find_named(facts: OverlayFacts, name: str, folder: Path) -> ConsumerFacts:
+    """Return the facts about a consumer by NAME or STREAM/NAME. Raises OverlayError, with a suggestion if it is unknown,
+    with all that have the name if it is ambiguous.
+    """
+    stream, slash, rest = name.rpartition("/")
+    if slash:
+        return find_consumer(facts, stream, rest, folder)
+    found = [each for each in facts.consumers.values() if each.name == name]
+    if not found:
+        raise refuse_unknown("consumer", name, ("/".join(id) for id in facts.consumers), folder)
+    if len(found) > 1:
+        names = ", ".join("/".join(each.id) for each in found)
+        raise OverlayError(f"{folder}: several streams have a consumer {name!r}. Name one of {names}")
+    return found[0]
 
 
 def find_consumer(facts: OverlayFacts, stream: str, name: str, folder: Path) -> ConsumerFacts:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .folder import look_options, open_folder, parse_object, print_json, refuse_unknown
-from .lookup import find_consumer
+from .lookup import find_anywhere
 
 if TYPE_CHECKING:
     from overlay.config import ConsumerConfig, Loaded, StreamConfig
@@ -62,7 +62,8 @@ def explain(
 ) -> None:
     """Explain what CONSUMER's filter skips in the log, or what a filter on a stream would.
 
-    CONSUMER is a consumer's name, or STREAM/NAME if several streams have a consumer of that name.
+    CONSUMER is a consumer's name, or STREAM/NAME if several streams have a consumer of that name. One that was made by
+    `add` is looked up in Kafka.
     Only chunk headers are read, no topics, unless --analyze is given; for a consumer with `engine: spark`
     also which job delivers it. Nothing is changed. The explanation covers the whole log, whatever the
     consumer's position is.
@@ -78,7 +79,7 @@ def explain(
     from .read_notes import tell
 
     loaded = open_folder(folder)
-    config = find_consumer(loaded, consumer, folder) if consumer else None
+    config = find_anywhere(loaded, consumer, folder, loaded.service.kafka) if consumer else None
     wanted = ask_for_consumer(loaded, config) if config else _ask(loaded, stream, folder, subjects, sql, properties)
     if not config:
         wanted = replace(wanted, values=_choose_values(wanted.stream, values, match_unfiltered))

@@ -134,8 +134,9 @@ def test(
         print_json(found if record is None else {**found, "record": record.describe()})
         return
     click.echo(show_answer(answer))
-    click.echo()
     shown = [(part.depth * "  " + part.text, part.shown_value) for part in parts if not part.is_constant]
+    if shown:
+        click.echo()
     width = max((len(text) for text, _ in shown), default=0)
     for text, value in shown:
         click.echo(f"{text:<{width}}  {value}")

@@ -28,6 +28,16 @@ def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
     return found[0]
 
 
+def find_anywhere(loaded: Loaded, name: str, folder: Path, kafka: Mapping[str, str]) -> ConsumerConfig:
+    """Return the config of a consumer by NAME or STREAM/NAME, from its file; only if no file has the name, Kafka is asked
+    for what the control topic has. Blocks. `kafka`: the settings to connect with. Raises OverlayError if it is unknown or
+    ambiguous.
+    """
+    if any(name in (id[1], "/".join(id)) for id in loaded.consumers):
+        return find_consumer(loaded, name, folder)
+    return find_config(loaded, name, folder, kafka)
+
+
 def find_config(loaded: Loaded, name: str, folder: Path, kafka: Mapping[str, str]) -> ConsumerConfig:
     """Return the config of a consumer by NAME or STREAM/NAME, from its file or from the control topic
     without a pause by request. Blocks. `kafka`: the settings to connect with. Raises OverlayError if

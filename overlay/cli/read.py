@@ -241,10 +241,9 @@ def _ask_as_consumer(
     from overlay.client import BadQuestion
     from overlay.client.read.question import ask_as_consumer
 
-    from .lookup import find_config, find_consumer
+    from .lookup import find_anywhere
 
-    is_in_file = any(name in (id[1], "/".join(id)) for id in loaded.consumers)
-    config = find_consumer(loaded, name, folder) if is_in_file else find_config(loaded, name, folder, client.kafka)
+    config = find_anywhere(loaded, name, folder, client.kafka)
     try:
         asked = ask_as_consumer(config, cast("Question", question))
     except BadQuestion as error:

@@ -17,7 +17,7 @@ from numbers import Real
 from typing import Any
 
 from overlay.config.consumer import ConsumerConfig
-from overlay.config.suggestion import suggest
+from overlay.config.suggestion import suggest_name
 from overlay.errors import OverlayError
 from overlay.units import INT64_MAX, NANOSECONDS
 
@@ -99,9 +99,8 @@ def check_names(function: str, given: Iterable[str], known: Sequence[str]) -> No
     """
     for name in given:
         if name not in known:
-            raise UnknownArgument(
-                f"{function} has no argument {name!r}.{suggest(name, list(known))} Arguments are {', '.join(known)}"
-            )
+            near = suggest_name(name, known) or f" Arguments are {', '.join(known)}"
+            raise UnknownArgument(f"{function} has no argument {name!r}.{near}")
 
 
 def check_wait(name: str, seconds: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path as FilePath
 from types import TracebackType
@@ -111,8 +111,8 @@ class Client:
 
         `consumer`: its name, to read the records of its stream that its filters let through, wherever
         it begins and whatever it has acked. `stream` may be left out then if only one stream has a
-        consumer of this name. A consumer that no file describes is looked up in the control topic; a client that was
-        opened without a folder asks the service for it.
+        consumer of this name. A consumer that no file describes is looked up in the control topic. A client that was
+        opened by an address alone has neither.
 
         See Question for the arguments. Without `follow` the reading ends at what is committed at
         the time of the call. For a `topic`, the subject of each record is the topic's name, and
@@ -262,8 +262,14 @@ class Client:
 
     def _find_to_read(self, name: str, stream: str) -> ConsumerConfig:
         """Return a consumer's config by its name: from the files, else from the control topic, which needs no service. A
-        client without a config folder, or without the right to read the topic, asks the service. Raises as `find_consumer`.
+        client without the right to read the topic asks the service. Raises as `find_consumer`, and BadQuestion if the client
+        has no config folder: then no stream is known either.
         """
+        if not self.streams and not self.origin:
+            raise BadQuestion(
+                "this client was opened by an address alone, and the stream of a consumer is described in a config folder: open"
+                " that one"
+            )
         if self.files is not None:
             try:
                 return find_consumer(self.consumers.values(), name, stream, self.origin)
@@ -279,6 +285,11 @@ class Client:
         if name in self.streams:
             return self.streams[name]
         known = sorted(self.streams)
+        if not known and not self.origin:
+            raise UnknownStream(
+                f"this client was opened by an address alone, and streams are described in config folders: open one that has"
+                f" {name!r}, or read a topic with read(topic=...)"
+            )
         where = f"{self.origin}: " if self.origin else ""
         if not known:
             raise UnknownStream(f"{where}there is no stream {name!r}, nor any other. Is it the right config folder?")
@@ -316,13 +327,16 @@ def open_client(
     loaded = config if isinstance(config, Loaded) else load(FilePath(config))
     settings = loaded.service.kafka | ({"bootstrap.servers": bootstrap} if bootstrap else {}) | dict(kafka or {})
     origin = str(FilePath(loaded.files[""].file).parent)
+    if prefix:
+        topics = loaded.service.topics.model_copy(update={"prefix": prefix})
+        loaded = replace(loaded, service=loaded.service.model_copy(update={"topics": topics}))
     return Client(
         check_settings(settings),
         loaded.streams,
         origin,
-        prefix or loaded.service.topics.prefix,
+        loaded.service.topics.prefix,
         loaded.consumers,
-        loaded if not prefix else None,
+        loaded,
     )
 
 

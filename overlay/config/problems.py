@@ -20,7 +20,7 @@ from .consumer import JETSTREAM_FIELDS, ConsumerConfig
 from .document import Document, Path, is_secret, show_path
 from .model import describe_fields
 from .service import KafkaProperties, ServiceConfig
-from .suggestion import suggest
+from .suggestion import suggest, suggest_name
 
 _HIDDEN = "a value that is not shown here"
 _USER_OF_URL = re.compile(r"(?<=://)[^/@\s]*@")
@@ -111,9 +111,9 @@ def _word(model: type[BaseModel], document: Document, path: Path, found: ErrorDe
 def _word_unknown(model: type[BaseModel], path: Path) -> str:
     owner = find_model(model, path[:-1])
     known = [info.alias or name for name, info in owner.model_fields.items()] if owner else []
-    near = suggest(str(path[-1]), known)
+    near = suggest_name(str(path[-1]), known)
     why = " (only properties that reach every client in use are taken)" if owner is KafkaProperties else ""
-    return f"is not a known field{why}.{near} Known are {', '.join(known)}"
+    return f"is not a known field{why}.{near or ' Known are ' + ', '.join(known)}"
 
 
 def _describe(model: type[BaseModel], path: Path) -> str:

@@ -24,6 +24,8 @@ MAX_BYTES = 64 << 20
 _BATCH = 500
 _POLL_S = 0.2
 _SHOWN = 10
+_OWN_PREFIX = "overlay."
+"""Of the overlay's own topics, unless a config folder says otherwise."""
 
 # the consumer must name a group but never joins it, so a refusal for the group does not matter
 _IGNORED = (RdKafkaError.GROUP_AUTHORIZATION_FAILED, RdKafkaError._ALL_BROKERS_DOWN, RdKafkaError._TRANSPORT)
@@ -56,7 +58,9 @@ def look_around(kafka: Properties, deadline_s: float = REACH_S) -> Cluster:
 
 def check_topics(cluster: Cluster, topics: Iterable[str]) -> None:
     """Raise TopicNotFound for the first topic that is not in the cluster."""
-    visible = sorted(name for name in cluster.topics if not name.startswith("__"))
+    names = (name for name in cluster.topics if not name.startswith("__"))
+    # the overlay's own come last: a user looks for others
+    visible = sorted(names, key=lambda name: (name.startswith(_OWN_PREFIX), name))
     for topic in topics:
         if topic not in cluster.topics:
             shown = ", ".join(visible[:_SHOWN]) + (" ..." if len(visible) > _SHOWN else "")

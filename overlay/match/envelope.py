@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from overlay.arrays import Bytes, Int, Int32s, Ints
 from overlay.kernels import kernel
-from overlay.scan.columns import NO_TIMESTAMP, gather
+from overlay.scan.columns import NO_TIMESTAMP, gather, wrap
 from overlay.scan.decode import Records
 from overlay.scan.kernel import open_bodies
 from overlay.scan.varint import read_varint
@@ -114,16 +114,16 @@ def _build_subjects(rows: _Rows) -> pa.Array:
     subjects = pa.Array.from_buffers(
         pa.string(), bounds.size - 1, [None, pa.py_buffer(bounds), pa.py_buffer(texts.text)]
     )
-    indices = pa.array(rows.codes, mask=rows.codes < 0)
+    indices = wrap(rows.codes, rows.codes < 0)
     return pa.DictionaryArray.from_arrays(indices, subjects)
 
 
 def _build_sequences(rows: _Rows) -> pa.Array:
-    return pa.array(rows.offset + 1) if rows.sequenced else pa.nulls(rows.count, pa.int64())
+    return wrap(rows.offset + 1) if rows.sequenced else pa.nulls(rows.count, pa.int64())
 
 
 def _build_timestamps(rows: _Rows) -> pa.Array:
-    return pa.array(rows.timestamp, mask=rows.timestamp == NO_TIMESTAMP).cast(COLUMNS["timestamp"])
+    return wrap(rows.timestamp, rows.timestamp == NO_TIMESTAMP).cast(COLUMNS["timestamp"])
 
 
 def _build_keys(rows: _Rows) -> pa.Array:
@@ -141,7 +141,7 @@ def _build_headers(rows: _Rows) -> pa.Array:
     _find_headers(rows.buf, rows.headers_at, rows.end, name_at, name_size, value_at, value_size)
     values = gather(rows.buf, value_at, value_size, "binary").array
     pairs = pa.StructArray.from_arrays([_name(rows.buf, name_at, name_size), values], fields=list(_HEADER))
-    return pa.ListArray.from_arrays(pa.array(bounds), pairs, type=COLUMNS["headers"])
+    return pa.ListArray.from_arrays(wrap(bounds), pairs, type=COLUMNS["headers"])
 
 
 def _name(buf: Bytes, at: Ints, size: Ints) -> pa.Array:
@@ -156,15 +156,18 @@ def _name(buf: Bytes, at: Ints, size: Ints) -> pa.Array:
 
 
 def _build_topics(rows: _Rows) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(np.zeros(rows.count, np.int32), pa.array([rows.topic]))
+    text = rows.topic.encode()
+    bounds = np.array([0, len(text)], np.int32)
+    topic = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(bounds), pa.py_buffer(text)])
+    return pa.DictionaryArray.from_arrays(wrap(np.zeros(rows.count, np.int32)), topic)
 
 
 def _build_partitions(rows: _Rows) -> pa.Array:
-    return pa.array(np.full(rows.count, rows.partition, np.int32))
+    return wrap(np.full(rows.count, rows.partition, np.int32))
 
 
 def _build_offsets(rows: _Rows) -> pa.Array:
-    return pa.array(rows.offset)
+    return wrap(rows.offset)
 
 
 _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from overlay.arrays import AnyArray, Bool, Bytes, Doubles, Int, Ints
+from overlay.arrays import AnyArray, Bool, Bytes, Doubles, Flags, Int, Ints
 from overlay.kernels import kernel
 
 from .scalars.numbers import read_boolean, read_double, read_long
@@ -95,6 +95,16 @@ def gather(buf: Bytes, at: Ints, size: Ints, type: str, origin: Origin = Origin.
     is_json = origin is Origin.JSON
     make = _join if type in ("string", "binary") else _read
     return _assemble(type, states, *make(buf, at, size, type, is_json, states))
+
+
+def wrap(numbers: AnyArray, absent: Flags | None = None) -> pa.Array:
+    """Return int32 or int64 numbers as an Arrow array that uses their memory; null where `absent`. `pa.array` does the same,
+    and imports pandas for it where that is installed, which takes longer than most commands.
+    """
+    nulls = 0 if absent is None else int(np.count_nonzero(absent))
+    bitmap = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent is not None and nulls else None
+    data = pa.py_buffer(np.ascontiguousarray(numbers))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), numbers.size, [bitmap, data], nulls)
 
 
 def read_times(times: Ints, type: str) -> Column:

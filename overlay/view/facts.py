@@ -34,8 +34,10 @@ class IndexPartFacts:
     """The indexed part of a partition.
 
     `position`: the offset up to which there are chunks. `end`: the end of the log, None if unknown.
+    `records`: of the chunks, `unaddressed`: those of them without a subject in the stream; None if a service of an earlier
+    version was asked. `unaddressed_in`: first and next offset of the last chunk that has one, None if none has.
     `start`: where the chunks begin. `unindexed`: offsets that no chunk covers. `outdated`: chunks
-    made under an older config. The last three are None unless the index topic was read.
+    made under an older config. These three are None unless the index topic was read.
     """
 
     chunks: int
@@ -44,6 +46,9 @@ class IndexPartFacts:
     start: int | None = None
     unindexed: int | None = None
     outdated: int | None = None
+    records: int | None = None
+    unaddressed: int | None = None
+    unaddressed_in: tuple[int, int] | None = None
 
     @property
     def behind(self) -> int | None:

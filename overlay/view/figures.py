@@ -49,3 +49,9 @@ def show_seconds(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{_short(seconds)} s"
+
+
+def show_clock(seconds: float) -> str:
+    """Return how far a clock is ahead, like `0.0 s` or `-1.2 s`."""
+    # adding 0 makes a zero of the one with a sign
+    return f"{round(seconds, 1) + 0.0:.1f} s"

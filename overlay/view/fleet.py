@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from .figures import UNKNOWN, show_count, show_seconds
+from .figures import UNKNOWN, show_clock, show_count, show_seconds
 from .table import make_table
 
 _STYLES = {
@@ -32,7 +32,7 @@ def print_workers(console: Console, found: Mapping[str, Any]) -> None:
             Text(row["version"]),
             Text(row["digest"]),
             show_count(row["consumers"]),
-            f"{row['clock_ahead_seconds']:.1f} s",
+            show_clock(row["clock_ahead_seconds"]),
             f"{show_seconds(max(0, found['time'] - row['seen']) / 1000)} ago",
         )
     console.print(table)

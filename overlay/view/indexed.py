@@ -99,6 +99,7 @@ def describe_ledger(ledger: Ledger) -> LedgerFacts | None:
 
 
 def _describe_part(chunks: Chunks, first: int, end: int) -> IndexPartFacts:
+    counts = chunks.count_addresses()
     held = int((chunks.next_offset - np.maximum(chunks.first_offset, first)).sum())
     return IndexPartFacts(
         len(chunks),
@@ -107,4 +108,7 @@ def _describe_part(chunks: Chunks, first: int, end: int) -> IndexPartFacts:
         start=max(int(chunks.first_offset[0]), first) if len(chunks) else first,
         unindexed=end - first - held,
         outdated=int(np.count_nonzero(~chunks.made)),
+        records=counts.records,
+        unaddressed=counts.unaddressed,
+        unaddressed_in=counts.last,
     )

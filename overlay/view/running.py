@@ -162,7 +162,7 @@ def _read_stream(found: dict[str, Any]) -> StreamFacts:
 
 def _read_index(found: dict[str, Any]) -> IndexFacts:
     partitions = {
-        name: IndexPartFacts(entry["chunks"], entry["position"], entry["end"] if entry["end"] >= 0 else None)
+        name: IndexPartFacts(**_known(IndexPartFacts, entry) | {"end": entry["end"] if entry["end"] >= 0 else None})
         for name, entry in found["partitions"].items()
     }
     ledger = LedgerFacts(**_known(LedgerFacts, found["ledger"])) if found.get("ledger") else None

@@ -133,15 +133,28 @@ def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) 
 
 
 def show_unaddressed(found: StreamFacts) -> str:
-    """Return how many of the records that the service has read since it started have no subject, why, and where one is;
-    "" if there are none or none are known.
+    """Return how many records have no subject: of the whole chunk index, and where the last one is; of those that the
+    service has read since it started, why, and where one is. "" if there are none or none are known.
     """
-    total = sum(found.unaddressed.values())
-    if not total:
+    parts = [_show_unaddressed_chunks(found.index)] if found.index is not None else []
+    if total := sum(found.unaddressed.values()):
+        each = sorted(found.unaddressed.items())
+        reasons = ", ".join(f"{reason} {show_count(count)}" for reason, count in each if count)
+        what = f"{show_count(total)} record{'' if total == 1 else 's'} left out since the service started"
+        parts.append(f"{what} ({reasons}), such as {found.unaddressed_at}")
+    return "; ".join(part for part in parts if part)
+
+
+def _show_unaddressed_chunks(index: IndexFacts) -> str:
+    parts = index.partitions
+    if not (total := sum(part.unaddressed or 0 for part in parts.values())):
         return ""
-    reasons = ", ".join(f"{reason} {show_count(count)}" for reason, count in sorted(found.unaddressed.items()) if count)
-    what = f"{show_count(total)} record{'' if total == 1 else 's'} left out since the service started"
-    return f"{what} ({reasons}), such as {found.unaddressed_at}"
+    records = sum(part.records or 0 for part in parts.values())
+    name, (first, after) = next(
+        (name, part.unaddressed_in) for name, part in sorted(parts.items()) if part.unaddressed_in
+    )
+    where = f"such as one in {name} between offsets {first} and {after - 1}"
+    return f"{show_count(total)} of {show_count(records)} indexed records, {where}"
 
 
 def show_index(found: IndexFacts) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from .figures import UNKNOWN, show_count, show_rate, show_seconds
+from .figures import UNKNOWN, show_clock, show_count, show_rate, show_seconds
 
 Row = Mapping[str, Any]
 
@@ -205,7 +205,7 @@ def _draw_workers(found: Mapping[str, Any]) -> Iterator[Line]:
         shards = ",".join(map(str, row["shards"])) or UNKNOWN
         seen = f"{show_seconds(max(0, found['time'] - row['seen']) / 1000)} ago"
         rate = show_rate(rates.get(row["worker"], 0.0))
-        clock = f"{row['clock_ahead_seconds']:.1f} s"
+        clock = show_clock(row["clock_ahead_seconds"])
         name, state, *rest = _lay_worker(
             (row["worker"], row["state"], shards, show_count(row["consumers"]), rate, clock, seen)
         )

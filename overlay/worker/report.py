@@ -353,7 +353,9 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
     """Return what /streams says of a stream's chunk index, None if this session has no index of it.
 
     The keys: `partitions`: by `TOPIC-NUMBER`, for the partitions whose index this session makes, the number of
-    `chunks`, the `position` up to which they go, and as `end` the last stable offset of the log, -1 if unknown.
+    `chunks`, the `position` up to which they go, as `end` the last stable offset of the log, -1 if unknown, the number of
+    `records` in the chunks, how many of these are `unaddressed`, without a subject in the stream, and in `unaddressed_in`
+    first and next offset of the last chunk that has one, null if none has.
     Chunks are those made with the current config; retention may have deleted some. `reason`: why the index is not
     kept for now, empty if it is. `ledger`: the first and last sequence that were given out, and in how many runs;
     None if sequences come from offsets, or if none was given out yet.
@@ -366,7 +368,9 @@ def report_index(session: Session, stream: str) -> dict[str, Any] | None:
     for (name, (topic, partition)), reach in session.reaches.items():
         if name == stream:
             ends = [cursor.stable_end for cursor in session.cursors.of((name, (topic, partition))) if cursor.indexed]
-            entry = {"chunks": reach.chunks, "position": reach.position, "end": max(ends, default=-1)}
+            counts = reach.addresses
+            entry: dict[str, Any] = {"chunks": reach.chunks, "position": reach.position, "end": max(ends, default=-1)}
+            entry |= {"records": counts.records, "unaddressed": counts.unaddressed, "unaddressed_in": counts.last}
             partitions[f"{topic}-{partition}"] = entry
     ledger = session.assignment.ledgers.get(stream)
     given_out = None

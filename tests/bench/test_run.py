@@ -40,6 +40,7 @@ def test_sql_measures_every_case(bootstrap: str) -> None:
     cases = {case.name: case for case in sql.measure(load(bootstrap, SMALL.scale), SMALL, Progress(io.StringIO()))}
     peers = {name: set(case.peers) for name, case in cases.items()}
     by_headers, by_json, by_avro = {"confluent", "subject"}, {"orjson", "subject"}, {"fastavro", "json"}
+    by_protobuf = {"protobuf", "json"}
     assert peers == {
         "16%/headers": by_headers,
         "2.5%/headers": by_headers,
@@ -48,6 +49,8 @@ def test_sql_measures_every_case(bootstrap: str) -> None:
         "0.1%/json": by_json,
         "16%/avro": by_avro,
         "0.1%/avro": by_avro,
+        "16%/protobuf": by_protobuf,
+        "0.1%/protobuf": by_protobuf,
         "100 filters": {"one"},
         "100 equal": {"one"},
     }

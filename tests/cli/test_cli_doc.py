@@ -14,10 +14,9 @@ from docsite.reference import list_fields
 from overlay.cli import overlay
 from overlay.client.subscribe.message import Message
 from overlay.config.schema import MODELS, build_schema
-from tests.support.pages import list_pages
+from tests.support.pages import list_blocks, list_pages
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 TARGETS = re.compile(r"^([a-z-]+):", re.MULTILINE)
 """Targets of the Makefile."""
 
@@ -66,7 +65,8 @@ def find_fault(call: str) -> str:
 
 def test_every_command_has_an_example() -> None:
     commands = [path for path, command in find_commands().items() if not isinstance(command, click.Group)]
-    assert [path for path in commands if f"    {path}" not in TEXT] == []
+    blocks = "".join(block.text for block in list_blocks("docs/cli.md"))
+    assert [path for path in commands if not re.search(rf"\b{path}\b", blocks)] == []
 
 
 @pytest.mark.parametrize("page", list_pages())

@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import click
 import pytest
 
-from overlay.cli.consumer import check_unused, find_consumer
+from overlay.cli.consumer import check_unused, find_consumer, find_named, join_names
 from overlay.config import Loaded
 from overlay.errors import OverlayError
 from overlay.view.facts import ConsumerFacts, OverlayFacts, StreamFacts
@@ -120,6 +121,24 @@ def test_names_are_suggested() -> None:
     ):
         with pytest.raises(OverlayError, match=re.escape(message)):
             find_consumer(facts, stream, name, folder)
+
+
+def test_the_stream_of_a_consumer_may_be_left_out_where_one_has_the_name() -> None:
+    ids = [("A", "rome"), ("B", "rome"), ("B", "oslo")]
+    streams = {name: StreamFacts(name) for name in "AB"}
+    facts = OverlayFacts(streams, {id: ConsumerFacts(*id) for id in ids})
+    folder = Path("config")
+    assert find_named(facts, "oslo", folder).id == find_named(facts, "B/oslo", folder).id == ("B", "oslo")
+    assert find_named(facts, "A/rome", folder).id == ("A", "rome")
+    for name, message in (
+        ("rome", "several streams have a consumer 'rome'. Name one of A/rome, B/rome"),
+        ("olso", "config: there is no consumer 'olso'. Did you mean B/oslo? There is A/rome, B/oslo, B/rome"),
+        ("A/oslo", "config: there is no consumer of A 'oslo'. There is rome"),
+    ):
+        with pytest.raises(OverlayError, match=re.escape(message)):
+            find_named(facts, name, folder)
+    with pytest.raises(click.UsageError, match="one consumer"):
+        join_names(("A", "rome", "oslo"))
 
 
 def test_removing_a_consumer(trips: Trips, running_service: StartService) -> None:

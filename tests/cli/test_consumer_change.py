@@ -55,6 +55,7 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
         assert client.read(consumer="rome", columns=["subject"]).to_table()["subject"].unique().to_pylist() == [
             "trips.rome"
         ]
+    assert trips.run_json("explain", "rome")["subjects"] == ["trips.rome"]
 
     check_pause(trips, "rome")
     # what is not named stays as it is

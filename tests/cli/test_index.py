@@ -43,6 +43,13 @@ def produce(trips: Trips, bursts: int, size: int = 25, partition: int = 0, paddi
         assert producer.flush(30) == 0
 
 
+def produce_unaddressed(trips: Trips) -> None:
+    """A record without the header that gives records their subject."""
+    producer = SureProducer(trips.bootstrap)
+    producer.produce(trips.topic, b"x", partition=0)
+    assert producer.flush(30) == 0
+
+
 def get_index(trips: Trips) -> dict[str, Any]:
     found: dict[str, Any]
     said = trips.run("index", "status", "TRIPS", "--json").splitlines()  # warnings come before
@@ -50,10 +57,11 @@ def get_index(trips: Trips) -> dict[str, Any]:
     return found
 
 
-def part(chunks: int, end: int, **more: int) -> dict[str, Any]:
+def part(chunks: int, end: int, **more: object) -> dict[str, Any]:
     """A partition that is indexed from 0 to its end."""
     whole = {"start": 0, "position": end, "end": end, "unindexed": 0, "outdated": 0, "behind": 0}
-    return {"chunks": chunks, **whole, **more}
+    addresses = {"records": end, "unaddressed": 0, "unaddressed_in": None}
+    return {"chunks": chunks, **whole, **addresses, **more}
 
 
 def test_an_index_without_a_service(trips: Trips) -> None:
@@ -75,16 +83,20 @@ def test_an_index_without_a_service(trips: Trips) -> None:
     topic = index_topic(load(trips.folder).service.topics.prefix, "TRIPS")
     written = len(read_committed(trips.bootstrap, topic))
     produce(trips, 2)
+    produce_unaddressed(trips)
     trips.run("index", "build", "TRIPS")
     records = read_committed(trips.bootstrap, topic)[written:]
     keys = [key.split()[2:] for record in records if (key := record.key or b"").startswith(b"chunk ")]
     assert sorted(keys) == [[b"0", b"100"], [b"0", b"150"], [b"1", b"50"]]
-    assert get_index(trips)["partitions"][f"{trips.topic}-0"] == part(4, 175)
+    grown = part(4, 176, unaddressed=1, unaddressed_in=[150, 176])
+    assert get_index(trips)["partitions"][f"{trips.topic}-0"] == grown
 
     # consumers that have not begun do not notice: they begin where they would have
     assert trips.run_json("consumer", "ls")["consumers"][0]["state"] == "new"
     info = trips.run("stream", "info", "TRIPS").splitlines()
-    assert next(line.split() for line in info if line.startswith(f"{trips.topic}-0"))[-3:] == ["4", "175", "0"]
+    assert next(line.split() for line in info if line.startswith(f"{trips.topic}-0"))[-3:] == ["4", "176", "0"]
+    told = f"1 of 251 indexed records, such as one in {trips.topic}-0 between offsets 150 and 175"
+    assert ["no", "subject", *told.split()] in [line.split() for line in info]
 
 
 def test_beside_a_service(trips: Trips) -> None:
@@ -98,11 +110,18 @@ def test_beside_a_service(trips: Trips) -> None:
         wait_until(lambda: is_at(served, name, 100, 100), DEADLINE_S, "two chunks are sealed")
         produce(trips, 1)
         wait_until(lambda: is_at(served, name, 100, 125), DEADLINE_S, "the rest is read")
-        assert served.stream("TRIPS")["index"]["partitions"][name] == {"chunks": 2, "position": 100, "end": 125}
+        assert served.stream("TRIPS")["index"]["partitions"][name] == {
+            "chunks": 2,
+            "position": 100,
+            "end": 125,
+            "records": 100,
+            "unaddressed": 0,
+            "unaddressed_in": None,
+        }
         assert "runs at" in trips.run("index", "build", "TRIPS", code=1)
         found = get_index(trips)
         assert found["rate"] is not None
-        assert found["partitions"][name] == part(2, 125, position=100, unindexed=25, behind=25)
+        assert found["partitions"][name] == part(2, 125, position=100, unindexed=25, behind=25, records=100)
         shown = trips.run_json("stream", "info", "TRIPS")["stream"]["index"]
         assert (shown["chunks"], shown["behind"], shown["topic"]) == (2, 25, "")
         served.set_gauges()

@@ -99,8 +99,9 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 """
     trips.produce(2)
-    text, _ = run("read", "TRIPS", "--limit", "1", "--config", trips.folder, first=watch)
+    text, loaded = run("read", "TRIPS", "--last", "2", "--config", trips.folder, first=watch)
     assert "numba is loaded by MainThread" in text
+    assert "pandas" not in loaded
 
 
 def test_commands_that_read_files_alone(trips: Trips) -> None:
@@ -194,6 +195,27 @@ def test_a_client_for_requests_loads_no_arrow() -> None:
     code = "import sys; from overlay.client import Control; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert {*done.stdout.split()} & REQUESTS == set()
+
+
+def test_rows_are_shown_without_pandas() -> None:
+    """Arrow imports it for arrays of numpy and for scalars, where it is installed."""
+    code = """
+import io, sys
+import numpy as np, pyarrow as pa
+from overlay.client import SCHEMA
+from overlay.scan.columns import wrap
+from overlay.view.printer import open_printer
+times = wrap(np.array([5, -1]), np.array([False, True])).cast(pa.timestamp("ms"))
+columns = [times if field.name == "timestamp" else pa.nulls(2, field.type) for field in SCHEMA]
+for form in ("json", "table"):
+    printer = open_printer(form, io.BytesIO())
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    printer.print(batch.select(printer.columns))
+    printer.close()
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert "pandas" not in done.stdout.split()
 
 
 @pytest.mark.parametrize("form", ["raw", "json", "arrow-ipc", "count"])

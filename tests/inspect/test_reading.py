@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from overlay.errors import SourceUnavailable
-from overlay.inspect.reading import TopicNotFound, check_topics, look_around, read_sample
+from overlay.inspect.reading import Cluster, TopicNotFound, check_topics, look_around, read_sample
 from tests.support.kafka import NewTopicFixture, SureProducer, produce_values
 
 
@@ -61,6 +61,12 @@ def test_a_missing_topic_names_its_neighbour(bootstrap: str, new_topic: NewTopic
     check_topics(cluster, [topic])
     with pytest.raises(TopicNotFound, match=f"Did you mean {topic}"):
         check_topics(cluster, [topic[:-1]])
+
+
+def test_the_overlays_own_topics_are_named_last() -> None:
+    cluster = Cluster(1, dict.fromkeys(["overlay.state", "__consumer_offsets", "paid", "orders"], 1))
+    with pytest.raises(TopicNotFound, match=r"Topics that can be seen: orders, paid, overlay\.state$"):
+        check_topics(cluster, ["x"])
 
 
 def test_an_unreachable_broker_is_named() -> None:

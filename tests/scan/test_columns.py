@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from overlay.scan import MALFORMED, MISSING, UNDECODED
-from overlay.scan.columns import NO_TIMESTAMP, TYPES, Column, Origin, coalesce, gather, read_times
+from overlay.scan.columns import NO_TIMESTAMP, TYPES, Column, Origin, coalesce, gather, read_times, wrap
 from tests.oracle.values import BAD, NOT_UTF8, read
 
 SETTINGS = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -266,3 +266,13 @@ def test_what_cannot_be_read_is_not_filled_from_elsewhere() -> None:
     both = coalesce(first, second)
     assert plain(both.array) == [1, 5, None]
     assert both.count_nulls() == {"unparsable": 1}
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_numbers_are_wrapped_as_arrow_would(dtype: type) -> None:
+    numbers = np.arange(20, dtype=dtype)[3:]
+    assert wrap(numbers).equals(pa.array(numbers))
+    for absent in (numbers < 0, numbers % 3 == 0, numbers >= 0):
+        assert wrap(numbers, absent).equals(pa.array(numbers, mask=absent))
+    assert wrap(numbers[::2]).equals(pa.array(numbers[::2]))
+    assert wrap(numbers[:0], numbers[:0] < 0).equals(pa.array(numbers[:0]))

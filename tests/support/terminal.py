@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ BLOCK_S = 240
 """Longest time of one block. The longest one starts a Spark session."""
 INIT_LISTEN = "127.0.0.1:8222"
 """The address that `overlay init` writes. Another service of this machine may have it."""
+CONFIG = "overlay-config"
+"""The folder that `overlay init` writes, for which pages say DIR."""
 FORGOTTEN = ("OVERLAY_CONFIG", "OVERLAY_HOME", "BOOTSTRAP", "OPENBLAS_NUM_THREADS")
 
 
@@ -67,7 +70,7 @@ class Terminal:
     def _run(self, block: Block) -> str:
         """Run a block to its end and return what it printed on stdout."""
         out, error = self.state.with_suffix(".out"), self.state.with_suffix(".err")
-        text = block.text.replace("HOST:PORT", "$BOOTSTRAP")
+        text = re.sub(r"\bDIR\b", CONFIG, block.text.replace("HOST:PORT", "$BOOTSTRAP"))
         if block.language == "python":
             text = f"python - <<'END_OF_BLOCK'\n{text}END_OF_BLOCK\n"
         # files and no pipes: a program that goes on in the background keeps its end of a pipe open
@@ -90,7 +93,7 @@ class Terminal:
                 ["bash", "-c", f"{self._remember()}exec {block.text}"],
                 cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
             )  # fmt: skip
-        host, port = load_service(self.folder / "overlay-config" / "overlay.yaml", {}).http.address
+        host, port = load_service(self.folder / CONFIG / "overlay.yaml", {}).http.address
         service = RunningService(log, process, Guard(["kill", "-9", str(process.pid)]), f"http://{host}:{port}")
         try:
             wait_until(service.is_ready, READY_S, f"{block} is ready")
@@ -107,7 +110,7 @@ class Terminal:
 
     def _move_port(self) -> None:
         """Give the service a free port once `overlay init` has written its file."""
-        file = self.folder / "overlay-config" / "overlay.yaml"
+        file = self.folder / CONFIG / "overlay.yaml"
         if file.exists() and INIT_LISTEN in (text := file.read_text()):
             file.write_text(text.replace(INIT_LISTEN, f"127.0.0.1:{find_free_port()}"))
 

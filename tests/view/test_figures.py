@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlay.view.figures import show_bytes, show_count, show_rate, show_seconds
+from overlay.view.figures import show_bytes, show_clock, show_count, show_rate, show_seconds
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,7 @@ def test_counts() -> None:
 def test_bytes() -> None:
     sizes = (None, 0, 999, 12_345, 1_234_567, 5 * 10**10)
     assert [show_bytes(size) for size in sizes] == ["-", "0 B", "999 B", "12 kB", "1.2 MB", "50 GB"]
+
+
+def test_a_clock_that_is_hardly_behind_is_not_shown_with_a_sign() -> None:
+    assert [show_clock(seconds) for seconds in (-0.01, 0.0, 0.04, -1.24)] == ["0.0 s", "0.0 s", "0.0 s", "-1.2 s"]

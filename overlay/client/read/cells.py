@@ -19,12 +19,11 @@ MOST_ROWS = 20
 
 def show_times(column: pa.Array) -> list[str | None]:
     """Return the timestamps of a column as texts in UTC, like `2026-01-31T12:00:00.000Z`, cut to ms; None for null."""
-    times = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-    texts = np.datetime_as_string(
-        times.fill_null(0).to_numpy(zero_copy_only=False).astype("datetime64[ms]"), unit="ms", timezone="UTC"
-    )
-    is_there = times.is_valid().to_pylist()
-    return [text if there else None for there, text in zip(is_there, texts.tolist(), strict=True)]
+    # neither to_numpy nor a scalar of Arrow: both import pandas where it is installed, which takes longer than most commands
+    times = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_pylist()
+    numbers = np.array([time or 0 for time in times], np.int64).astype("datetime64[ms]")
+    texts = np.datetime_as_string(numbers, unit="ms", timezone="UTC").tolist()
+    return [None if time is None else text for time, text in zip(times, texts, strict=True)]
 
 
 def list_headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
@@ -33,9 +32,9 @@ def list_headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
     """
     pairs = column.flatten()
     names, values = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
-    bounds = (column.offsets.to_numpy() - column.offsets[0].as_py()).tolist()
+    bounds = column.offsets.to_pylist()
     flat = list(zip(names, values, strict=True))
-    return [flat[first:end] for first, end in itertools.pairwise(bounds)]
+    return [flat[first - bounds[0] : end - bounds[0]] for first, end in itertools.pairwise(bounds)]
 
 
 def show_column(column: pa.Array) -> list[str | None]:

@@ -23,6 +23,7 @@ from overlay.arrays import Ints
 from overlay.errors import SourceChanged
 from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
 from overlay.kafka.log_position import TopicPartition
+from overlay.scan.columns import wrap
 
 from .offset_ranges import OffsetRange
 from .range_reading import RangeReading
@@ -145,7 +146,7 @@ class Merge:
             yield batches[0]
         elif batches:
             order = np.argsort(np.concatenate(places), kind="stable")
-            yield from pa.Table.from_batches(batches, self._schema).take(pa.array(order)).combine_chunks().to_batches()
+            yield from pa.Table.from_batches(batches, self._schema).take(wrap(order)).combine_chunks().to_batches()
         loose, self._loose = self._loose, []
         yield from loose
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from overlay.arrays import Ints
+from overlay.scan.columns import wrap
 
 from .columns import make_empty_rows
 from .row_filter import FilteredRows
@@ -79,5 +80,5 @@ def merge_newest(schema: pa.Schema, partitions: Sequence[Newest]) -> list[pa.Rec
     batches = {id(row.batch): row.batch for row in rows}
     starts = dict(zip(batches, np.cumsum([0, *(batch.num_rows for batch in batches.values())]).tolist(), strict=False))
     order: Ints = np.array([starts[id(row.batch)] + row.at for row in rows], np.int64)
-    found: list[pa.RecordBatch] = pa.Table.from_batches(batches.values(), schema).take(pa.array(order)).to_batches()
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches.values(), schema).take(wrap(order)).to_batches()
     return found

@@ -44,6 +44,7 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.lost_position import find_start, refuse
 from overlay.kafka.range_reader import PATIENCE_S
 from overlay.logs import get_logger
+from overlay.scan.columns import wrap
 from overlay.scan.decode import NO_STOP
 from overlay.schemas.gate import SchemaGate, open_gate
 from overlay.subject import Pattern
@@ -522,5 +523,5 @@ def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[FilteredRows]], 
     order = np.argsort(np.concatenate(keys), kind="stable")[-count:]
     if not schema.names:
         return [make_empty_rows(order.size)]
-    found: list[pa.RecordBatch] = pa.Table.from_batches(batches, schema).take(pa.array(order)).to_batches()
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches, schema).take(wrap(order)).to_batches()
     return found

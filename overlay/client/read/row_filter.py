@@ -25,7 +25,7 @@ from overlay.kafka.fetcher import Fetched
 from overlay.match import Addressed, Addressing, Audience, Masks, make_addressing
 from overlay.match.values import ValueMasks
 from overlay.scan import Malformed
-from overlay.scan.columns import NO_TIMESTAMP
+from overlay.scan.columns import NO_TIMESTAMP, wrap
 from overlay.subject.dictionary import Dictionary
 
 from .columns import Form
@@ -177,7 +177,7 @@ class RowFilter:
             sequences, places = find_places(self._ledger, (piece.topic, piece.partition), piece.records.offset[rows])
             part.places.append(places)
             if (at := batch.schema.get_field_index("sequence")) >= 0:
-                column = pa.array(sequences, mask=sequences == 0)
+                column = wrap(sequences, sequences == 0)
                 batch = batch.set_column(at, batch.schema.field(at), column)
         part.batches.append(batch)
         part.times.append(piece.records.timestamp[rows])

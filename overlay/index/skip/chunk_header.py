@@ -65,6 +65,22 @@ class Header:
     """Zones by the fingerprint of their property."""
 
 
+@dataclass(frozen=True, slots=True)
+class AddressCounts:
+    """What headers say of records without a subject in the stream.
+
+    `records`: committed records of their chunks. `unaddressed`: those of them without a subject. `last`: first and next
+    offset of the last chunk that has one of these; None if none has.
+    """
+
+    records: int = 0
+    unaddressed: int = 0
+    last: tuple[int, int] | None = None
+
+
+NO_CHUNKS = AddressCounts()
+
+
 def is_countable(subjects: Collection[str]) -> bool:
     """Return whether a header may count records by these subjects: at most MAX_SUBJECTS of them, with at most
     MAX_SUBJECT_CHARS characters.

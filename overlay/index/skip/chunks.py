@@ -31,7 +31,7 @@ from overlay.ragged import Ragged
 from overlay.subject import Pattern
 
 from . import bloom
-from .chunk_header import Header
+from .chunk_header import AddressCounts, Header
 from .config_fingerprint import ConfigFingerprint
 from .encode import BLOOM_AT, TERMS_AT, ZONES_AT, Block, encode, parse_values, read_indexed
 from .murmur import hash128
@@ -113,6 +113,16 @@ class Chunks:
         subjects only where `current` is set.
         """
         return self._column("addressed")
+
+    def count_addresses(self, rows: int | None = None) -> AddressCounts:
+        """Return what the first `rows` chunks (None: all) say of records without a subject. Chunks that are not `current`
+        are left out.
+        """
+        now = self.current[:rows]
+        lacking = np.where(now, self.records[:rows] - self.addressed[:rows], 0)
+        at = np.flatnonzero(lacking)
+        last = (int(self.first_offset[at[-1]]), int(self.next_offset[at[-1]])) if at.size else None
+        return AddressCounts(int(self.records[:rows][now].sum()), int(lacking.sum()), last)
 
     @property
     def bytes(self) -> Ints:

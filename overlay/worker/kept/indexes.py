@@ -198,8 +198,10 @@ async def _open(
 
 def find_reaches(assignment: Assignment, cursors: Cursors) -> dict[StreamPartition, Reach]:
     """Return how far the index of each partition that is indexed here reaches as a session begins."""
-    return {
-        partition: Reach(assignment.indexes[partition[0]].count_made(partition[1], cursor.position), cursor.position)
-        for partition, cursor in cursors.all()
-        if cursor.indexed
-    }
+    found: dict[StreamPartition, Reach] = {}
+    for (stream, source), cursor in cursors.all():
+        if cursor.indexed:
+            index = assignment.indexes[stream]
+            made = index.count_made(source, cursor.position)
+            found[stream, source] = Reach(made, cursor.position, index.of(source).count_addresses(made))
+    return found

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from overlay.config.stream import StreamConfig
 from overlay.field import Field
-from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.chunk_header import NO_CHUNKS, AddressCounts, Header
 from overlay.index.skip.contents import Contents
 from overlay.index.skip.encode import encode
 from overlay.index.skip.seal import Sealer
@@ -41,22 +41,37 @@ class Sealed(NamedTuple):
     source: TopicPartition
     first_offset: int
     next_offset: int
+    records: int
+    """Committed records."""
+    unaddressed: int
+    """Those of them without a subject in the stream."""
 
 
 @dataclass(slots=True)
 class Reach:
-    """How far the chunk index of a partition reaches: the number of chunks, and the offset below
-    which they cover the log."""
+    """How far the chunk index of a partition reaches: the number of chunks, the offset below
+    which they cover the log, and how many of their records have no subject."""
 
     chunks: int
     position: int
+    addresses: AddressCounts = NO_CHUNKS
     _first_offset: int = -1
+    _before: AddressCounts = NO_CHUNKS
+    """Without the last chunk, whose header may be replaced."""
 
     def add(self, sealed: Sealed) -> None:
         """Take in one more header; one with the first offset of the last replaces it. The headers
         of a partition come in order."""
-        self.chunks += sealed.first_offset != self._first_offset
+        if sealed.first_offset != self._first_offset:
+            self.chunks += 1
+            self._before = self.addresses
         self._first_offset, self.position = sealed.first_offset, sealed.next_offset
+        before = self._before
+        self.addresses = AddressCounts(
+            before.records + sealed.records,
+            before.unaddressed + sealed.unaddressed,
+            (sealed.first_offset, sealed.next_offset) if sealed.unaddressed else before.last,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +129,14 @@ class Indexing:
             self._headers[stream].extend(sealer.flush() if last else sealer.age(now))
         due = {stream: headers for stream, headers in self._headers.items() if headers}
         sealed = [
-            Sealed(stream, (each.topic, each.partition), each.first_offset, each.next_offset)
+            Sealed(
+                stream,
+                (each.topic, each.partition),
+                each.first_offset,
+                each.next_offset,
+                each.records,
+                each.records - each.addressed,
+            )
             for stream, headers in due.items()
             for each in headers
         ]

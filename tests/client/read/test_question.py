@@ -90,7 +90,16 @@ def test_streams_and_topics() -> None:
     with pytest.raises(BadQuestion, match="declare is for topics"):
         CLIENT.read("FLIGHTS", declare={})
     with pytest.raises(UnknownStream, match="nor any other"):
-        Client({"bootstrap.servers": "127.0.0.1:1"}).read("FLIGHTS")
+        Client({"bootstrap.servers": "127.0.0.1:1"}, origin="folder").read("FLIGHTS")
+
+
+def test_a_client_by_an_address_alone_knows_no_streams() -> None:
+    """It says so at once, and asks no service, which may not run."""
+    client = overlay.open(bootstrap="127.0.0.1:1")
+    with pytest.raises(UnknownStream, match=r"opened by an address alone.*open one that has 'FLIGHTS'"):
+        client.read("FLIGHTS")
+    with pytest.raises(BadQuestion, match="opened by an address alone"):
+        client.read(consumer="late")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from overlay.index.pending.counts import Choice, Counts
 from overlay.index.skip import bloom
 from overlay.index.skip.bloom import NONE, Bloom
-from overlay.index.skip.chunk_header import Header
+from overlay.index.skip.chunk_header import AddressCounts, Header
 from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.config_fingerprint import ConfigFingerprint, find_config_fingerprint
 from overlay.index.skip.encode import encode, parse_values
@@ -85,6 +85,15 @@ class Twin:
         self.headers = sorted([*apart, header], key=lambda one: one.first_offset)
 
 
+def check_addresses(chunks: Chunks, current: list[Header]) -> None:
+    lacking = [one for one in current if one.records > one.addressed]
+    assert chunks.count_addresses() == AddressCounts(
+        sum(one.records for one in current),
+        sum(one.records - one.addressed for one in lacking),
+        (lacking[-1].first_offset, lacking[-1].next_offset) if lacking else None,
+    )
+
+
 def check(chunks: Chunks, headers: list[Header]) -> None:
     assert len(chunks) == len(headers)
     for name in (
@@ -102,6 +111,7 @@ def check(chunks: Chunks, headers: list[Header]) -> None:
         assert getattr(chunks, name).tolist() == [getattr(header, name) for header in headers], name
     current = [header.config_fingerprint == 99 for header in headers]
     assert chunks.current.tolist() == current
+    check_addresses(chunks, [one for one in headers if one.config_fingerprint == 99])
     for name, property in SCOPE.terms.items():
         assert chunks.covers(name).tolist() == [
             property in one.indexed and one.config_fingerprint == 99 for one in headers
