@@ -29,6 +29,7 @@ PURE_FILES = (
     "config/schema_book.py",
     "field.py",
     "ragged.py",
+    "recent.py",
     "kafka/log_position.py",
     *(
         f"output/{name}.py"
