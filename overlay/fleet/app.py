@@ -56,6 +56,8 @@ PAUSES_S = (0.5, 30.0)
 """Shortest and longest pause before the application starts again after an error."""
 LOOK_S = 30.0
 """Seconds between two looks at which topics there are to follow. A change of them is a new start."""
+METADATA_MS = 5_000
+"""How old the client's metadata may be. A topic that was deleted and created anew is not read before the client knows it."""
 BUFFER_RECORDS = 128
 """Records that wait for one agent. Each may have a megabyte."""
 
@@ -180,6 +182,7 @@ def make_app(service: ServiceConfig, live: LivePicture, folder: str, followed: F
         broker=[f"kafka://{server}" for server in list_servers(service.kafka)],
         broker_session_timeout=SESSION_S,
         consumer_auto_offset_reset="earliest",
+        consumer_metadata_max_age_ms=METADATA_MS,
         datadir=folder,
         store="memory://",
         stream_buffer_maxsize=BUFFER_RECORDS,

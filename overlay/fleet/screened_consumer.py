@@ -11,8 +11,8 @@ assumed about them.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any
 
 from aiokafka.protocol.fetch import FetchRequest
@@ -21,6 +21,7 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, T
 from faust.types import TP, Message
 
 from overlay.logs import get_logger
+from overlay.scan.codec import Arena
 
 from .screening import make_arena, screen
 
@@ -35,6 +36,8 @@ class ScreenedConsumer(Consumer):
 
     topics: Collection[str] = ()
     on_refused: OnRefused
+    told: dict[TP, int]
+    """By partition, the offset behind the last batch that was told of."""
 
     def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
         return _ScreenedThread(self, loop=self.loop, beacon=self.beacon)
@@ -49,7 +52,7 @@ class ScreenedConsumer(Consumer):
     def _begin_anew(self, tp: TP) -> None:
         """Forget how far a partition was read: its topic was created anew, and counts from 0 again."""
         log.warning("the topic was created anew and is read from its start", topic=tp.topic, partition=tp.partition)
-        for known in (self._read_offset, self._committed_offset, self._gap, self._acked, self._acked_index):
+        for known in (self._read_offset, self._committed_offset, self._gap, self._acked, self._acked_index, self.told):
             known.pop(tp, None)
 
 
@@ -61,9 +64,12 @@ class _ScreenedThread(AIOKafkaConsumerThread):
         ours: Any = self.consumer
         send, arena = consumer._client.send, make_arena()
 
-        def note(topic: str, refused: Counter[str]) -> None:
-            # the counters belong to the application's own thread
-            self.app.loop.call_soon_threadsafe(ours.on_refused, topic, refused)
+        def note(tp: TP, refused: Mapping[int, str]) -> None:
+            # what is fetched once more is told once; counters belong to the application's own thread
+            new = {offset: why for offset, why in refused.items() if offset >= ours.told[tp]}
+            if new:
+                ours.told[tp] = max(new) + 1
+                self.app.loop.call_soon_threadsafe(ours.on_refused, tp.topic, Counter(new.values()))
 
         async def send_and_screen(node: int, request: Any, **options: Any) -> Any:
             response = await send(node, request, **options)
@@ -81,14 +87,16 @@ class _ScreenedThread(AIOKafkaConsumerThread):
         return consumer
 
 
-def _screen_part(part: tuple[Any, ...], topic: str, arena: Any, note: OnRefused) -> tuple[Any, ...]:
+def _screen_part(
+    part: tuple[Any, ...], topic: str, arena: Arena, note: Callable[[TP, Mapping[int, str]], None]
+) -> tuple[Any, ...]:
     """Return a partition's part of a fetch response, whose last member has the record batches, with what may get through."""
     *head, data = part
     if not data:
         return part
     found = screen(bytes(data), arena)
     if found.refused:
-        note(topic, found.refused)
+        note(TP(topic, part[0]), found.refused)
     return (*head, found.data)
 
 
@@ -101,5 +109,6 @@ def screen_topics(app: App, topics: Collection[str], on_refused: OnRefused) -> N
         """The class of the application's one consumer, which Faust makes."""
 
     OfApplication.topics = frozenset(topics)
+    OfApplication.told = defaultdict(int)
     OfApplication.on_refused = staticmethod(on_refused)
     transport.Consumer = OfApplication  # type: ignore[misc] # for this transport alone

@@ -9,11 +9,12 @@ through is replaced by a batch of the same offsets without records, as compactio
 from __future__ import annotations
 
 import struct
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from overlay.arrays import Bytes
 from overlay.scan import Malformed
 from overlay.scan.codec import Arena
 from overlay.scan.crc import crc32c
@@ -38,10 +39,12 @@ _CRC_AT, _ATTRIBUTES_AT, _COUNT_AT = 17, 21, 57
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """What gets through of an answer. `data`: record batches. `refused`: how many batches were emptied, by what is wrong."""
+    """What gets through of an answer. `data`: record batches. `refused`: by its first offset, what is wrong with each batch
+    that was emptied.
+    """
 
     data: bytes
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: Mapping[int, str] = field(default_factory=dict)
 
 
 def make_arena() -> Arena:
@@ -57,7 +60,7 @@ def screen(data: bytes, arena: Arena) -> Screened:
     """
     buf = np.frombuffer(data, np.uint8)
     parts: list[bytes] = []
-    refused = Counter[str]()
+    refused: dict[int, str] = {}
     taken, end = 0, 0
     for batch in split(buf, find_batches).batches:
         start, end = int(batch["at"]), int(batch["end"])
@@ -66,12 +69,12 @@ def screen(data: bytes, arena: Arena) -> Screened:
             return Screened(b"".join(parts), refused)
         taken += size
         if fault:
-            refused[fault] += 1
+            refused[int(batch["base_offset"])] = fault
         parts.append(empty(data[start:end]) if fault else data[start:end])
     return Screened(b"".join([*parts, data[end:]]) if refused else data, refused)
 
 
-def _judge(buf: np.typing.NDArray[np.uint8], arena: Arena) -> tuple[str, int]:
+def _judge(buf: Bytes, arena: Arena) -> tuple[str, int]:
     """Return what is wrong with a batch, "" if nothing is, and how many bytes its records take in memory."""
     size = 0
     for row in read_rows(buf, arena=arena, most_records=MOST_BATCH_RECORDS):
