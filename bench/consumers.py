@@ -13,7 +13,7 @@ own service with a single consumer that has as many deliveries, in one output to
   a filter that takes all.
 
 In the others `overlay run` is a process of its own: create-5000, change-5000, restart-5000 (thousands.py), idle-memory,
-idle-cpu (idle.py) and far-behind (far_behind.py).
+idle-cpu (idle.py), far-behind (far_behind.py), page-5000, page-cpu (page.py) and two-workers (two_workers.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from typing import Protocol
 
-from bench import far_behind, idle, thousands
+from bench import far_behind, idle, page, thousands, two_workers
 from bench.cases import measure_case, warm_up
 from bench.crowd import ALL, list_each
 from bench.dataset import Dataset
@@ -78,6 +78,10 @@ def measure(dataset: Dataset, settings: Settings, progress: Progress) -> Iterato
         yield thousands.measure_change(bootstrap, count, settings, progress)
     if settings.wants(far_behind.CASE):
         yield far_behind.measure(bootstrap, round(FAR * share), settings, progress)
+    if settings.wants(*page.CASES):
+        yield from page.measure(bootstrap, count, settings, progress)
+    if settings.wants(two_workers.CASE):
+        yield two_workers.measure(bootstrap, round(RECORDS * settings.scale), settings, progress)
     if settings.wants("create-5000"):
         yield thousands.measure_create(bootstrap, count, settings, progress)
 

@@ -30,13 +30,15 @@ def make_topic(bootstrap: str, prefix: str, partitions: int = 1) -> str:
     return name
 
 
-def fill_topic(bootstrap: str, topic: str, rows: Iterable[Row], progress: Callable[[int], None]) -> None:
-    """Write these records to partition 0. Raises WrongAnswer when Kafka does not take all."""
+def fill_topic(
+    bootstrap: str, topic: str, rows: Iterable[Row], progress: Callable[[int], None], *, partition: int = 0
+) -> None:
+    """Write these records to one partition. Raises WrongAnswer when Kafka does not take all."""
     producer = open_producer(bootstrap, transactional=False, idempotent=True)
     for number, (value, headers) in enumerate(rows, start=1):
         while True:
             try:
-                producer.produce(topic, value, headers=headers, partition=0)
+                producer.produce(topic, value, headers=headers, partition=partition)
                 break
             except BufferError:
                 producer.poll(0.05)

@@ -29,6 +29,7 @@ PURE_FILES = (
     "config/schema_book.py",
     "field.py",
     "ragged.py",
+    "recent.py",
     "kafka/log_position.py",
     *(
         f"output/{name}.py"
@@ -39,7 +40,21 @@ PURE_FILES = (
     *(f"state/{name}.py" for name in ("job_positions", "lag", "shard_state")),
     *(
         f"fleet/{name}.py"
-        for name in ("changes", "delta", "drain", "findings", "live", "memory", "picture", "status", "timetable")
+        for name in (
+            *(
+                "changes",
+                "definitions",
+                "delta",
+                "drain",
+                "findings",
+                "live",
+                "memory",
+                "picture",
+                "screening",
+                "status",
+            ),
+            *("tallies", "timetable"),
+        )
     ),
 )
 FORBIDDEN = {
@@ -235,7 +250,10 @@ def test_the_service_has_one_way_to_kafka() -> None:
 def test_faust_is_loaded_by_the_fleet_and_by_applications_alone() -> None:
     """No record goes through Faust, and `overlay run` never loads it."""
     files = [path for path in ROOT.rglob("*.py") if path.parent.name != "faust"]
-    assert {shorten(path) for path in files if {"faust", "mode"} & _list_tops(path)} == {"fleet/app.py"}
+    assert {shorten(path) for path in files if {"faust", "mode"} & _list_tops(path)} == {
+        "fleet/app.py",
+        "fleet/screened_consumer.py",
+    }
     assert {shorten(path) for path in files if "faust" in find_rooms(path)} == set()
     callers = {shorten(path) for path in ROOT.rglob("*.py") if "overlay.fleet.app" in find_imports(path)}
     assert callers == {"cli/fleet.py"}

@@ -1,9 +1,9 @@
-"""The Faust application of `overlay fleet run`: the only module that imports Faust.
+"""The Faust application of `overlay fleet run`. No module but this one and screened_consumer.py imports Faust.
 
-Faust assigns the topic's partition to one of the processes with the same prefix, keeps its tables in changelog
-topics, and hands both to another process when that one goes. All decisions are in the pure modules: the agent
-puts records into rows (memory.py), and a timer judges the rows (live.py) and writes what opens and closes to the
-events topic. Data never flows through here, and no worker waits for it.
+Faust assigns the partition of each topic that is followed to one of the processes with the same prefix, keeps its
+tables in changelog topics, and hands both to another process when that one goes. All decisions are in the pure modules:
+agents put records into rows (memory.py, definitions.py, tallies.py), and a timer judges the rows (live.py) and writes
+what opens and closes to the events topic. Data never flows through here, and no worker waits for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import faust
@@ -23,15 +25,26 @@ from overlay.config import ServiceConfig
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import for_aiokafka, reach
-from overlay.kafka.own_topics import EVENTS_CONFIG, FLEET_CONFIG, events_topic, fleet_app, fleet_topic
+from overlay.kafka.own_topics import (
+    EVENTS_CONFIG,
+    FLEET_CONFIG,
+    control_topic,
+    events_topic,
+    fleet_app,
+    fleet_topic,
+)
 from overlay.kafka.properties import Properties, list_servers
 from overlay.logs import get_logger
 from overlay.waits import Backoff, unless
 
+from .definitions import Definitions
 from .findings import OpenFindings
 from .live import LivePicture, encode_event
 from .memory import Memory
 from .publisher import ensure_topic
+from .screened_consumer import screen_topics
+from .status import Refusal
+from .tallies import Tallies
 
 log = get_logger(__name__)
 
@@ -41,6 +54,24 @@ SESSION_S = 10.0
 """Seconds after which another process takes over from one that is not heard."""
 PAUSES_S = (0.5, 30.0)
 """Shortest and longest pause before the application starts again after an error."""
+LOOK_S = 30.0
+"""Seconds between two looks at which topics there are to follow. A change of them is a new start."""
+METADATA_MS = 5_000
+"""How old the client's metadata may be. A topic that was deleted and created anew is not read before the client knows it."""
+BUFFER_RECORDS = 128
+"""Records that wait for one agent. Each may have a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Topics that are followed beside the fleet's own: those of them that exist, that this user may read, and that have one
+    partition. A process has all partitions of a topic then, or none.
+    """
+
+    events: bool = False
+    control: bool = False
+    letters: tuple[str, ...] = ()
+    """Topics of dead letters."""
 
 
 async def run_app(service: ServiceConfig, live: LivePicture, stop: asyncio.Event) -> None:
@@ -55,7 +86,8 @@ async def run_app(service: ServiceConfig, live: LivePicture, stop: asyncio.Event
         began = monotonic()
         try:
             if await unless(stop, _prepare(service)):
-                await _run_once(service, live, stop)
+                followed = await find_followed(service, live)
+                await _run_once(service, live, stop, followed)
         except SourceUnavailable as error:
             log.warning("waiting for Kafka", reason=str(error))
         except OverlayError:
@@ -85,15 +117,41 @@ async def _prepare(service: ServiceConfig) -> None:
             raise OverlayError(f"topic {topic} has {count} partitions and must have 1. Delete it: it will be made anew")
 
 
-async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Event) -> None:
-    """Run a new application until `stop` or until it ends by itself. In the second case raise the error that has ended
-    it, if there was one.
+async def find_followed(service: ServiceConfig, live: LivePicture, before: Followed = Followed()) -> Followed:
+    """Return which topics are to be followed now. Topics of dead letters that were followed `before` stay, also when no
+    consumer names them any more. Raises SourceUnavailable, CredentialsRefused.
+    """
+    prefix = service.topics.prefix
+    events, control = events_topic(prefix), control_topic(prefix)
+    letters = live.letter_topics | {*before.letters}
+    async with Admin(service.kafka) as admin:
+        found = await admin.find_readable({events, control, *letters})
+    single = {name for name, partitions in found.items() if partitions == 1}
+    return Followed(events in single, control in single, tuple(sorted(letters & single - {events, control})))
+
+
+async def _await_change(service: ServiceConfig, live: LivePicture, followed: Followed) -> None:
+    """Wait until other topics than these are to be followed."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        with contextlib.suppress(SourceUnavailable):
+            if (found := await find_followed(service, live, followed)) != followed:
+                log.info(
+                    "topics to follow have changed", events=found.events, control=found.control, letters=found.letters
+                )
+                return
+
+
+async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Event, followed: Followed) -> None:
+    """Run a new application until `stop`, until other topics than these are to be followed, or until it ends by itself.
+    In the last case raise the error that has ended it, if there was one.
     """
     with tempfile.TemporaryDirectory(prefix="overlay-fleet-") as folder:
-        app = make_app(service, live, folder)
+        app = make_app(service, live, folder, followed)
         try:
             if await unless(stop, app.start()):
-                await unless(stop, app.wait_until_stopped())
+                waits = [app.wait_until_stopped(), _await_change(service, live, followed)]
+                await unless(stop, _await_first(waits))
         finally:
             with contextlib.suppress(TimeoutError):
                 await app.stop()
@@ -101,10 +159,22 @@ async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Eve
             raise app.crash_reason
 
 
-def make_app(service: ServiceConfig, live: LivePicture, folder: str) -> faust.App:
-    """Return an application, not started yet, that keeps `live` up to date. Replaces `live.memory` and
-    `live.open_findings` by ones in the application's tables, which are kept in memory and in changelog topics.
-    `folder`: for what else Faust writes.
+async def _await_first(waits: list[Coroutine[Any, Any, None]]) -> None:
+    """Wait until one of these has ended, and cancel the others. Raises what it has raised."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def make_app(service: ServiceConfig, live: LivePicture, folder: str, followed: Followed = Followed()) -> faust.App:
+    """Return an application, not started yet, that keeps `live` up to date. Replaces the rows of `live` by ones in the
+    application's tables, which are kept in memory and in changelog topics. `folder`: for what else Faust writes.
     """
     topics = service.topics
     app = faust.App(
@@ -112,8 +182,10 @@ def make_app(service: ServiceConfig, live: LivePicture, folder: str) -> faust.Ap
         broker=[f"kafka://{server}" for server in list_servers(service.kafka)],
         broker_session_timeout=SESSION_S,
         consumer_auto_offset_reset="earliest",
+        consumer_metadata_max_age_ms=METADATA_MS,
         datadir=folder,
         store="memory://",
+        stream_buffer_maxsize=BUFFER_RECORDS,
         table_standby_replicas=0,
         topic_disable_leader=True,
         topic_partitions=1,
@@ -121,29 +193,57 @@ def make_app(service: ServiceConfig, live: LivePicture, folder: str) -> faust.Ap
         web_enabled=False,
         **make_credentials(service.kafka),
     )
-    # written by a timer as well, beside the stream: so not to the partition of the stream's event, but to the only one
+    # written by a timer as well, beside the streams: so not to the partition of a stream's event, but to the only one
     tables = {
         name: app.Table(name, partitions=1, use_partitioner=True)
-        for name in ("workers", "consumers", "streams", "findings")
+        for name in ("workers", "consumers", "streams", "findings", "definitions", "tallies")
     }
     live.memory = Memory(tables["workers"], tables["consumers"], tables["streams"])
     live.open_findings = OpenFindings(tables["findings"])
-    _follow(app, live, topics.prefix)
+    live.definitions, live.tallies = Definitions(tables["definitions"]), Tallies(tables["tallies"])
+    topics_of_others = _follow(app, live, topics.prefix, followed)
+    _judge_often(app, live, topics.prefix)
+
+    def note(topic: str, refused: Counter[str]) -> None:
+        log.warning("batches passed over", topic=topic, reasons=dict(refused))
+        live.memory.refused[Refusal.MALFORMED] += refused.total()
+
+    screen_topics(app, topics_of_others, note)
     return app
 
 
-def _follow(app: faust.App, live: LivePicture, prefix: str) -> None:
-    """Add to the application an agent, which puts statuses into the rows of `live`, and a timer. Every JUDGE_S
-    seconds it judges the rows and sends what opens and closes to the events topic, or has `live` stand by while this
-    process does not have the fleet's topic.
-    """
-    topic = fleet_topic(prefix)
-    events = app.topic(events_topic(prefix), **_RAW)
+Take = Callable[[LivePicture, EventT[bytes], str], None]
 
-    @app.agent(app.topic(topic, **_RAW))
+
+def _follow(app: faust.App, live: LivePicture, prefix: str, followed: Followed) -> set[str]:
+    """Add an agent for each kind of topic to the application, which puts its records into the rows of `live`. Return the
+    topics that are followed.
+    """
+    kinds: list[tuple[tuple[str, ...], Take]] = [((fleet_topic(prefix),), take_event)]
+    if followed.events:
+        kinds.append(((events_topic(prefix),), take_advisory))
+    if followed.control:
+        kinds.append(((control_topic(prefix),), take_definition))
+    if followed.letters:
+        kinds.append((followed.letters, take_letter))
+    for names, take in kinds:
+        _add_agent(app, live, prefix, names, take)
+    return {name for names, _ in kinds for name in names}
+
+
+def _add_agent(app: faust.App, live: LivePicture, prefix: str, names: tuple[str, ...], take: Take) -> None:
     async def follow(stream: StreamT[bytes]) -> None:
         async for event in stream.events():
-            take_event(live, event, prefix)
+            take(live, event, prefix)
+
+    app.agent(app.topic(*names, **_RAW), name=f"overlay.fleet.{take.__name__}")(follow)
+
+
+def _judge_often(app: faust.App, live: LivePicture, prefix: str) -> None:
+    """Add a timer to the application. Every JUDGE_S seconds it judges the rows and sends what opens and closes to the
+    events topic, or has `live` stand by while this process does not have the fleet's topic.
+    """
+    topic, events = fleet_topic(prefix), app.topic(events_topic(prefix), **_RAW)
 
     @app.timer(JUDGE_S)  # type: ignore[untyped-decorator] # Faust has no types for it
     async def judge() -> None:
@@ -175,6 +275,21 @@ def take_event(live: LivePicture, event: EventT[bytes], prefix: str) -> None:
     """
     appended = round(event.message.timestamp * 1000)
     live.memory.take(event.message.key, event.message.value, appended, now_ms(), prefix)
+
+
+def take_advisory(live: LivePicture, event: EventT[bytes], prefix: str) -> None:
+    """Count a record of the events topic in `live.tallies`. `prefix`: not used."""
+    live.tallies.take_event(event.message.key, round(event.message.timestamp * 1000), now_ms())
+
+
+def take_definition(live: LivePicture, event: EventT[bytes], prefix: str) -> None:
+    """Put a record of the control topic into `live.definitions`. `prefix`: not used."""
+    live.definitions.take(event.message.key, event.message.value, round(event.message.timestamp * 1000))
+
+
+def take_letter(live: LivePicture, event: EventT[bytes], prefix: str) -> None:
+    """Count a dead letter in `live.tallies`. `prefix`: not used."""
+    live.tallies.take_letter(event.message.headers, round(event.message.timestamp * 1000), now_ms())
 
 
 def _is_active(app: faust.App, topic: str) -> bool:

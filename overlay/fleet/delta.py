@@ -18,6 +18,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "streams": ("name",),
     "consumers": ("stream", "name"),
     "findings": ("kind", "about"),
+    "advisories": ("stream", "consumer", "cause"),
 }
 """The tables of a picture, and which fields of a row make its key, with a slash between them."""
 

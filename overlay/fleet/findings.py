@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from overlay.kafka.own_topics import shard_of
 from overlay.state.shard_state import ConsumerId
 from overlay.units import format_time
 
+from .definitions import Definitions
 from .memory import ConsumerRow, Memory, Rows, StreamRow, WorkerRow
 
 FRESH_MS = 150_000
@@ -92,12 +93,14 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What the config folder of the fleet says: the number of shards, which counts until a worker tells it;
-    the digest of the files, "" if there is no folder; and the consumers that workers have to serve.
+    the digest of the files, "" if there is no folder; the consumers that workers have to serve; and the topics of their
+    dead letters.
     """
 
     shard_count: int = 1
     digest: str = ""
     consumers: frozenset[ConsumerId] = frozenset()
+    letter_topics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,23 @@ def list_holders(rows: Sequence[WorkerRow]) -> tuple[str, ...]:
     return tuple(row.worker for row in rows if row.worker not in succeeded)
 
 
-def look(memory: Memory, now: int, expected: Expected) -> Picture:
-    """Return a picture of the present rows of `memory`. `now`: Kafka's time, ms since 1970."""
-    return Picture(memory.list_workers(), memory.list_consumers(), now, expected, memory.list_streams())
+DELETED_MS = 60_000
+"""How long after its deletion a worker may still tell of a consumer, in ms. One that is told of later is there."""
+
+
+def look(memory: Memory, now: int, expected: Expected, definitions: Definitions | None = None) -> Picture:
+    """Return a picture of the present rows of `memory`. `now`: Kafka's time, ms since 1970. `definitions`: if the control
+    topic is followed: consumers that were deleted are left out, and those that were made by request have to be served too.
+    """
+    consumers = memory.list_consumers()
+    if definitions is not None:
+        deleted = definitions.list_deleted()
+        wanted = (expected.consumers | definitions.list_wanted()) - deleted.keys()
+        expected = replace(expected, consumers=wanted)
+        consumers = [
+            row for row in consumers if row.seen > deleted.get((row.stream, row.name), -DELETED_MS) + DELETED_MS
+        ]
+    return Picture(memory.list_workers(), consumers, now, expected, memory.list_streams())
 
 
 def survey(picture: Picture) -> list[Finding]:

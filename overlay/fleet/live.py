@@ -10,9 +10,11 @@ import mmh3
 
 from overlay.units import format_time
 
+from .definitions import Definitions
 from .findings import Expected, Finding, OpenFindings, Picture, look, survey
 from .memory import KafkaTime, Memory
 from .picture import DescribedConsumers, describe
+from .tallies import Tallies
 
 KEEP_MS = 1_000
 """How long an answer of `/fleet` is used again, in ms, however many pages ask."""
@@ -22,10 +24,14 @@ EVENT_TYPE = "overlay.fleet.v1.finding"
 
 @dataclass(slots=True)
 class LivePicture:
-    """What `overlay fleet run` knows. `memory` and `open_findings` may lie in tables that outlive the process."""
+    """What `overlay fleet run` knows. The rows of `memory`, `open_findings`, `definitions` and `tallies` may lie in tables that
+    outlive the process.
+    """
 
     memory: Memory = field(default_factory=Memory)
     open_findings: OpenFindings = field(default_factory=OpenFindings)
+    definitions: Definitions = field(default_factory=Definitions)
+    tallies: Tallies = field(default_factory=Tallies)
     expected: Expected = field(default_factory=Expected)
     _time: KafkaTime = field(default_factory=KafkaTime)
     _picture: Picture | None = None
@@ -48,8 +54,15 @@ class LivePicture:
         if now is None:
             return [], []
         self.memory.forget(now)
-        self._picture = look(self.memory, now, self.expected)
+        self.definitions.forget(now)
+        self.tallies.flush(now)
+        self._picture = look(self.memory, now, self.expected, self.definitions)
         return self.open_findings.update(survey(self._picture), now)
+
+    @property
+    def letter_topics(self) -> set[str]:
+        """The topics of dead letters, by the config folder and the control topic."""
+        return {*self.expected.letter_topics, *self.definitions.list_letter_topics()}
 
     @property
     def picture(self) -> Picture | None:
@@ -70,8 +83,9 @@ class LivePicture:
         if self._picture is None:
             return {}
         if not self._answer or monotonic - self._answered_at >= KEEP_MS:
-            findings, refused = self.open_findings.list(), self.memory.refused
-            self._answer = describe(self._picture, findings, refused, self._described)
+            refused = self.memory.refused + self.definitions.refused + self.tallies.refused
+            self._answer = describe(self._picture, self.open_findings.list(), refused, self._described)
+            self._answer["advisories"] = self.tallies.describe(self._picture.now)
             self._answered_at, self._text = monotonic, ""
         return self._answer
 

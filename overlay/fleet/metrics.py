@@ -18,7 +18,7 @@ SHARD_STATES = ("running", "starting", "no owner", "two owners")
 
 class FleetMetrics:
     """The metrics of one fleet process, in a registry of their own. `set` gives values to all but those of the
-    process itself. While the process has no picture of the fleet they are 0, and the gauge of consumers has no
+    process itself. While the process has no picture of the fleet they are 0, and the gauges of consumers and advisories have no
     series.
     """
 
@@ -34,11 +34,14 @@ class FleetMetrics:
         self.shards = gauge("shards", "Shards by state", "state")
         self.consumers = gauge("consumers", "Consumers by state", "state")
         self.findings = gauge("findings", "Open findings by kind", "kind")
-        self.ignored = gauge("ignored_records", "Records of the topic that were passed over, since the start", "reason")
+        self.ignored = gauge(
+            "ignored_records", "Records of the topics that were passed over, since the start", "reason"
+        )
+        self.advisories = gauge("advisories", "Advisories and dead letters of the last hour, by cause", "cause")
 
     def set(self, picture: Mapping[str, Any]) -> None:
         """Set the gauges by `picture`, the JSON object that `/fleet` answers. For {}, that is while this process
-        stands by or has no picture yet, set all to 0, and remove the series of consumers.
+        stands by or has no picture yet, set all to 0, and remove the series of consumers and advisories.
         """
         self.active.set(bool(picture))
         for metric, part, states in (
@@ -52,8 +55,19 @@ class FleetMetrics:
         self.consumers.clear()
         for state, count in Counts(row["state"] for row in picture.get("consumers", ())).items():
             self.consumers.labels(state).set(count)
+        self.advisories.clear()
+        for cause, count in _sum_causes(picture).items():
+            self.advisories.labels(cause).set(count)
         open_findings = Counts(row["kind"] for row in picture.get("findings", ()))
         for kind in Kind:
             self.findings.labels(kind.value).set(open_findings[kind.value])
         for reason in Refusal:
             self.ignored.labels(reason.value).set(picture.get("ignored", {}).get(reason.value, 0))
+
+
+def _sum_causes(picture: Mapping[str, Any]) -> Counts[str]:
+    """Return how many advisories and dead letters there were in the last hour, by cause."""
+    sums = Counts[str]()
+    for row in picture.get("advisories", ()):
+        sums[row["cause"]] += row["hour"]
+    return sums

@@ -52,7 +52,7 @@ def describe(
     described: DescribedConsumers | None = None,
 ) -> dict[str, Any]:
     """Return what `/fleet` answers as a JSON object: `time` (ms since 1970), `workers`, `shards`, `consumers` and
-    `streams` of the picture, `findings` as they are given, and in `ignored` how many records of the topic were refused,
+    `streams` of the picture, `findings` as they are given, no `advisories`, and in `ignored` how many records were refused,
     by reason. `described`: objects of consumers from the last call, which are used again and must not be changed.
     """
     return {
@@ -65,6 +65,7 @@ def describe(
             {"kind": found.kind.value, "about": found.about, "text": found.text, "since": found.since}
             for found in findings
         ],
+        "advisories": [],
         "ignored": {reason.value: refused.get(reason, 0) for reason in Refusal},
     }
 

@@ -40,8 +40,9 @@ PAUSE_S = 0.1
 
 
 def expect(loaded: Loaded) -> Expected:
-    """Return what a config folder says of the fleet: number of shards, digest, and the consumers to serve."""
-    return Expected(loaded.service.shards, identify(loaded).digest, frozenset(loaded.served))
+    """Return what a config folder says of the fleet."""
+    letters = {config.dead_letter_topic for config in loaded.served.values()} - {""}
+    return Expected(loaded.service.shards, identify(loaded).digest, frozenset(loaded.served), frozenset(letters))
 
 
 @dataclass(frozen=True, slots=True)

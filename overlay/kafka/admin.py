@@ -30,7 +30,14 @@ from .brokers import Address, BrokerLost, Brokers
 from .connection import open_client
 from .groups import Group, GroupAnswers, Groups
 from .properties import Properties
-from .protocol import Code, IncrementalAlterConfigsRequest, ListOffsetsRequest, Unsupported, describe_code
+from .protocol import (
+    Code,
+    IncrementalAlterConfigsRequest,
+    ListOffsetsRequest,
+    Unsupported,
+    describe_code,
+    name_operations,
+)
 from .topics import NewTopic, OffsetSpec, Replicas, TopicFacts, count_replicas, new_topic
 
 __all__ = ["Admin", "NewTopic", "OffsetSpec", "Replicas", "TopicFacts", "Unled", "connect", "new_topic"]
@@ -147,6 +154,19 @@ class Admin:
             name: TopicFacts(name, identity, len(replicas), configs.get(name, {}), replicas)
             for name, (identity, replicas) in sorted(found.items())
             if name in configs or not with_config
+        }
+
+    async def find_readable(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the named topics that exist and that this user may read, with their numbers of partitions."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        async with self._in_time(f"topics {_list(wanted)}"):
+            found = (await self._brokers.find_topics(wanted, operations=True)).topics
+        return {
+            name: len(partitions)
+            for code, name, _, _, partitions, operations, *_ in found
+            if code == Code.NONE and "Read" in name_operations(operations)
         }
 
     async def _read_configs(self, names: list[str]) -> dict[str, dict[str, str]]:

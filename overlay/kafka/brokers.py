@@ -106,15 +106,15 @@ class Brokers:
         """Remember the address of a broker, as another broker reported it."""
         self._nodes[node] = address
 
-    async def find_topics(self, topics: Iterable[str] | None) -> Any:
+    async def find_topics(self, topics: Iterable[str] | None, *, operations: bool = False) -> Any:
         """Return the metadata of the cluster and of these topics (all for None), from the first
         broker that answers. The brokers' addresses in it replace those known before. A topic that
-        does not exist has an error code in it.
+        does not exist has an error code in it. `operations`: with what this user may do with each topic.
 
         Tries without end; the caller sets the deadline. Raises Unsupported, or SourceUnavailable if
         credentials cannot be read.
         """
-        (found,) = await self.ask_any([TopicsRequest(topics)])
+        (found,) = await self.ask_any([TopicsRequest(topics, operations=operations)])
         self._nodes = {node: (host, port) for node, host, port, *_ in found.brokers}
         return found
 

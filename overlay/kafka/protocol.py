@@ -181,17 +181,18 @@ class MetadataRequest_v10(RequestStruct):
 
 class TopicsRequest(Request[MetadataRequest_v10]):
     """A request for the metadata of the cluster and of the named topics, or of all for None, with
-    topic ids. It never creates a topic.
+    topic ids. It never creates a topic. `operations`: also ask what this user may do with each.
     """
 
     API_KEY = 3
 
-    def __init__(self, topics: Iterable[str] | None) -> None:
+    def __init__(self, topics: Iterable[str] | None, *, operations: bool = False) -> None:
         self.topics = None if topics is None else list(topics)
+        self.operations = operations
 
     def build(self, request_struct_class: type[MetadataRequest_v10]) -> MetadataRequest_v10:
         named = None if self.topics is None else [(NO_TOPIC_ID, topic, NO_TAGS) for topic in self.topics]
-        return request_struct_class(named, False, False, False, NO_TAGS)
+        return request_struct_class(named, False, False, self.operations, NO_TAGS)
 
 
 class ListOffsetsResponse_v6(Response):

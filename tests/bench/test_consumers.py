@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from bench import consumers, far_behind, idle, thousands
+from bench import consumers, far_behind, idle, page, thousands, two_workers
 from bench.consumers import Contest
 from bench.dataset import load
 from bench.figures import Case, Unit
 from bench.orders import CENTS, Orders
 from bench.progress import Progress
 from bench.settings import Settings
+from tests.support.browser import CHROMIUM
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 RATES = tuple(consumers.PLANS)
-OTHERS = (*idle.CASES, *thousands.LIMITS, far_behind.CASE)
+OTHERS = (*idle.CASES, *thousands.LIMITS, far_behind.CASE, *page.CASES, two_workers.CASE)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +35,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(thousands, "SETTLE_S", 0.5)
     monkeypatch.setattr(thousands, "CHANGE_S", 0.3)
     monkeypatch.setattr(far_behind, "SETTLE_S", 1)
-    for module in (idle, thousands):
+    for module in (idle, thousands, page):
         monkeypatch.setattr(module, "OUTPUTS", 2)
     yield
 
@@ -81,6 +84,32 @@ def test_consumers_are_created_changed_and_restarted(bootstrap: str) -> None:
 def test_the_tail_is_measured_beside_one_far_behind(bootstrap: str) -> None:
     (case,) = measure(bootstrap, far_behind.CASE).values()
     assert (set(case.peers), set(case.judge())) == ({"without"}, {"without"})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium on PATH: install it to look at the page")
+def test_the_page_is_painted_and_watched(bootstrap: str) -> None:
+    found = measure(bootstrap, *page.CASES)
+    assert {name: case.unit for name, case in found.items()} == {
+        "page-5000": Unit.MILLISECONDS,
+        "page-cpu": Unit.PERCENT,
+    }
+    assert all(set(case.judge()) == {"overlay"} for case in found.values())
+    assert 0 < found["page-5000"].extra["first"] <= found["page-5000"].overlay
+
+
+@pytest.mark.slow
+def test_two_workers_deliver_what_one_does(bootstrap: str) -> None:
+    (case,) = measure(bootstrap, two_workers.CASE).values()
+    assert (set(case.peers), set(case.judge())) == ({"one"}, {"one"})
+    assert case.extra["wall"] <= case.overlay
+
+
+def test_filters_of_two_workers_take_each_order_once() -> None:
+    texts = [two_workers.describe_consumer(number, "out")["filter"] for number in range(two_workers.CONSUMERS)]
+    bounds = [[int(word) for word in re.findall(r"\d+", str(text))] for text in texts]
+    assert bounds[0][0] == 0 and bounds[-1][1] >= CENTS
+    assert all(one[1] == other[0] for one, other in pairwise(bounds))
 
 
 @pytest.mark.parametrize("case", RATES)

@@ -155,6 +155,24 @@ async def test_a_picture_without_streams_and_dead_letters_has_neither_part() -> 
         assert "lag" in titles and "dead letters" not in titles
 
 
+async def test_advisories_and_dead_letters_are_shown_by_cause() -> None:
+    live = make_live()
+    async with showing(None, live) as tab:
+        assert await tab.run("document.querySelector('#advisories').hidden")
+        for kind in ("MSG_NAKED", "MSG_NAKED", "MAX_DELIVERIES"):
+            live.tallies.take_event(f"$JS.EVENT.ADVISORY.CONSUMER.{kind}.S.late-1".encode(), NOW, NOW)
+        live.judge(0)
+        await tab.until("!document.querySelector('#advisories').hidden")
+        lines = "[...document.querySelectorAll('#advisories tbody tr')]"
+        cells = f"{lines}.map((line) => [...line.children].slice(0, 5).map((cell) => cell.textContent))"
+        assert await tab.run(cells) == [
+            ["S", "late-1", "max deliveries", "1", "1"],
+            ["S", "late-1", "msg naked", "2", "2"],
+        ]
+        await tab.run(click("last hour", "advisories"))
+        assert (await tab.run(cells))[0][2] == "msg naked"
+
+
 async def test_changes_come_by_themselves_and_leave_the_rest_alone() -> None:
     live = make_live()
     async with showing(None, live) as tab:

@@ -65,6 +65,7 @@ async def test_topics(admin: Admin, judge: AdminClient, new_topic: NewTopicFixtu
         assert all(replica.has_leader for replica in facts.replicas)
     for resource, future in configs.items():
         assert found[resource.name].config == {key: entry.value for key, entry in future.result(DEADLINE_S).items()}
+    assert await admin.find_readable([*topics, "missing"]) == {topic: found[topic].partitions for topic in topics}
     assert await admin.list_topics(topics[0]) == [topics[0]]
     assert await admin.list_topics("") == sorted(judge.list_topics(timeout=DEADLINE_S).topics)
     assert await admin.find_cluster() == judge.describe_cluster().result(DEADLINE_S).cluster_id

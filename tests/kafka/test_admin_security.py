@@ -47,7 +47,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     security = make_security(folder)
     with start(folder / "home", properties=security.properties | PATIENT | ACLS) as broker:
         add_scram_user(broker.bootstrap)
-        for topic in ("seen", "hidden", "bare"):
+        for topic in ("seen", "hidden", "bare", "read"):
             make_topic(broker.bootstrap, topic)
         commit(broker.bootstrap, "seen-group", {("seen", 0): 0})
         commit(broker.bootstrap, "hidden-group", {("seen", 0): 0})
@@ -56,6 +56,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             (ResourceType.TOPIC, "seen", "DESCRIBE"),
             (ResourceType.TOPIC, "seen", "DESCRIBE_CONFIGS"),
             (ResourceType.TOPIC, "bare", "DESCRIBE"),
+            (ResourceType.TOPIC, "read", "READ"),
             (ResourceType.GROUP, "seen-group", "DESCRIBE"),
             (ResourceType.GROUP, "mixed-group", "DESCRIBE"),
         ]
@@ -77,6 +78,9 @@ async def test_what_may_not_be_looked_at(guarded: Guarded) -> None:
         assert (list(found), list(denied)) == (["bare", "seen"], ["hidden"])
         assert denied["hidden"].startswith("topic hidden: Kafka does not allow Describe. Grant it")
         assert (bool(found["seen"].config), found["bare"].config) == (True, {})
+
+        # who may read a topic may describe it as well
+        assert await admin.find_readable(["seen", "hidden", "bare", "read", "missing"]) == {"read": 1}
 
         denied.clear()
         assert await admin.find_committed(["seen-group", "hidden-group"], denied=denied) == {

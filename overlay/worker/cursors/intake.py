@@ -17,6 +17,7 @@ from overlay.errors import SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.fetcher import Fetched
 from overlay.kafka.log_position import TopicPartition
+from overlay.recent import Recent
 from overlay.state.shard_state import ConsumerId, StreamPartition
 from overlay.worker.round.sequencing import Linger
 from overlay.worker.round.task import Reader, Task
@@ -76,7 +77,7 @@ class Intake:
     def __init__(self, readers: Mapping[ConsumerId, Reader], ledgers: Mapping[str, Ledger]) -> None:
         self._readers, self._ledgers = readers, ledgers
         self._turn = 0
-        self._readerships: dict[Cursor, Readership] = {}
+        self._readerships: Recent[Cursor, Readership] = Recent()
         self._linger = Linger()
         self._resting: dict[str, float] = {}
 
@@ -95,9 +96,6 @@ class Intake:
         committed. `now`: monotonic seconds. Raises SourceUnavailable if data begins after its cursor's
         position.
         """
-        if len(self._readerships) > MOST_READERSHIPS:
-            # cursors come and go while consumers catch up
-            self._readerships.clear()
         making = _Making(self._readers, cursors, standings, looks, self._readerships, Round())
         size = 0
         seen: set[str] = set()
@@ -140,7 +138,7 @@ class _Making:
     cursors: Mapping[StreamPartition, Sequence[Cursor]]
     standings: Mapping[ConsumerId, Standing]
     looks: Mapping[Cursor, Look]
-    readerships: dict[Cursor, Readership]
+    readerships: Recent[Cursor, Readership]
     """Those of earlier rounds; new ones are added."""
     made: Round
 
@@ -217,7 +215,8 @@ class _Making:
             readers = tuple(self.readers[consumer] for consumer in sorted(cursor.members))
             floors = ((reader.id, self.standings[reader.id].floor.get(source, 0)) for reader in readers)
             known = Readership(frozenset(cursor.members), readers, tuple(each for each in floors if each[1]))
-            self.readerships[cursor] = known
+            # cursors come and go while consumers catch up
+            self.readerships.put(cursor, known, MOST_READERSHIPS)
         return known
 
     def _find_others(self, partition: StreamPartition, cursor: Cursor) -> dict[TopicPartition, tuple[int, int]]:

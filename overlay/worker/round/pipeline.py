@@ -24,6 +24,7 @@ from overlay.kafka.log_position import LogPosition
 from overlay.match import Addressed, Audience, Masks, Selection, make_addressing
 from overlay.match.audience import Piles
 from overlay.match.record_slice import keep
+from overlay.recent import Recent
 from overlay.scan import Malformed
 from overlay.state.shard_state import ConsumerId
 from overlay.subject.dictionary import REASONS, Dictionary
@@ -70,8 +71,8 @@ class Pipeline:
         """
         self._streams = streams
         self._addressing = {name: make_addressing(s) for name, s in streams.items()}
-        self._screens: dict[tuple[object, ...], _Screen] = {}
-        self._by_readers: dict[tuple[Dictionary, int], tuple[tuple[Reader, ...], _Screen]] = {}
+        self._screens: Recent[tuple[object, ...], _Screen] = Recent()
+        self._by_readers: Recent[tuple[Dictionary, int], tuple[tuple[Reader, ...], _Screen]] = Recent()
         """By dictionary and the id of a task's readers, which are mostly those of the last round."""
         self._pending_estimate = pending_estimate
         self._sequencing = Sequencing(ledgers, index_topics)
@@ -211,27 +212,27 @@ class Pipeline:
         """Return the subject matcher and filters for exactly the task's readers, made at the first
         call for them."""
         dictionary = self._addressing[task.stream].dictionary(*task.source)
-        readers, screen = self._by_readers.get((dictionary, id(task.readers)), ((), None))
-        if screen is not None and readers is task.readers:
-            return screen
+        if (found := self._by_readers.get((dictionary, id(task.readers)))) is not None and found[0] is task.readers:
+            return found[1]
         key = (dictionary, *(reader.id for reader in task.readers))
         # sets of readers change while consumers catch up; old screens would pile up
-        if len(self._by_readers) > MOST_SCREENS:
-            self._by_readers.clear()
-        if key not in self._screens:
-            if len(self._screens) > MOST_SCREENS:
-                self._screens.clear()
-            properties, values = self._streams[task.stream].properties, [reader.values for reader in task.readers]
-            audience = Audience(dictionary, [reader.subjects for reader in task.readers], values)
-            plan = self._deliveries.plan(task.readers)
-            self._screens[key] = _Screen(
-                audience,
-                Masks([reader.filter for reader in task.readers], properties, values),
-                plan,
-                Piles(audience, plan.crowd.numbers, plan.crowd.bounds),
-            )
-        self._by_readers[dictionary, id(task.readers)] = task.readers, self._screens[key]
-        return self._screens[key]
+        screen = self._screens.get(key)
+        if screen is None:
+            screen = self._make_screen(dictionary, task)
+            self._screens.put(key, screen, MOST_SCREENS)
+        self._by_readers.put((dictionary, id(task.readers)), (task.readers, screen), MOST_SCREENS)
+        return screen
+
+    def _make_screen(self, dictionary: Dictionary, task: Task) -> _Screen:
+        properties, values = self._streams[task.stream].properties, [reader.values for reader in task.readers]
+        audience = Audience(dictionary, [reader.subjects for reader in task.readers], values)
+        plan = self._deliveries.plan(task.readers)
+        return _Screen(
+            audience,
+            Masks([reader.filter for reader in task.readers], properties, values),
+            plan,
+            Piles(audience, plan.crowd.numbers, plan.crowd.bounds),
+        )
 
 
 def _describe_read(task: Task, piece: Addressed) -> SliceRead:

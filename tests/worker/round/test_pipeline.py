@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from overlay.filter import compile_sql
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.fetcher import Fetched, log_position_after
 from overlay.kafka.log_position import LogPosition
+from overlay.match import Audience
 from overlay.output.assemble import make_envelope
 from overlay.output.batch_builder import OutputTopic
 from overlay.scan.codec import Codec
 from overlay.scan.decode import NO_STOP
 from overlay.scan.header import split
 from overlay.subject import Pattern
+from overlay.worker.round import pipeline as pipeline_module
 from overlay.worker.round.pipeline import Pipeline
 from overlay.worker.round.task import Reader, RoundResult, Task
 from tests.oracle.batches import Record, parse
@@ -258,3 +261,20 @@ def test_index_topics_that_took_a_ledger_entry_or_chunk_header_are_counted() -> 
     assert unnumbered.close(NOW).counts.index_topics == {"index"}
     numbered = Pipeline({"S": stream}, {}, {"S": "index"}, {"S": Ledger()})
     assert numbered.run([replace(task, sequenced=True)], NOW).counts.index_topics == {"index"}
+
+
+def test_the_screen_of_readers_that_come_again_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets of readers that are met once, such as those of consumers that catch up, push out no screen that is in use."""
+    monkeypatch.setattr(pipeline_module, "MOST_SCREENS", 3)
+    made: list[int] = []
+
+    def make_audience(*parts: Any) -> Audience:
+        made.append(len(made))
+        return Audience(*parts)
+
+    monkeypatch.setattr(pipeline_module, "Audience", make_audience)
+    pipeline, fetched, steady = Pipeline({"S": make_stream()}, {}), make_numbers(2), (make_reader("steady"),)
+    for number in range(9):
+        once = make_reader(f"once-{number}")
+        pipeline.run([make_task(fetched, *steady), make_task(fetched, once)], NOW)
+    assert len(made) == 10
