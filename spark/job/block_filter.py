@@ -28,6 +28,7 @@ from overlay.subject.dictionary import Dictionary
 
 from .ahead import Passed, TaskGaps
 from .blocks import SCHEMA, make_tally, pack
+from .following import NotNumbered
 from .readers import JobReader, JobScan
 
 BLOCK_BYTES = 1 << 20
@@ -51,9 +52,9 @@ class BlockFilter:
     """The filter of one scan task, with the interface of a RowFilter. Not thread-safe.
 
     `consumers`: the numbers of those that the task reads for. `sequenced`: the stream has one partition, so that
-    offsets give sequences. `ledger`: gives them in others; they are 0 without one, and for records that it does not
-    have. `only`: the offsets to deliver, by partition (int64, ascending); None for all. `gaps`: those of the task, by
-    number of range.
+    offsets give sequences. `ledger`: gives them in others; they are 0 without one, and for records below its end that it
+    does not have. One that it has not come to raises NotNumbered. `only`: the offsets to deliver, by partition (int64,
+    ascending); None for all. `gaps`: those of the task, by number of range.
     """
 
     schema = SCHEMA
@@ -72,6 +73,7 @@ class BlockFilter:
     ) -> None:
         self.sequenced = sequenced
         self._task, self._ledger, self._addressing, self._now = task, ledger, addressing, scan.now
+        self._stream = scan.stream.name
         self._only = only
         self._consumers, self._readers = consumers, [scan.readers[consumer] for consumer in consumers]
         readers = self._readers
@@ -188,7 +190,13 @@ class BlockFilter:
             return offsets + 1
         if self._ledger is None:
             return np.zeros(rows.size, np.int64)
-        return self._ledger.sequence_of((piece.topic, piece.partition), offsets)
+        source = piece.topic, piece.partition
+        if rows.size and offsets[-1] >= self._ledger.end_of(source) and self._ledger.next_sequence > 1:
+            raise NotNumbered(
+                f"{source[0]}-{source[1]}@{offsets[-1]}: the ledger of stream {self._stream} has not come to this record. Start"
+                " the job again: the batch then has its sequences"
+            )
+        return self._ledger.sequence_of(source, offsets)
 
     def _keep(
         self, consumer: int, piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints, passed: Ints, *, dead: bool

@@ -50,7 +50,7 @@ from .readers import JobReader, JobScan
 log = get_logger(__name__)
 
 RETRY_S = 30.0
-"""Seconds after which a change that could not be taken up is tried again, by the next batch."""
+"""Seconds after which a change that could not be taken up is tried again, by a batch of its own if none comes."""
 ANYTHING = (Pattern.parse(">"),)
 
 FindLedger = Callable[[], Ledger | None]
@@ -185,6 +185,8 @@ class JobFolder:
         """The file of each consumer that the job has ever had, by name."""
         self._refused, self._retry_at = "", 0.0
         """A digest of the folder that could not be taken up, and when to try it again, monotonic seconds."""
+        self._refusal = ""
+        """A mark of the last refusal, empty once the change was taken up."""
         self._facts: dict[str, TopicFacts] = {}
         self._leases: dict[str, Lease] = {}
         self._starts: dict[str, JobPosition | None] = {}
@@ -216,6 +218,12 @@ class JobFolder:
         if outputs != self.chosen.outputs:
             self.chosen, self._digest = replace(self.chosen, outputs=outputs), ""
 
+    @property
+    def retry_mark(self) -> str:
+        """A mark of a change that could not be taken up, once it is time to try it again; another one for each attempt. Empty
+        if there is no such change."""
+        return self._refusal if monotonic() >= self._retry_at else ""
+
     def look(self) -> Ends:
         """Ask Kafka for the log start and the last stable offset of each partition, and return them."""
         return find_log(Planner(self._ask).look())
@@ -242,9 +250,9 @@ class JobFolder:
         return them. `last`: the job's last plan, None for a new job.
 
         Return None if no consumer has changed, while a file is being changed, or if an error keeps the change from
-        being taken up. The error is logged, and the change is tried again by the first call after RETRY_S, or once
-        the folder has changed again. A file with a mistake, or a changed file of the stream, is logged and counts as
-        unchanged.
+        being taken up. The error is logged, and the change is tried again by the first call after RETRY_S
+        (`retry_mark`), or once the folder has changed again. A file with a mistake, or a changed file of the stream, is
+        logged and counts as unchanged.
         """
         digest = find_digest(self.chosen.folder)
         if not digest or digest == self._digest or (digest == self._refused and monotonic() < self._retry_at):
@@ -252,17 +260,17 @@ class JobFolder:
         try:
             chosen = self._choose_anew()
             if chosen.configs == self.chosen.configs:
-                self._digest = digest
+                self._digest, self._refusal = digest, ""
                 return None
             self._facts = run_apart(ensure_outputs(chosen))
             self._own(chosen)
             found = self._prepare(chosen, last)
         except OverlayError as error:
-            self._refused, self._retry_at = digest, monotonic() + RETRY_S
+            self._refused, self._retry_at, self._refusal = digest, monotonic() + RETRY_S, str(now_ms())
             log.error("a change of the folder is not taken up; all consumers go on as they were", reason=str(error))
             return None
         self._release(self._leases.keys() - {output.name for output in chosen.outputs})
-        self.chosen, self._digest = chosen, digest
+        self.chosen, self._digest, self._refusal = chosen, digest, ""
         log.info("the folder has changed", stream=chosen.stream.name, consumers=len(chosen.outputs))
         return found
 

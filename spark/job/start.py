@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,13 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan
 from spark.lease import run_apart
 from spark.options import read_options
+from spark.plan import Planner
 
 from .checkpoint import check_stream
 from .folder import Chosen, JobFolder
 from .job import Job, find_only
 from .journal import Journal
-from .keeping import StreamKeeper
+from .keeping import CreatedAgain, StreamKeeper
 from .opening import check_state
 from .ranges import RangesReader
 from .ranges_server import RangesServer
@@ -63,9 +64,10 @@ def start_job(
     if ask.request.until is not None:
         raise BadQuestion("endingTime has no meaning for a job, which delivers all that comes. Leave it out")
     with ExitStack() as stack:
-        may_lose = not ask.fails_on_loss
+        may_lose, planner = not ask.fails_on_loss, Planner(ask)
+        look = partial(planner.look, with_ledger=True)
         keeper = stack.enter_context(
-            StreamKeeper(chosen.loaded.service, chosen.stream, with_chunks=index, may_lose=may_lose)
+            StreamKeeper(chosen.loaded.service, chosen.stream, look, with_chunks=index, may_lose=may_lose)
         )
         folder = JobFolder(chosen, name, names, ask, patience_s, lambda: keeper.ledger)
         stack.callback(folder.close)
@@ -75,7 +77,8 @@ def start_job(
         log_ends = {source: (0, end) for source, (_, end) in folder.look().items()}
         # before consumers look where they begin: some ask the ledger
         only = find_only(journal.last, log_ends, folder.find_ids())
-        keeper.extend({source: end for source, (_, end) in log_ends.items()}, only)
+        with suppress(CreatedAgain):  # the first batch says so
+            keeper.extend({source: end for source, (_, end) in log_ends.items()}, only, is_batch=False)
         if journal.last is not None and not journal.last.is_complete:
             # the batch has to end as it was begun; consumers that were added since come afterwards
             folder.restrict(tuple(journal.last.consumers))
@@ -89,7 +92,9 @@ def start_job(
         log_starts = {source: first for source, (first, _) in consumers.look().items()}
         begin = spell_start(consumers.begins, log_starts)
         starting = {"startingOffsets": begin} if "startingOffsets" not in options else {}
-        reader = RangesReader(read_options({**starting, **source}), name, chosen.folder)
+        reader = RangesReader(
+            read_options({**starting, **source}), name, chosen.folder, keeper.find_reach, lambda: folder.retry_mark
+        )
         server = stack.enter_context(RangesServer(reader))
         spark.dataSource.register(RangesSource)
         frame = spark.readStream.format(NAME).option(SERVER, server.address).load()
