@@ -152,7 +152,8 @@ class BatchPlan:
     consumers that have left the job. `log_ends`: where the log of each partition ended when the batch was begun, for
     what is ahead of the consumers. `owner`: the id of the Spark application whose driver wrote the plan. `ended`: ms
     since 1970 when the last batch that is complete ended, 0 if none has. `ids`: Kafka's id of each topic that the job
-    has read, empty in a plan of an earlier version.
+    has read, empty in a plan of an earlier version. `outputs`: the partitions that each output topic had when the batch was
+    begun, by which its records are placed; empty in a plan of an earlier version.
     """
 
     batch: int
@@ -168,6 +169,7 @@ class BatchPlan:
     owner: str = ""
     ended: int = 0
     ids: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -333,17 +335,21 @@ class WriterCommit:
     records: int
 
 
-def draft_first(batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit) -> dict[str, ConsumerPlan]:
+def draft_first(
+    batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit, *, is_start_given: bool = False
+) -> dict[str, ConsumerPlan]:
     """Return, by name, the plans of `consumers` for the first batch of a job, which reads `ends`: from the first offset that
-    any of them wants.
+    any consumer wanted when the job was started.
 
-    Each begins at its floors, or at the start of `ends` where that is higher. Offsets between the two that retention has
-    removed count as lost.
+    Each begins at its floors. One that was added since then may begin below `ends`, and catches up. Offsets below `ends`
+    that retention has removed count as lost. `is_start_given`: `ends` begin where the caller said, and no consumer begins
+    below.
     """
     found = {}
     for name, new in consumers.items():
         offsets, lost = _skip_lost(new.floors, ends, limit)
-        offsets = {source: max(start, offsets[source]) for source, (start, _) in ends.items()}
+        if is_start_given:
+            offsets = {source: max(start, offsets[source]) for source, (start, _) in ends.items()}
         drafted = _plan_reads(replace(new, since=batch), name, offsets, ends, limit)
         found[name] = replace(drafted, lost=lost, skipped=lost)
     return found
@@ -488,6 +494,7 @@ def encode_plan(plan: BatchPlan) -> bytes:
             "ended": plan.ended,
             "log_ends": _spell(plan.log_ends),
             "ids": dict(sorted(plan.ids.items())),
+            "outputs": dict(sorted(plan.outputs.items())),
             "left": {
                 name: {**asdict(each), "offsets": _spell(each.offsets), "snapshot": _spell(each.snapshot)}
                 for name, each in plan.left.items()
@@ -519,6 +526,7 @@ def decode_plan(data: bytes) -> BatchPlan:
             found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
             consumers, _parse(found["writers"]), found["is_complete"], left, _parse(found.get("log_ends", {})),
             found.get("owner", ""), found.get("ended", 0), dict(found.get("ids", {})),
+            dict(found.get("outputs", {})),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from overlay.arrays import Ints
 from overlay.config import ConsumerConfig, StreamConfig
+from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_pace import Pace
 from overlay.state.job_plan import ConsumerPlan, Ends
 from spark.options import Ranges
 from spark.partitions import TaskPartition
 
-from .readers import JobScan
+from .readers import JobReader, JobScan
 
 NS_PER_MS = 1_000_000
 
@@ -73,6 +74,33 @@ class JobConsumers:
     is_limited: bool
     writers: tuple[TopicPartition, ...]
     begins: Mapping[str, ConsumerPlan]
+
+    @property
+    def outputs(self) -> dict[str, int]:
+        """How many partitions each output topic has, by which records are placed."""
+        return {reader.output_topic.topic: reader.output_topic.partitions for reader in self.scan.readers}
+
+    def place_by(self, partitions: Mapping[str, int]) -> JobConsumers:
+        """Return these consumers with their records placed as in output topics of so many partitions: a batch that is run again
+        puts each record where it was put before. `partitions`: by topic; others stay. Raises OverlayError if a topic has
+        fewer now.
+        """
+        first, writers, readers = dict[str, int](), list[TopicPartition](), list[JobReader]()
+        for reader in self.scan.readers:
+            topic = reader.output_topic
+            count = partitions.get(topic.topic, topic.partitions)
+            if count > topic.partitions:
+                raise OverlayError(
+                    f"output topic {topic.topic} has {topic.partitions} partitions, and had {count} when the batch was begun"
+                    " that is run again: it was made anew. Give it as many as before until that batch has ended"
+                )
+            if topic.topic not in first:
+                first[topic.topic] = len(writers)
+                writers += ((topic.topic, number) for number in range(count))
+            readers.append(
+                replace(reader, output_topic=replace(topic, partitions=count), first_writer=first[topic.topic])
+            )
+        return replace(self, scan=replace(self.scan, readers=tuple(readers)), writers=tuple(writers))
 
     @property
     def fingerprints(self) -> dict[str, str]:

@@ -83,7 +83,8 @@ class Job:
     `check_owner`: raises unless this driver still owns the consumers. `note`: called with the plan of each batch that
     has been delivered, as it was before it was complete. `clock`: ms since 1970. `catch_up`: how many offsets a batch
     reads for a consumer that is behind the others, as the `limit` of overlay.state.job_plan.catch_up.
-    `extend_ledger`: gives sequences to what a batch has. `index`: indexes what a batch has had.
+    `extend_ledger`: gives sequences to what a batch has. `index`: indexes what a batch has had. `is_start_given`: whether
+    the options say where the first batch begins, for all consumers.
     """
 
     spark: SparkSession
@@ -98,6 +99,7 @@ class Job:
     catch_up: int
     extend_ledger: ExtendLedger
     index: Callable[[Ends], object]
+    is_start_given: bool = False
     _batch: threading.Lock = field(default_factory=threading.Lock)
     """Held while a batch is delivered."""
     _is_ending: bool = False
@@ -189,7 +191,7 @@ class Job:
         prints = self.consumers.fingerprints
         new = {name: replace(self.consumers.begins[name], fingerprint=text) for name, text in prints.items()}
         if batch.last is None:
-            return draft_first(batch.number, batch.ends, new, limit)
+            return draft_first(batch.number, batch.ends, new, limit, is_start_given=self.is_start_given)
         return batch.last.draft(batch.number, batch.ends, new, limit)
 
     def _has_work(self, batch: JobBatch, consumers: Mapping[str, ConsumerPlan]) -> bool:
@@ -208,35 +210,39 @@ class Job:
         """Scan, count, write the plan down, write the deliveries, and write the plan down as complete. `consumers`: by
         name, what the batch reads for each.
         """
+        job, last = self.consumers, batch.last
+        if last is not None and batch.is_again:
+            job = job.place_by(last.outputs)
         # a floor is that of the plan: one of a topic that was created again since does not count
-        readers = zip(self.consumers.scan.readers, consumers.values(), strict=True)
+        readers = zip(job.scan.readers, consumers.values(), strict=True)
         scan = replace(
-            self.consumers.scan,
+            job.scan,
             now=batch.now,
             readers=tuple(replace(reader, floors=each.floors) for reader, each in readers),
         )
-        planned = self._planner.plan(self.consumers, batch.readable, batch.leave_out_gone(consumers), batch.bounds)
+        planned = self._planner.plan(job, batch.readable, batch.leave_out_gone(consumers), batch.bounds)
         tasks = planned.tasks
         found = self._scan(scan, tasks).persist()
         try:
             counts = count(found) if tasks else []
             self._check_scan(batch)
-            sizes = len(tasks), len(self.consumers.configs), len(self.consumers.writers)
-            tables = tabulate(counts, *sizes)
+            tables = tabulate(counts, len(tasks), len(job.configs), len(job.writers))
             numbered = number_consumers(batch.last, batch.number, consumers, tables)
             if not batch.is_again:
                 numbered = self._charge(numbered, batch, tables)
             numbered = self._count_lost(numbered, batch, tasks, tables)
             ahead, numbered = self._find_ahead(batch, numbered, planned, tables)
-            plan = replace(self._make_plan(batch, numbered, tables), log_ends=planned.log_ends)
+            plan = replace(
+                self._make_plan(batch, numbered, tables, job.writers), log_ends=planned.log_ends, outputs=job.outputs
+            )
             self._write_plan(plan)
             if counts:
                 before = [each.before for each in numbered.values()]
-                job = JobWrite(
+                work = JobWrite(
                     scan, self.name, batch.number, plan.fingerprint, number(tables.deliveries, before),
-                    ahead, tables.by_writer, self.consumers.writers, plan.writers,
+                    ahead, tables.by_writer, job.writers, plan.writers,
                 )  # fmt: skip
-                self._write(found, job)
+                self._write(found, work)
             self._write_plan(plan.complete(self.clock()))
             self.journal.forget_old()
             self.note(plan)
@@ -312,16 +318,21 @@ class Job:
         ids = self.spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return ids.mapInArrow(partial(_run_scans, shared=shared), blocks.DDL)
 
-    def _make_plan(self, batch: JobBatch, consumers: Mapping[str, ConsumerPlan], tables: Tables) -> BatchPlan:
-        """Return the plan of a batch with these records, without `log_ends`. Adds partitions to the job's state topic
-        if its writers need more.
+    def _make_plan(
+        self,
+        batch: JobBatch,
+        consumers: Mapping[str, ConsumerPlan],
+        tables: Tables,
+        writers: Sequence[TopicPartition],
+    ) -> BatchPlan:
+        """Return the plan of a batch with these records, without `log_ends` and `outputs`. `writers`: by number. Adds
+        partitions to the job's state topic if its writers need more.
         """
         wanted = np.flatnonzero(tables.by_writer.sum(axis=0)).tolist()
-        outputs = [self.consumers.writers[number] for number in wanted]
-        last, writers = batch.last, self.journal.assign_writers(outputs)
+        last, states = batch.last, self.journal.assign_writers([writers[number] for number in wanted])
         left = {} if last is None else last.leave(consumers)
         return BatchPlan(
-            batch.number, batch.now, self.stream.name, digest(self.stream), batch.ends, consumers, writers, left=left,
+            batch.number, batch.now, self.stream.name, digest(self.stream), batch.ends, consumers, states, left=left,
             owner=self.spark.sparkContext.applicationId, ended=0 if last is None else last.ended, ids=batch.known_ids,
         )  # fmt: skip
 

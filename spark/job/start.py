@@ -87,7 +87,7 @@ def start_job(
             open_session(spark), name, journal, chosen.stream, consumers,
             renew=lambda: folder.renew(journal.last), check_owner=folder.check_owner, note=note, clock=now_ms,
             catch_up=min(CATCH_UP, ask.pace.records or CATCH_UP), extend_ledger=keeper.extend,
-            index=partial(keeper.index, spark),
+            index=partial(keeper.index, spark), is_start_given="startingOffsets" in options,
         )  # fmt: skip
         log_starts = {source: first for source, (first, _) in consumers.look().items()}
         begin = spell_start(consumers.begins, log_starts)

@@ -17,7 +17,7 @@ from spark.job.journal import JobTaken, Journal
 from spark.pipeline import start_pipeline
 from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_blocks import make_plan_of
-from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.kafka import NewTopicFixture, SureProducer, add_partitions
 from tests.worker.scenes import Seen, read_committed
 
 STREAM = "properties: {n: long}\nsubjects: ['a.>']\n"
@@ -90,6 +90,23 @@ def test_a_batch_that_was_cut_off_is_delivered_once(
     found = read(bootstrap, f"{source}-out")
     assert sorted(n for n, _ in found) == [n for n in range(400) if n % 3]
     assert sorted(sequence for _, sequence in found) == list(range(1, len(found) + 1))
+
+
+def test_an_output_gets_partitions_before_a_batch_is_run_again(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record of that batch goes where it went before, and later ones to the new partitions as well."""
+    source, output = new_topic(retention_ms=-1), new_topic(2)
+    produce(bootstrap, source, range(100))
+    folder = write_job_folder(tmp_path / "config", bootstrap, output, source=source, stream=STREAM)
+    break_once(monkeypatch, Journal, "write", lambda plan: plan.is_complete)
+    with pytest.raises(StreamingQueryException, match="the driver ends here"):
+        run(spark, folder, tmp_path / "checkpoint")
+    add_partitions(bootstrap, output, 5)
+    produce(bootstrap, source, range(100, 200))
+    run(spark, folder, tmp_path / "checkpoint")
+    assert sorted(read(bootstrap, output)) == [(n, n + 1) for n in range(200)]
+    assert {seen.partition for seen in read_committed(bootstrap, output)} > {0, 1}
 
 
 @pytest.mark.parametrize("place", ["before the deliveries", "behind the deliveries"])
