@@ -58,9 +58,10 @@ class JobConsumers:
     `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some of them.
     `look`: asks Kafka for the log start and the last stable offset of each partition. `find_ids`: asks Kafka for the
     ids of the stream's topics. `find_lasts`: searches for the
-    last messages of a consumer. `is_limited`: whether the options limit a batch, so that it may end before the log
-    does. `writers`: every output partition, by the number that blocks have for it. `begins`: by name, a plan for each
-    consumer. A batch takes only `floors`, `claim`, `snapshot` and `before` from it, and nothing but the claim if the
+    last messages of a consumer. `weigh`: estimates the bytes of each offset, by partition. `is_limited`: whether the options
+    limit a batch, so that it may end before the log does. `writers`: every output partition, by the number that blocks have
+    for it. `begins`: by name, a plan for each consumer. A batch takes only `floors`, `claim`, `snapshot` and `before` from
+    it, and nothing but the claim if the
     job's last plan knows the consumer by this claim.
     """
 
@@ -71,6 +72,7 @@ class JobConsumers:
     find_ids: Callable[[], Mapping[str, str]]
     find_lasts: Search
     count_spans: CountSpans
+    weigh: Callable[[Ends], Mapping[TopicPartition, float]]
     is_limited: bool
     writers: tuple[TopicPartition, ...]
     begins: Mapping[str, ConsumerPlan]

@@ -7,6 +7,7 @@ it is logged, and all consumers go on as they were.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -299,8 +300,8 @@ class JobFolder:
     def _prepare(self, chosen: Chosen, last: BatchPlan | None) -> JobConsumers:
         kept = self._find_ledger()
         bounds = Planner(self._ask).look(with_ledger=kept is None)
-        self._claim(chosen, last, {each.source: bounds.log_starts[each.source] for each in bounds.offset_ranges})
         ledger = bounds.ledger if kept is None else kept
+        self._claim(chosen, last, {each.source: bounds.log_starts[each.source] for each in bounds.offset_ranges})
         begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges], ledger)
         writers, readers = _make_readers(chosen, self._facts)
         scan = JobScan(resolve(chosen.kafka), chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
@@ -314,6 +315,7 @@ class JobFolder:
             planner.find_ids,
             make_search(self._ask, chosen.configs, self._find_ledger),
             lambda numbers, spans: planner.count_spans([wanted[number] for number in numbers], spans),
+            planner.weigh,
             pace.records is not None or pace.bytes is not None,
             writers,
             begins,
@@ -338,9 +340,14 @@ class JobFolder:
             return
         service, stream = chosen.loaded.service, chosen.stream.name
 
+        async def read_ledger() -> Ledger | None:
+            return await asyncio.to_thread(Planner(self._ask).find_ledger)
+
         async def claim() -> dict[str, Claimed]:
             async with connect(chosen.kafka) as (admin, client):
-                return await claim_consumers(service, admin, client, stream, names, self._job, last, starts)
+                return await claim_consumers(
+                    service, admin, client, stream, names, self._job, last, starts, read_ledger
+                )
 
         claimed = run_apart(claim())
         self._starts |= {name: each.start for name, each in claimed.items()}
