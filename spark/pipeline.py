@@ -7,16 +7,13 @@ consumers that need more than one machine: job/job.py says how. It runs the cons
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
 import click
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -28,12 +25,12 @@ from .errors import explain
 from .figures import Figures, JobMetrics
 from .job.folder import NotForSpark, choose_consumers, list_streams
 from .job.start import start_job
+from .jobs import Jobs, StreamWatch, await_sigterm, run_on, run_once
 from .lease import PATIENCE_S
 from .output import Config
 from .session import LOOPBACK, overlay_session
 from .watch import LagWatcher
 
-LOOK_S = 1
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -147,21 +144,31 @@ def main(
             raise NotForSpark(f"--job is for one stream. Add --stream: {', '.join(places)}")
         with _serve_metrics(address) as metrics, ExitStack() as stack:
             spark = overlay_session(f"overlay {job or ' '.join(places)}", master)
-            queries = [
-                stack.enter_context(
-                    start_pipeline(
-                        spark, folder, consumers, place,
-                        stream=name, job=job, once=once, metrics=metrics, options=options, index=index,
-                    )
-                )
-                for name, place in places.items()
-            ]  # fmt: skip
-            _await_end(queries)
-    except (OverlayError, StreamingQueryException) as error:
+
+            def start(name: str) -> AbstractContextManager[StreamingQuery]:
+                place = places.get(name, f"{checkpoint.rstrip('/')}/{name}")
+                return start_pipeline(
+                    spark, folder, consumers, place,
+                    stream=name, job=job, once=once, metrics=metrics, options=options, index=index,
+                )  # fmt: skip
+
+            jobs = Jobs(start, stack)
+            for name in places:
+                jobs.add(name)
+            enough = await_sigterm()
+            if once:
+                run_once(jobs, enough)
+            else:
+                run_on(jobs, enough, StreamWatch(folder, set(places)) if not (consumers or stream or job) else None)
+    except OverlayError as error:
         click.echo(f"error: {explain(error)}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    for name, failed in jobs.errors.items():
+        click.echo(f"error: {f'stream {name}: ' if len(places) > 1 else ''}{explain(failed)}", err=True)
+    if jobs.errors:
+        sys.exit(1)
 
 
 def find_checkpoints(loaded: Loaded, consumers: Sequence[str], stream: str, checkpoint: str) -> dict[str, str]:
@@ -186,16 +193,6 @@ def _serve_metrics(address: tuple[str, int] | None) -> Iterator[JobMetrics | Non
     metrics = JobMetrics()
     with metrics.serve(*address):
         yield metrics
-
-
-def _await_end(queries: Sequence[StreamingQuery]) -> None:
-    """Wait until all queries have ended, or SIGTERM. Raises StreamingQueryException."""
-    # a signal handler may not call Java: it could run in the middle of another call
-    enough = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: enough.set())
-    running = list(queries)
-    while running and not enough.is_set():
-        running = [query for query in running if not query.awaitTermination(LOOK_S)]
 
 
 if __name__ == "__main__":

@@ -55,6 +55,8 @@ Position = dict[str, dict[str, Any]]
 """The next offset of each partition and the ids of the topics, as Spark keeps them in its checkpoint."""
 Spots = dict[TopicPartition, int]
 NO_IDS: Mapping[str, str] = MappingProxyType({})
+LARGE_RECORD = 1 << 20
+"""Bytes that an offset has at most, as a rule: for a few offsets nothing is looked up."""
 JOB = "the job"
 """The key of what a Spark job adds to a position (job/ranges.py); no topic can have this name."""
 
@@ -186,7 +188,8 @@ class OverlayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pace = self._ask.pace
         if pace.records is not None:
             waiting = share_out(waiting, pace.records, dict.fromkeys(waiting, 1.0))
-        if pace.bytes is not None:
+        offsets = sum(end - start for start, end in waiting.values())
+        if pace.bytes is not None and offsets * LARGE_RECORD > pace.bytes:
             waiting = share_out(waiting, pace.bytes, Planner(self._ask).weigh(waiting))
         return waiting
 

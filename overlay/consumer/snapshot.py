@@ -228,6 +228,13 @@ def restore(fresh: MachineState, records: Sequence[MachineRecord]) -> MachineSta
     )
 
 
+def has_pending(records: Sequence[MachineRecord]) -> bool:
+    """Return whether a consumer has messages, by its records (at least one, in the order of writing), that may be delivered
+    again."""
+    since = max((at for at, record in enumerate(records) if record.is_checkpoint), default=0)
+    return bool(_join(records[since:])["sequence"].size)
+
+
 def _make_table(rows: Columns) -> Pending:
     table = Pending(rows["sequence"].size + 64)
     table.append(**rows)

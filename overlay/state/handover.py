@@ -40,7 +40,7 @@ anew.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from aiokafka.client import AIOKafkaClient
@@ -48,13 +48,16 @@ from aiokafka.errors import TransactionalIdAuthorizationFailed
 
 from overlay.chance import draw_id
 from overlay.config import ServiceConfig
+from overlay.consumer.snapshot import decode as decode_machine
+from overlay.consumer.snapshot import has_pending
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
+from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.admin import Admin
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import job_id, job_topic, shard_of, state_topic
 from overlay.kafka.properties import Properties
 
-from .amend import amend_shard, count_shards, read_states
+from .amend import ATTEMPTS, amend_shard, count_shards, read_states
 from .job_log import read_last
 from .job_plan import BatchPlan, JobPosition, decode_plan, find_snapshot
 from .partitions import find_anew
@@ -63,6 +66,15 @@ from .takeover import read_state
 
 Starts = Mapping[TopicPartition, int]
 """The partitions of a stream, with the log start of each."""
+
+
+ReadLedger = Callable[[], Awaitable[Ledger | None]]
+"""Reads a stream's ledger as it is now; None if there is none."""
+
+
+class LedgerBehind(OverlayError):
+    """The place of a consumer's last sequence is not in the stream's ledger as it was read. The operator lets the job
+    read the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +109,15 @@ async def claim_consumers(
     job: str,
     plan: BatchPlan | None,
     starts: Starts,
+    read_ledger: ReadLedger | None = None,
 ) -> dict[str, Claimed]:
     """Make a job the owner of the consumers `names` of a stream. Return by name how it delivers each.
 
     Consumers of other jobs are recalled, and the drivers of these jobs fenced. If no service has run
     yet, nothing is written. `plan`: the last plan of `job`, None if it has none; read it after the job's
-    driver has fenced its predecessor. `starts`: the log start of each partition of the stream. Shards in which
-    nothing changes are not taken over.
+    driver has fenced its predecessor. `starts`: the log start of each partition of the stream. `read_ledger`: for
+    consumers of a stream of several partitions whose pace the service kept. Shards in which nothing changes are not taken
+    over.
 
     Raises OverlayError for a consumer that the job cannot take, for example BatchUnfinished if a batch of another job
     that delivers it has not ended; also the errors of `amend_shard`. Consumers of shards that were written before
@@ -115,7 +129,7 @@ async def claim_consumers(
         return {name: Claimed(known.get(name, ""), None) for name in names}
     claimed: dict[str, Claimed] = {}
     for shard, mine in _group_by_shard(stream, names, shards).items():
-        claiming = _Claiming(job, known, starts, mine)
+        claiming = _Claiming(job, known, starts, mine, read_ledger)
         await claiming.run(service, client, admin, shard)
         claimed |= claiming.claimed
     return claimed
@@ -263,7 +277,8 @@ class _Claiming:
     """A job's claim of the consumers `mine`, all of one shard.
 
     `known`: the claims in the job's own plan, by name. `starts`: the log start of each partition of the
-    stream. `ids`: Kafka's ids of its topics, by name; found by `run`.
+    stream. `read_ledger`: as in `claim_consumers`; `ledger`: what it has returned last. `ids`: Kafka's ids of its topics, by
+    name; found by `run`.
     `claimed`: by name, how the job delivers each; filled by `run`. `mark`: the recall that is
     written for consumers of other jobs. `recalled`: the entries of these consumers with that recall.
     `positions`: where these consumers stand by the last plans of their jobs, None if a plan has no
@@ -274,6 +289,8 @@ class _Claiming:
     known: Mapping[str, str]
     starts: Starts
     mine: Collection[ConsumerId]
+    read_ledger: ReadLedger | None = None
+    ledger: Ledger | None = None
     ids: dict[str, str] = field(default_factory=dict)
     claimed: dict[str, Claimed] = field(default_factory=dict)
     mark: str = field(default_factory=draw_id)
@@ -295,8 +312,16 @@ class _Claiming:
                 of_job = {c: entry for c, entry in self.recalled.items() if entry.job == job}
                 self.positions |= {c: _find_in_plan(plan, c, entry.claim) for c, entry in of_job.items()}
             state, _ = await read_state(client, admin, state_topic(prefix), shard)
-        if self.change(state):
-            await amend_shard(service, client, admin, shard, self.change)
+        for attempt in range(ATTEMPTS):
+            try:
+                if self.change(state):
+                    await amend_shard(service, client, admin, shard, self.change)
+                return
+            except LedgerBehind:
+                # the service went on between a reading of the ledger and the takeover, after which it waits for a while
+                if self.read_ledger is None or attempt == ATTEMPTS - 1:
+                    raise
+                self.ledger = await self.read_ledger()
 
     def recall(self, state: ShardState) -> Delta:
         """Return the delta that recalls those of the consumers that other jobs have, and set `recalled`
@@ -309,13 +334,16 @@ class _Claiming:
         """Return the delta that makes the job the owner of the consumers, and set in `claimed` how it
         delivers each. A later call overwrites what an earlier one has set. Raises OverlayError for a
         consumer that the job cannot take."""
-        delta = Delta()
+        delta, left = Delta(), list[ConsumerId]()
         for consumer in self.mine:
             entry, start = self._take(state, consumer)
             self.claimed[consumer[1]] = Claimed(entry.claim, start)
             if entry != state.consumers.get(consumer):
                 delta.consumers[consumer] = entry
-        return delta
+            if consumer in delta.consumers and state.machines.get(consumer):
+                left.append(consumer)
+        # the service must not go on with a machine of the past when it gets the consumer back
+        return replace(delta, forgotten=tuple(left))
 
     def _take(self, state: ShardState, consumer: ConsumerId) -> tuple[ConsumerState, JobPosition | None]:
         """Return the entry that makes the job the owner of a consumer, and where the job begins to
@@ -331,7 +359,7 @@ class _Claiming:
 
     def _take_from_service(self, state: ShardState, consumer: ConsumerId) -> ConsumerState:
         """Return the entry that makes the job the owner of a consumer of the service, with every position
-        its own. Raises OverlayError if a machine of the service has state for it, with which a job
+        its own. Raises OverlayError if a machine of the service has deliveries for it that may come again, with which a job
         cannot go on, or if a topic was created again since the service has read it."""
         stream, name = consumer
         known = {topic: id for (of, topic), id in state.topics.items() if of == stream}
@@ -341,14 +369,38 @@ class _Claiming:
                 f" which was deleted and created again since: they mean nothing. Run `overlay stream reset {stream}` first"
             )
         pinned = state.pin(consumer, self.starts)
-        way_out = f"To begin anew with Spark, take its file out and say `overlay consumer rm {stream} {name}`"
-        if state.machines.get(consumer):
-            raise OverlayError(
-                f"consumer {name!r} of stream {stream!r} has deliveries in the service's state that a Spark job cannot go on"
-                f" with. Let the service deliver it; or give the Spark job a consumer of another name. {way_out}"
-            )
+        if records := state.machines.get(consumer):
+            pinned = self._leave_machine(consumer, pinned, records)
         snapshot = find_snapshot(pinned.snapshot, {source: at.position for source, at in pinned.own.items()})
         return replace(pinned, snapshot=snapshot, heard={}, job=self.job, claim=draw_id())
+
+    def _leave_machine(self, consumer: ConsumerId, pinned: ConsumerState, records: Sequence[bytes]) -> ConsumerState:
+        """Return the entry of a consumer whose pace a machine kept, as that of `rate_limit_bps` or a pause, with sequence and
+        positions behind its last delivery. `pinned`: the entry, with every position its own. `records`: the machine's.
+        Raises OverlayError if a delivery of it may come again, and LedgerBehind."""
+        stream, name = consumer
+        decoded = [decode_machine(record) for record in records]
+        if has_pending(decoded):
+            raise OverlayError(
+                f"consumer {name!r} of stream {stream!r} has deliveries in the service's state that a Spark job cannot go on"
+                " with. Let the service deliver it; or give the Spark job a consumer of another name. To begin anew with"
+                f" Spark, take its file out and say `overlay consumer rm {stream} {name}`"
+            )
+        head = decoded[-1].head
+        if len(self.starts) == 1:
+            passed = dict.fromkeys(self.starts, head["position"])
+        elif self.ledger is not None and self.ledger.next_sequence > head["position"]:
+            passed = self.ledger.positions_at(head["position"] + 1)
+        else:
+            raise LedgerBehind(
+                f"consumer {name!r} of stream {stream!r} has come to sequence {head['position']} in the service, and the"
+                " ledger does not say where this is, or cannot be read. Allow the job to read it, and start the job again"
+            )
+        own = {
+            source: at if at.position >= passed.get(source, 0) else LogPosition(passed[source])
+            for source, at in pinned.own.items()
+        }
+        return replace(pinned, sequence=max(pinned.sequence, head["delivered"].consumer), own=own)
 
     def _take_from_job(self, consumer: ConsumerId, entry: ConsumerState) -> ConsumerState:
         """Return the entry that makes this job the owner of another job's consumer, at its position in the

@@ -46,7 +46,8 @@ class Limit:
     """What a batch that is planned now may read for consumers that have offsets of their own.
 
     `offsets`: about so many for each such consumer (`catch_up`, `read_part`), in addition to what the batch reads for
-    all; a consumer that is given its last messages and has no rate is not limited. `now`: ms since 1970, the time of
+    all; a consumer that is given its last messages and has no rate is not limited. `size`: and about so many bytes, of a
+    consumer in `sizes`: by name, how many bytes each offset has that it reads for itself. `now`: ms since 1970, the time of
     the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`: the first offset that
     the log of each partition still has.
     """
@@ -55,6 +56,13 @@ class Limit:
     now: int = 0
     paces: Mapping[str, Pace] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    size: int = NO_LIMIT
+    sizes: Mapping[str, float] = field(default_factory=dict)
+
+    def find_most(self, consumer: str) -> int:
+        """Return the most offsets that a consumer may read for itself, at least 1."""
+        each = self.sizes.get(consumer, 0.0)
+        return max(1, min(self.offsets, int(self.size / each))) if each else self.offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,15 @@ class ConsumerPlan:
             reads=_leave_out(self.reads, topics),
             snapshot=_leave_out(self.snapshot, topics),
             ahead=-1,
+        )
+
+    def cut_off(self, ends: Mapping[TopicPartition, int]) -> ConsumerPlan:
+        """Return the plan of a consumer that is not beyond these offsets, at which partitions have lost their last records."""
+        reads = {
+            s: (min(start, ends.get(s, start)), min(stop, ends.get(s, stop))) for s, (start, stop) in self.reads.items()
+        }
+        return replace(
+            self, floors=lower(self.floors, ends), reads=reads, snapshot=lower(self.snapshot, ends), ahead=-1
         )
 
     def count_lost(self, ends: Ends, log_starts: Mapping[TopicPartition, int], scanned: int) -> ConsumerPlan:
@@ -152,7 +169,8 @@ class BatchPlan:
     consumers that have left the job. `log_ends`: where the log of each partition ended when the batch was begun, for
     what is ahead of the consumers. `owner`: the id of the Spark application whose driver wrote the plan. `ended`: ms
     since 1970 when the last batch that is complete ended, 0 if none has. `ids`: Kafka's id of each topic that the job
-    has read, empty in a plan of an earlier version.
+    has read, empty in a plan of an earlier version. `outputs`: the partitions that each output topic had when the batch was
+    begun, by which its records are placed; empty in a plan of an earlier version.
     """
 
     batch: int
@@ -168,6 +186,7 @@ class BatchPlan:
     owner: str = ""
     ended: int = 0
     ids: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -229,6 +248,26 @@ class BatchPlan:
             log_ends=_leave_out(self.log_ends, topics),
             consumers={name: each.begin_anew(topics) for name, each in self.consumers.items()},
             left={name: each.begin_anew(topics) for name, each in self.left.items()},
+        )
+
+    def cut_off(self, ends: Mapping[TopicPartition, int]) -> BatchPlan:
+        """Return the plan as the next batch has to see it, if these partitions have lost their last records, as by an unclean
+        election: no consumer, also none that has left, is beyond the offsets `ends`, from which on they have other records.
+        """
+        if not ends:
+            return self
+        return replace(
+            self,
+            ends={
+                s: (min(start, ends.get(s, start)), min(stop, ends.get(s, stop)))
+                for s, (start, stop) in self.ends.items()
+            },
+            log_ends=lower(self.log_ends, ends),
+            consumers={name: each.cut_off(ends) for name, each in self.consumers.items()},
+            left={
+                name: replace(each, offsets=lower(each.offsets, ends), snapshot=lower(each.snapshot, ends))
+                for name, each in self.left.items()
+            },
         )
 
     def draft(
@@ -333,17 +372,21 @@ class WriterCommit:
     records: int
 
 
-def draft_first(batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit) -> dict[str, ConsumerPlan]:
+def draft_first(
+    batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit, *, is_start_given: bool = False
+) -> dict[str, ConsumerPlan]:
     """Return, by name, the plans of `consumers` for the first batch of a job, which reads `ends`: from the first offset that
-    any of them wants.
+    any consumer wanted when the job was started.
 
-    Each begins at its floors, or at the start of `ends` where that is higher. Offsets between the two that retention has
-    removed count as lost.
+    Each begins at its floors. One that was added since then may begin below `ends`, and catches up. Offsets below `ends`
+    that retention has removed count as lost. `is_start_given`: `ends` begin where the caller said, and no consumer begins
+    below.
     """
     found = {}
     for name, new in consumers.items():
         offsets, lost = _skip_lost(new.floors, ends, limit)
-        offsets = {source: max(start, offsets[source]) for source, (start, _) in ends.items()}
+        if is_start_given:
+            offsets = {source: max(start, offsets[source]) for source, (start, _) in ends.items()}
         drafted = _plan_reads(replace(new, since=batch), name, offsets, ends, limit)
         found[name] = replace(drafted, lost=lost, skipped=lost)
     return found
@@ -357,7 +400,8 @@ def _plan_reads(
     `snapshot`, `lost` and `skipped`."""
     pace = limit.paces.get(name, Pace())
     state = renew(pace, consumer.pace)
-    allowed = allow(pace, state, limit.now, limit.offsets)
+    most = limit.find_most(name)
+    allowed = allow(pace, state, limit.now, most)
     offsets, lost = _skip_lost(offsets, ends, limit)
     snapshot = find_snapshot(consumer.snapshot, offsets)
     if snapshot:
@@ -365,7 +409,7 @@ def _plan_reads(
         ahead = _cut_at(snapshot, offsets, ends)
         reads = _read(offsets, ahead, NO_LIMIT) if allowed is None else read_part(offsets, ahead, allowed)
     else:
-        reads = catch_up(offsets, ends, limit.offsets) if allowed is None else read_part(offsets, ends, allowed)
+        reads = catch_up(offsets, ends, most) if allowed is None else read_part(offsets, ends, allowed)
     return replace(consumer, reads=reads, pace=state, lost=lost, snapshot=snapshot, skipped=lost)
 
 
@@ -401,6 +445,11 @@ def _skip_lost(
         skipped[source] = max(at, min(start, limit.log_starts.get(source, 0)))
         lost += skipped[source] - at
     return skipped, lost
+
+
+def lower(offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the offsets, none beyond that of its partition in `ends`, if it is there."""
+    return {source: min(at, ends.get(source, at)) for source, at in offsets.items()}
 
 
 def _reset(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> dict[TopicPartition, int]:
@@ -488,6 +537,7 @@ def encode_plan(plan: BatchPlan) -> bytes:
             "ended": plan.ended,
             "log_ends": _spell(plan.log_ends),
             "ids": dict(sorted(plan.ids.items())),
+            "outputs": dict(sorted(plan.outputs.items())),
             "left": {
                 name: {**asdict(each), "offsets": _spell(each.offsets), "snapshot": _spell(each.snapshot)}
                 for name, each in plan.left.items()
@@ -519,6 +569,7 @@ def decode_plan(data: bytes) -> BatchPlan:
             found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
             consumers, _parse(found["writers"]), found["is_complete"], left, _parse(found.get("log_ends", {})),
             found.get("owner", ""), found.get("ended", 0), dict(found.get("ids", {})),
+            dict(found.get("outputs", {})),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error

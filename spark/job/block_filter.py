@@ -27,7 +27,9 @@ from overlay.scan import Malformed
 from overlay.subject.dictionary import Dictionary
 
 from .ahead import Passed, TaskGaps
-from .blocks import SCHEMA, make_tally, pack
+from .blocks import SCHEMA, make_runs, make_tally, pack
+from .following import NotNumbered
+from .order import Runs, find_places
 from .readers import JobReader, JobScan
 
 BLOCK_BYTES = 1 << 20
@@ -37,8 +39,8 @@ NO_OFFSETS: Ints = np.empty(0, np.int64)
 
 NO_GAPS: Mapping[int, TaskGaps] = MappingProxyType({})
 
-_Part = tuple[RecordSlice, Ints, Ints]
-"""Records, their ranks, and what is passed with each."""
+_Part = tuple[RecordSlice, Ints, Ints, int]
+"""Records, their ranks, what is passed with each, and the place of the first one."""
 
 
 class RecordRefused(OverlayError):
@@ -51,9 +53,9 @@ class BlockFilter:
     """The filter of one scan task, with the interface of a RowFilter. Not thread-safe.
 
     `consumers`: the numbers of those that the task reads for. `sequenced`: the stream has one partition, so that
-    offsets give sequences. `ledger`: gives them in others; they are 0 without one, and for records that it does not
-    have. `only`: the offsets to deliver, by partition (int64, ascending); None for all. `gaps`: those of the task, by
-    number of range.
+    offsets give sequences. `ledger`: gives them in others; they are 0 without one, and for records below its end that it
+    does not have. One that it has not come to raises NotNumbered. `only`: the offsets to deliver, by partition (int64,
+    ascending); None for all. `gaps`: those of the task, by number of range.
     """
 
     schema = SCHEMA
@@ -72,6 +74,7 @@ class BlockFilter:
     ) -> None:
         self.sequenced = sequenced
         self._task, self._ledger, self._addressing, self._now = task, ledger, addressing, scan.now
+        self._stream = scan.stream.name
         self._only = only
         self._consumers, self._readers = consumers, [scan.readers[consumer] for consumer in consumers]
         readers = self._readers
@@ -81,6 +84,9 @@ class BlockFilter:
         self._audiences: dict[Dictionary, Audience] = {}
         self._found = [0] * len(readers)
         self._passed = [Passed(at, gaps) for at in range(len(readers))]
+        self._is_ordered = not sequenced and ledger is not None
+        """Whether the ledger says how the partitions follow each other."""
+        self._runs, self._place = [Runs() for _ in readers], 0
         self._open: dict[tuple[int, int, bool], list[_Part]] = {}
         """What is kept and not in a block yet, by writer, consumer, and whether it is dead letters."""
         self._number = 0
@@ -89,16 +95,21 @@ class BlockFilter:
         """Go on with range `at` of the task, and count the gaps of the ranges before it as passed. The
         numbers rise from call to call.
         """
-        for passed in self._passed:
+        for passed, runs in zip(self._passed, self._runs, strict=True):
             passed.begin(at)
+            runs.begin()
+        self._place = 0
 
     def tally(self) -> Iterator[pa.RecordBatch]:
         """Yield a tally for each consumer: how many records the task has read that have a subject which the consumer
-        wants, from its floors on and, with `only`, among these offsets. None for a consumer without such records.
+        wants, from its floors on and, with `only`, among these offsets; and in a stream with a ledger the runs of these. None
+        for a consumer without such records.
         """
-        for consumer, passed in zip(self._consumers, self._passed, strict=True):
+        for consumer, passed, runs in zip(self._consumers, self._passed, self._runs, strict=True):
             if passed.scanned:
                 yield make_tally(self._task, consumer, passed.scanned)
+                if self._is_ordered:
+                    yield make_runs(self._task, consumer, runs.to_bytes())
 
     def sift(
         self, offset_range: OffsetRange, fetched: Fetched, now: int, stop: int | None = None
@@ -133,6 +144,34 @@ class BlockFilter:
             return
         part.scanned += len(piece.records)
         part.unaddressed.update(piece.count_unaddressed())
+        wanted = self._find_wanted(piece)
+        sifted = self._masks.sift(piece, {i: rows for i, rows in wanted.items() if rows.size}, self._now)
+        for tally in sifted.tallies.values():
+            part.unknown += tally.unknown
+            part.nulls.update(tally.nulls)
+        every, places = self._find_places(piece, wanted)
+        delivered = dict[int, Ints]()
+        for i, rows in sifted.rows.items():
+            sequences = every[rows]
+            passed = self._passed[i].number(wanted[i], rows, piece.records.offset[rows])
+            if (refused := self._find_refused(self._readers[i], piece, rows)).size:
+                nowhere = np.zeros(refused.size, np.int64)
+                self._keep(i, piece, rows[refused], sequences[refused], nowhere, nowhere, places, dead=True)
+                rows, sequences, passed = (np.delete(each, refused) for each in (rows, sequences, passed))
+            if rows.size:
+                ranks = np.arange(self._found[i], self._found[i] + rows.size)
+                self._found[i] += rows.size
+                self._keep(i, piece, rows, sequences, ranks, passed, places, dead=False)
+            delivered[i] = rows
+        for i, rows in wanted.items():
+            self._passed[i].pass_by(rows.size)
+            if self._is_ordered:
+                hits = np.searchsorted(rows, delivered.get(i, NO_OFFSETS))
+                self._runs[i].add(places[rows], piece.records.offset[rows], hits)
+
+    def _find_wanted(self, piece: Addressed) -> dict[int, Ints]:
+        """Return the rows of a slice that have a subject which a consumer wants, from its floors on and, with `only`, among
+        these offsets; by the consumer's place among the task's."""
         if piece.dictionary not in self._audiences:
             self._audiences[piece.dictionary] = Audience(piece.dictionary, self._patterns, self._values)
         selection = self._audiences[piece.dictionary].select(piece.codes)
@@ -144,23 +183,19 @@ class BlockFilter:
         for i, rows in wanted.items():
             if (floor := self._readers[i].floors.get(source, 0)) > int(piece.records.offset[0]):
                 wanted[i] = rows[piece.records.offset[rows] >= floor]
-        sifted = self._masks.sift(piece, {i: rows for i, rows in wanted.items() if rows.size}, self._now)
-        for tally in sifted.tallies.values():
-            part.unknown += tally.unknown
-            part.nulls.update(tally.nulls)
-        for i, rows in sifted.rows.items():
-            sequences = self._find_sequences(piece, rows)
-            passed = self._passed[i].number(wanted[i], rows, piece.records.offset[rows])
-            if (refused := self._find_refused(self._readers[i], piece, rows)).size:
-                nowhere = np.zeros(refused.size, np.int64)
-                self._keep(i, piece, rows[refused], sequences[refused], nowhere, nowhere, dead=True)
-                rows, sequences, passed = (np.delete(each, refused) for each in (rows, sequences, passed))
-            if rows.size:
-                ranks = np.arange(self._found[i], self._found[i] + rows.size)
-                self._found[i] += rows.size
-                self._keep(i, piece, rows, sequences, ranks, passed, dead=False)
-        for i, rows in wanted.items():
-            self._passed[i].pass_by(rows.size)
+        return wanted
+
+    def _find_places(self, piece: Addressed, wanted: Mapping[int, Ints]) -> tuple[Ints, Ints]:
+        """Return the sequences of a slice's records, and their places in the order of the stream (int64, one per record of the
+        slice). Those of records that no consumer wants have no meaning. Raises NotNumbered."""
+        sequences: Ints = np.zeros(len(piece.records), np.int64)
+        needed = np.unique(np.concatenate([NO_OFFSETS, *wanted.values()]))
+        sequences[needed] = self._find_sequences(piece, needed)
+        if not self._is_ordered:
+            return sequences, np.zeros(sequences.size, np.int64)
+        places = find_places(sequences, self._place)
+        self._place = int(places[-1])
+        return sequences, places
 
     def _find_refused(self, reader: JobReader, piece: Addressed, rows: Ints) -> Ints:
         """Return the rising indices into `rows` of the records that become dead letters.
@@ -188,37 +223,61 @@ class BlockFilter:
             return offsets + 1
         if self._ledger is None:
             return np.zeros(rows.size, np.int64)
-        return self._ledger.sequence_of((piece.topic, piece.partition), offsets)
+        source = piece.topic, piece.partition
+        if rows.size and offsets[-1] >= self._ledger.end_of(source) and self._ledger.next_sequence > 1:
+            raise NotNumbered(
+                f"{source[0]}-{source[1]}@{offsets[-1]}: the ledger of stream {self._stream} has not come to this record. Start"
+                " the job again: the batch then has its sequences"
+            )
+        return self._ledger.sequence_of(source, offsets)
 
     def _keep(
-        self, consumer: int, piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints, passed: Ints, *, dead: bool
+        self,
+        consumer: int,
+        piece: Addressed,
+        rows: Ints,
+        sequences: Ints,
+        ranks: Ints,
+        passed: Ints,
+        places: Ints,
+        *,
+        dead: bool,
     ) -> None:
-        """Keep the rows of a consumer, by output partition. `dead`: whether they are dead letters."""
+        """Keep the rows of a consumer, by output partition. `places`: of all records of the piece. `dead`: whether they are
+        dead letters."""
         reader = self._readers[consumer]
         topic = reader.output_topic
         if topic.partitions == 1:
-            self._put((reader.first_writer, consumer, dead), piece, rows, sequences, ranks, passed)
+            self._put((reader.first_writer, consumer, dead), piece, rows, sequences, ranks, passed, places)
             return
         texts = piece.texts
         targets = place(topic.partition_by, topic.partitions, piece.partition, piece.records, rows, piece.codes, texts)
         for target in np.unique(targets).tolist():
             mine = targets == target
             key = reader.first_writer + target, consumer, dead
-            self._put(key, piece, rows[mine], sequences[mine], ranks[mine], passed[mine])
+            self._put(key, piece, rows[mine], sequences[mine], ranks[mine], passed[mine], places)
 
     def _put(
-        self, key: tuple[int, int, bool], piece: Addressed, rows: Ints, sequences: Ints, ranks: Ints, passed: Ints
+        self,
+        key: tuple[int, int, bool],
+        piece: Addressed,
+        rows: Ints,
+        sequences: Ints,
+        ranks: Ints,
+        passed: Ints,
+        places: Ints,
     ) -> None:
-        self._open.setdefault(key, []).append((keep(piece, rows, sequences), ranks, passed))
+        part = keep(piece, rows, sequences), ranks, passed, int(places[rows[0]])
+        self._open.setdefault(key, []).append(part)
 
     def _finish(self, part: FilteredRows) -> FilteredRows:
         """Make blocks of what is kept, and add them to the part."""
-        columns: list[tuple[int, int, int, int, int, bool, int, bytes]] = []
+        columns: list[tuple[int, int, int, int, int, bool, int, int, bytes]] = []
         for (writer, consumer, dead), parts in self._open.items():
-            for records, ranks, passed in _unite(parts):
+            for records, ranks, passed, first in _unite(parts):
                 data = pack(records, ranks, passed)
                 number, size = self._consumers[consumer], int(records.measure(np.arange(len(records))).sum())
-                columns.append((writer, self._task, self._number, number, len(records), dead, size, data))
+                columns.append((writer, self._task, self._number, number, len(records), dead, size, first, data))
                 self._number += 1
         self._open.clear()
         if columns:
@@ -231,12 +290,12 @@ class BlockFilter:
 
 def _unite(parts: list[_Part]) -> Iterator[_Part]:
     """Yield neighbouring parts of one source partition as one, until BLOCK_BYTES are reached."""
-    records, *numbers = parts[0]
-    for more, *further in parts[1:]:
+    records, *numbers, first = parts[0]
+    for more, *further, start in parts[1:]:
         if records.size >= BLOCK_BYTES or more.partition != records.partition:
-            yield records, numbers[0], numbers[1]
-            records, numbers = more, further
+            yield records, numbers[0], numbers[1], first
+            records, numbers, first = more, further, start
         else:
             records = join(records, more)
             numbers = [np.concatenate(pair) for pair in zip(numbers, further, strict=True)]
-    yield records, numbers[0], numbers[1]
+    yield records, numbers[0], numbers[1], first

@@ -45,18 +45,24 @@ SCHEMA = pa.schema(
             ("rows", pa.int64()),
             ("dead", pa.bool_()),
             ("size", pa.int64()),
+            ("place", pa.int64()),
             ("data", pa.binary()),
         )
     ]
 )
 """`writer`: number of the output partition. `task`, `number`: of the scan task, and of the block within it; blocks of a
-writer are written in this order. `consumer`: number of the consumer. `rows`: records in the block. `dead`: whether they are
-dead letters. `size`: their bytes, as rate limits count them."""
-DDL = "writer int, task int, number int, consumer int, rows bigint, dead boolean, size bigint, data binary"
+writer are written in this order, or in that of `place` if they have to be merged (order.py). `consumer`: number of the
+consumer. `rows`: records in the block. `dead`: whether they are dead letters. `size`: their bytes, as rate limits count
+them. `place`: of the first record in the order of the stream, 0 if the stream has one partition or no ledger."""
+DDL = (
+    "writer int, task int, number int, consumer int, rows bigint, dead boolean, size bigint, place bigint, data binary"
+)
 """The same schema as Spark writes it."""
 
 TALLY = -1
 """The number of the writer in a tally."""
+RUNS = -2
+"""The number of the writer in a row with the runs of a task for a consumer (order.Runs) as its data."""
 NO_CONSUMER = -1
 """The number of the consumer in a tally of offsets that retention removed before the task read them."""
 
@@ -84,7 +90,15 @@ def pack(records: RecordSlice, ranks: Ints, passed: Ints) -> bytes:
 def make_tally(task: int, consumer: int, count: int) -> pa.RecordBatch:
     """Return a tally of a scan task as a batch of one row: of the records with a subject that a consumer wants, or, with
     NO_CONSUMER, of lost offsets."""
-    row = TALLY, task, 0, consumer, count, False, 0, b""
+    return _make_row((TALLY, task, 0, consumer, count, False, 0, 0, b""))
+
+
+def make_runs(task: int, consumer: int, runs: bytes) -> pa.RecordBatch:
+    """Return the runs of a scan task for a consumer as a batch of one row."""
+    return _make_row((RUNS, task, 0, consumer, 0, False, 0, 0, runs))
+
+
+def _make_row(row: tuple[object, ...]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array([value], field.type) for value, field in zip(row, SCHEMA, strict=True)], schema=SCHEMA
     )

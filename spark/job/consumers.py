@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from overlay.arrays import Ints
 from overlay.config import ConsumerConfig, StreamConfig
+from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_pace import Pace
 from overlay.state.job_plan import ConsumerPlan, Ends
 from spark.options import Ranges
 from spark.partitions import TaskPartition
 
-from .readers import JobScan
+from .readers import JobReader, JobScan
 
 NS_PER_MS = 1_000_000
 
@@ -57,9 +58,10 @@ class JobConsumers:
     `configs`: in the order of their numbers. `plan`: returns the tasks that read some offsets for some of them.
     `look`: asks Kafka for the log start and the last stable offset of each partition. `find_ids`: asks Kafka for the
     ids of the stream's topics. `find_lasts`: searches for the
-    last messages of a consumer. `is_limited`: whether the options limit a batch, so that it may end before the log
-    does. `writers`: every output partition, by the number that blocks have for it. `begins`: by name, a plan for each
-    consumer. A batch takes only `floors`, `claim`, `snapshot` and `before` from it, and nothing but the claim if the
+    last messages of a consumer. `weigh`: estimates the bytes of each offset, by partition. `is_limited`: whether the options
+    limit a batch, so that it may end before the log does. `writers`: every output partition, by the number that blocks have
+    for it. `begins`: by name, a plan for each consumer. A batch takes only `floors`, `claim`, `snapshot` and `before` from
+    it, and nothing but the claim if the
     job's last plan knows the consumer by this claim.
     """
 
@@ -70,9 +72,37 @@ class JobConsumers:
     find_ids: Callable[[], Mapping[str, str]]
     find_lasts: Search
     count_spans: CountSpans
+    weigh: Callable[[Ends], Mapping[TopicPartition, float]]
     is_limited: bool
     writers: tuple[TopicPartition, ...]
     begins: Mapping[str, ConsumerPlan]
+
+    @property
+    def outputs(self) -> dict[str, int]:
+        """How many partitions each output topic has, by which records are placed."""
+        return {reader.output_topic.topic: reader.output_topic.partitions for reader in self.scan.readers}
+
+    def place_by(self, partitions: Mapping[str, int]) -> JobConsumers:
+        """Return these consumers with their records placed as in output topics of so many partitions: a batch that is run again
+        puts each record where it was put before. `partitions`: by topic; others stay. Raises OverlayError if a topic has
+        fewer now.
+        """
+        first, writers, readers = dict[str, int](), list[TopicPartition](), list[JobReader]()
+        for reader in self.scan.readers:
+            topic = reader.output_topic
+            count = partitions.get(topic.topic, topic.partitions)
+            if count > topic.partitions:
+                raise OverlayError(
+                    f"output topic {topic.topic} has {topic.partitions} partitions, and had {count} when the batch was begun"
+                    " that is run again: it was made anew. Give it as many as before until that batch has ended"
+                )
+            if topic.topic not in first:
+                first[topic.topic] = len(writers)
+                writers += ((topic.topic, number) for number in range(count))
+            readers.append(
+                replace(reader, output_topic=replace(topic, partitions=count), first_writer=first[topic.topic])
+            )
+        return replace(self, scan=replace(self.scan, readers=tuple(readers)), writers=tuple(writers))
 
     @property
     def fingerprints(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ it is logged, and all consumers go on as they were.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +51,7 @@ from .readers import JobReader, JobScan
 log = get_logger(__name__)
 
 RETRY_S = 30.0
-"""Seconds after which a change that could not be taken up is tried again, by the next batch."""
+"""Seconds after which a change that could not be taken up is tried again, by a batch of its own if none comes."""
 ANYTHING = (Pattern.parse(">"),)
 
 FindLedger = Callable[[], Ledger | None]
@@ -185,6 +186,8 @@ class JobFolder:
         """The file of each consumer that the job has ever had, by name."""
         self._refused, self._retry_at = "", 0.0
         """A digest of the folder that could not be taken up, and when to try it again, monotonic seconds."""
+        self._refusal = ""
+        """A mark of the last refusal, empty once the change was taken up."""
         self._facts: dict[str, TopicFacts] = {}
         self._leases: dict[str, Lease] = {}
         self._starts: dict[str, JobPosition | None] = {}
@@ -216,6 +219,12 @@ class JobFolder:
         if outputs != self.chosen.outputs:
             self.chosen, self._digest = replace(self.chosen, outputs=outputs), ""
 
+    @property
+    def retry_mark(self) -> str:
+        """A mark of a change that could not be taken up, once it is time to try it again; another one for each attempt. Empty
+        if there is no such change."""
+        return self._refusal if monotonic() >= self._retry_at else ""
+
     def look(self) -> Ends:
         """Ask Kafka for the log start and the last stable offset of each partition, and return them."""
         return find_log(Planner(self._ask).look())
@@ -242,9 +251,9 @@ class JobFolder:
         return them. `last`: the job's last plan, None for a new job.
 
         Return None if no consumer has changed, while a file is being changed, or if an error keeps the change from
-        being taken up. The error is logged, and the change is tried again by the first call after RETRY_S, or once
-        the folder has changed again. A file with a mistake, or a changed file of the stream, is logged and counts as
-        unchanged.
+        being taken up. The error is logged, and the change is tried again by the first call after RETRY_S
+        (`retry_mark`), or once the folder has changed again. A file with a mistake, or a changed file of the stream, is
+        logged and counts as unchanged.
         """
         digest = find_digest(self.chosen.folder)
         if not digest or digest == self._digest or (digest == self._refused and monotonic() < self._retry_at):
@@ -252,17 +261,17 @@ class JobFolder:
         try:
             chosen = self._choose_anew()
             if chosen.configs == self.chosen.configs:
-                self._digest = digest
+                self._digest, self._refusal = digest, ""
                 return None
             self._facts = run_apart(ensure_outputs(chosen))
             self._own(chosen)
             found = self._prepare(chosen, last)
         except OverlayError as error:
-            self._refused, self._retry_at = digest, monotonic() + RETRY_S
+            self._refused, self._retry_at, self._refusal = digest, monotonic() + RETRY_S, str(now_ms())
             log.error("a change of the folder is not taken up; all consumers go on as they were", reason=str(error))
             return None
         self._release(self._leases.keys() - {output.name for output in chosen.outputs})
-        self.chosen, self._digest = chosen, digest
+        self.chosen, self._digest, self._refusal = chosen, digest, ""
         log.info("the folder has changed", stream=chosen.stream.name, consumers=len(chosen.outputs))
         return found
 
@@ -291,8 +300,8 @@ class JobFolder:
     def _prepare(self, chosen: Chosen, last: BatchPlan | None) -> JobConsumers:
         kept = self._find_ledger()
         bounds = Planner(self._ask).look(with_ledger=kept is None)
-        self._claim(chosen, last, {each.source: bounds.log_starts[each.source] for each in bounds.offset_ranges})
         ledger = bounds.ledger if kept is None else kept
+        self._claim(chosen, last, {each.source: bounds.log_starts[each.source] for each in bounds.offset_ranges})
         begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges], ledger)
         writers, readers = _make_readers(chosen, self._facts)
         scan = JobScan(resolve(chosen.kafka), chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
@@ -306,6 +315,7 @@ class JobFolder:
             planner.find_ids,
             make_search(self._ask, chosen.configs, self._find_ledger),
             lambda numbers, spans: planner.count_spans([wanted[number] for number in numbers], spans),
+            planner.weigh,
             pace.records is not None or pace.bytes is not None,
             writers,
             begins,
@@ -330,9 +340,14 @@ class JobFolder:
             return
         service, stream = chosen.loaded.service, chosen.stream.name
 
+        async def read_ledger() -> Ledger | None:
+            return await asyncio.to_thread(Planner(self._ask).find_ledger)
+
         async def claim() -> dict[str, Claimed]:
             async with connect(chosen.kafka) as (admin, client):
-                return await claim_consumers(service, admin, client, stream, names, self._job, last, starts)
+                return await claim_consumers(
+                    service, admin, client, stream, names, self._job, last, starts, read_ledger
+                )
 
         claimed = run_apart(claim())
         self._starts |= {name: each.start for name, each in claimed.items()}

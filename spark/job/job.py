@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -36,7 +38,7 @@ from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.job_pace import Pace, charge
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first, lower
 from overlay.state.partitions import find_anew
 from spark.plan import CREATED_AGAIN, DataLoss
 
@@ -47,7 +49,7 @@ from .checkpoint import ForeignCheckpoint, check_batch
 from .consumers import JobConsumers, digest
 from .journal import JobTaken, Journal
 from .keeping import Only
-from .numbering import Count, Tables, number, number_consumers, tabulate
+from .numbering import Count, Tables, find_merges, number, number_consumers, number_merged, tabulate
 from .ranges import parse_range
 from .readers import JobScan
 from .scanning import ScanTask, scan
@@ -55,6 +57,8 @@ from .tasks import BatchTasks, TaskPlanner
 from .writing import JobWrite, write
 
 log = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class JobEnded(OverlayError):
@@ -82,8 +86,10 @@ class Job:
     `renew`: called between two batches; returns the consumers of the next one, None if they stay as they are.
     `check_owner`: raises unless this driver still owns the consumers. `note`: called with the plan of each batch that
     has been delivered, as it was before it was complete. `clock`: ms since 1970. `catch_up`: how many offsets a batch
-    reads for a consumer that is behind the others, as the `limit` of overlay.state.job_plan.catch_up.
-    `extend_ledger`: gives sequences to what a batch has. `index`: indexes what a batch has had.
+    reads for a consumer that is behind the others, as the `limit` of overlay.state.job_plan.catch_up; `catch_up_bytes`: and
+    how many bytes, by estimate.
+    `extend_ledger`: gives sequences to what a batch has. `index`: indexes what a batch has had. `is_start_given`: whether
+    the options say where the first batch begins, for all consumers.
     """
 
     spark: SparkSession
@@ -98,6 +104,8 @@ class Job:
     catch_up: int
     extend_ledger: ExtendLedger
     index: Callable[[Ends], object]
+    is_start_given: bool = False
+    catch_up_bytes: int = 1 << 30
     _batch: threading.Lock = field(default_factory=threading.Lock)
     """Held while a batch is delivered."""
     _is_ending: bool = False
@@ -135,7 +143,7 @@ class Job:
             ends = dict(last.ends)
         gone = self._find_gone(batch, ids)
         only = find_only(last, ends, ids, gone)
-        last = find_last(last, batch, ids)
+        last = find_last(last, batch, ids, ends)
         # a batch that is run again keeps its time
         now = last.now if last is not None and last.batch == batch else self.clock()
         self.extend_ledger({source: stop for source, (_, stop) in pass_over(ends, gone).items()}, only)
@@ -185,12 +193,32 @@ class Job:
     def _draft(self, batch: JobBatch) -> dict[str, ConsumerPlan]:
         """Return what the batch reads for each consumer, with the consumer's sequence before it."""
         log_starts = {source: first for source, (first, _) in batch.bounds.items()}
-        limit = Limit(self.catch_up, batch.now, self.consumers.paces, log_starts)
+        limit = Limit(self.catch_up, batch.now, self.consumers.paces, log_starts, self.catch_up_bytes)
         prints = self.consumers.fingerprints
-        new = {name: replace(self.consumers.begins[name], fingerprint=text) for name, text in prints.items()}
-        if batch.last is None:
-            return draft_first(batch.number, batch.ends, new, limit)
-        return batch.last.draft(batch.number, batch.ends, new, limit)
+        begins, log_ends = self.consumers.begins, {source: end for source, (_, end) in batch.bounds.items()}
+        # where another owner has stood before the log lost its end there are other records now
+        floors = {name: lower(begins[name].floors, log_ends) for name in prints}
+        new = {name: replace(begins[name], fingerprint=text, floors=floors[name]) for name, text in prints.items()}
+        first = partial(draft_first, is_start_given=self.is_start_given)
+        draft = first if batch.last is None else batch.last.draft
+        drafts = draft(batch.number, batch.ends, new, limit)
+        if sizes := {} if batch.is_again else self._find_sizes(drafts):
+            return draft(batch.number, batch.ends, new, replace(limit, sizes=sizes))
+        return drafts
+
+    def _find_sizes(self, drafts: Mapping[str, ConsumerPlan]) -> dict[str, float]:
+        """Return the bytes of each offset that a batch reads for a consumer alone, by name, for those for which it would read
+        more than `catch_up_bytes`."""
+        sizes = dict[str, float]()
+        for name, each in drafts.items():
+            spans = {source: stop - start for source, (start, stop) in each.reads.items() if start < stop}
+            if not spans or each.snapshot:
+                continue
+            weights = self.consumers.weigh({source: each.reads[source] for source in spans})
+            size = sum(count * weights[source] for source, count in spans.items())
+            if size > self.catch_up_bytes:
+                sizes[name] = size / sum(spans.values())
+        return sizes
 
     def _has_work(self, batch: JobBatch, consumers: Mapping[str, ConsumerPlan]) -> bool:
         """Return whether a batch is the job's first one, reads anything, has a consumer with offsets of its own (even if
@@ -208,40 +236,44 @@ class Job:
         """Scan, count, write the plan down, write the deliveries, and write the plan down as complete. `consumers`: by
         name, what the batch reads for each.
         """
-        # a floor is that of the plan: one of a topic that was created again since does not count
-        readers = zip(self.consumers.scan.readers, consumers.values(), strict=True)
-        scan = replace(
-            self.consumers.scan,
-            now=batch.now,
-            readers=tuple(replace(reader, floors=each.floors) for reader, each in readers),
-        )
-        planned = self._planner.plan(self.consumers, batch.readable, batch.leave_out_gone(consumers), batch.bounds)
+        job, last = self.consumers, batch.last
+        if last is not None and batch.is_again:
+            job = job.place_by(last.outputs)
+        scan = make_scan(job, batch, consumers)
+        planned = self._planner.plan(job, batch.readable, batch.leave_out_gone(consumers), batch.bounds)
         tasks = planned.tasks
-        found = self._scan(scan, tasks).persist()
-        try:
+        with ExitStack() as stack:
+            found = self._scan(scan, tasks, stack).persist()
+            stack.callback(found.unpersist)
             counts = count(found) if tasks else []
             self._check_scan(batch)
-            sizes = len(tasks), len(self.consumers.configs), len(self.consumers.writers)
-            tables = tabulate(counts, *sizes)
+            tables = tabulate(counts, len(tasks), len(job.configs), len(job.writers))
             numbered = number_consumers(batch.last, batch.number, consumers, tables)
             if not batch.is_again:
                 numbered = self._charge(numbered, batch, tables)
             numbered = self._count_lost(numbered, batch, tasks, tables)
             ahead, numbered = self._find_ahead(batch, numbered, planned, tables)
-            plan = replace(self._make_plan(batch, numbered, tables), log_ends=planned.log_ends)
+            plan = self._make_plan(batch, numbered, tables, job.writers)
+            plan = replace(plan, log_ends=planned.log_ends, outputs=job.outputs)
             self._write_plan(plan)
             if counts:
-                before = [each.before for each in numbered.values()]
-                job = JobWrite(
-                    scan, self.name, batch.number, plan.fingerprint, number(tables.deliveries, before),
-                    ahead, tables.by_writer, self.consumers.writers, plan.writers,
+                first, merges = [each.before for each in numbered.values()], find_merges(counts)
+                before = number(tables.deliveries, first)
+                number_merged(before, ahead, merges, first, planned.has_gaps(len(first)))
+                work = JobWrite(
+                    scan, self.name, batch.number, plan.fingerprint, before, ahead, tables.by_writer, job.writers,
+                    plan.writers, merges,
                 )  # fmt: skip
-                self._write(found, job)
+                self._write(found, work, stack)
             self._write_plan(plan.complete(self.clock()))
             self.journal.forget_old()
             self.note(plan)
-        finally:
-            found.unpersist()
+
+    def _share(self, value: T, stack: ExitStack) -> Broadcast[T]:
+        """Send a value to the executors, which have it until `stack` ends."""
+        shared = self.spark.sparkContext.broadcast(value)
+        stack.callback(shared.destroy)
+        return shared
 
     def _check_scan(self, batch: JobBatch) -> None:
         """Raise DataLoss if a topic was created again while the scan tasks read the batch: they may have read the new one."""
@@ -306,36 +338,42 @@ class Job:
                 log.error(what, stream=self.stream.name, consumer=name, lost=lost)
         return counted
 
-    def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...]) -> DataFrame:
-        """Return the blocks and tallies of a batch, as a frame whose scan tasks run when it is used."""
-        shared = self.spark.sparkContext.broadcast((scan, tasks))
+    def _scan(self, scan: JobScan, tasks: tuple[ScanTask, ...], stack: ExitStack) -> DataFrame:
+        """Return the blocks and tallies of a batch, as a frame whose scan tasks run when it is used, before `stack` ends."""
+        shared = self._share((scan, tasks), stack)
         ids = self.spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return ids.mapInArrow(partial(_run_scans, shared=shared), blocks.DDL)
 
-    def _make_plan(self, batch: JobBatch, consumers: Mapping[str, ConsumerPlan], tables: Tables) -> BatchPlan:
-        """Return the plan of a batch with these records, without `log_ends`. Adds partitions to the job's state topic
-        if its writers need more.
+    def _make_plan(
+        self,
+        batch: JobBatch,
+        consumers: Mapping[str, ConsumerPlan],
+        tables: Tables,
+        writers: Sequence[TopicPartition],
+    ) -> BatchPlan:
+        """Return the plan of a batch with these records, without `log_ends` and `outputs`. `writers`: by number. Adds
+        partitions to the job's state topic if its writers need more.
         """
         wanted = np.flatnonzero(tables.by_writer.sum(axis=0)).tolist()
-        outputs = [self.consumers.writers[number] for number in wanted]
-        last, writers = batch.last, self.journal.assign_writers(outputs)
+        last, states = batch.last, self.journal.assign_writers([writers[number] for number in wanted])
         left = {} if last is None else last.leave(consumers)
         return BatchPlan(
-            batch.number, batch.now, self.stream.name, digest(self.stream), batch.ends, consumers, writers, left=left,
+            batch.number, batch.now, self.stream.name, digest(self.stream), batch.ends, consumers, states, left=left,
             owner=self.spark.sparkContext.applicationId, ended=0 if last is None else last.ended, ids=batch.known_ids,
         )  # fmt: skip
 
-    def _write(self, found: DataFrame, job: JobWrite) -> None:
+    def _write(self, found: DataFrame, job: JobWrite, stack: ExitStack) -> None:
         """Have the write tasks write a batch. Raises OverlayError if one of them has not reported."""
         wanted = np.flatnonzero(job.counts.sum(axis=0)).tolist()
         places = np.full(len(job.writers), -1, np.int64)
         places[wanted] = np.arange(len(wanted))
         place = F.element_at(F.lit(places.tolist()), F.col("writer") + 1).cast("int")
-        deliveries = found.where(F.col("writer") != blocks.TALLY)
+        deliveries = found.where(F.col("writer") >= 0)
         # one writer takes the blocks from where the scan has left them, without a shuffle
         divided = deliveries.repartitionById(len(wanted), place) if len(wanted) > 1 else deliveries.coalesce(1)
-        sorted_blocks = divided.sortWithinPartitions("writer", "task", "number")
-        shared = self.spark.sparkContext.broadcast(job)
+        order = ["place"] if job.merges else []
+        sorted_blocks = divided.sortWithinPartitions("writer", *order, "task", "number")
+        shared = self._share(job, stack)
         written = sorted_blocks.mapInArrow(partial(_run_writes, shared=shared), writing.OUTCOME_DDL).collect()
         if sorted(row.writer for row in written) != wanted:
             raise OverlayError(
@@ -363,13 +401,24 @@ def find_only(last: BatchPlan | None, ends: Ends, ids: Mapping[str, str], gone: 
 
 def count(found: DataFrame) -> list[Count]:
     """Return the records and bytes that each scan task has found for each consumer and writer, with dead letters
-    counted apart, and the tallies of the tasks. This runs the scan tasks.
+    counted apart, and the tallies and runs of the tasks. This runs the scan tasks.
     """
     keys = ["task", "consumer", "writer", "dead"]
     # added up here: Spark would shuffle these few rows, which takes longer
-    told = found.select(*keys, "rows", "size").toArrow()
-    sums = told.group_by(keys).aggregate([("rows", "sum"), ("size", "sum")])
-    return [Count(*(row[name] for name in (*keys, "rows_sum", "size_sum"))) for row in sums.to_pylist()]
+    runs = F.when(F.col("writer") == blocks.RUNS, F.col("data")).alias("runs")
+    told = found.select(*keys, "rows", "size", runs).toArrow()
+    is_runs = pc.equal(told["writer"], blocks.RUNS)
+    sums = told.filter(pc.invert(is_runs)).group_by(keys).aggregate([("rows", "sum"), ("size", "sum")])
+    counts = [Count(*(row[name] for name in (*keys, "rows_sum", "size_sum"))) for row in sums.to_pylist()]
+    return counts + [Count(*row.values()) for row in told.filter(is_runs).to_pylist()]
+
+
+def make_scan(job: JobConsumers, batch: JobBatch, plans: Mapping[str, ConsumerPlan]) -> JobScan:
+    """Return what the scan tasks of a batch have to know. `plans`: of the job's consumers, in the order of their numbers."""
+    # a floor is that of the plan: one of a topic that was created again since does not count
+    pairs = zip(job.scan.readers, plans.values(), strict=True)
+    readers = tuple(replace(reader, floors=each.floors) for reader, each in pairs)
+    return replace(job.scan, now=batch.now, readers=readers)
 
 
 Shared = Broadcast[tuple[JobScan, tuple[ScanTask, ...]]]

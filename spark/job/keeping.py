@@ -24,7 +24,7 @@ the other has written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -35,6 +35,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from overlay.client.read.bounds import ReadBounds
 from overlay.clock import monotonic, now_ms
 from overlay.config import ServiceConfig, StreamConfig
 from overlay.credentials import resolve
@@ -56,20 +57,23 @@ from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.connection import open_client
 from overlay.kafka.log_position import LogPosition, TopicPartition
-from overlay.kafka.own_topics import shard_id, shard_of, workers_group
+from overlay.kafka.own_topics import shard_id, shard_of, state_topic, workers_group
 from overlay.logs import get_logger
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
+from overlay.state.amend import count_shards
 from overlay.state.job_plan import Ends
 from overlay.state.partitions import find_anew, list_sources
 from overlay.state.shard_state import Delta, ShardState
 from overlay.state.shard_state import encode as encode_delta
-from overlay.state.takeover import ensure_state_topic, take_over
+from overlay.state.takeover import ensure_state_topic, read_state, take_over
 from spark.chunks import Range, seal
 from spark.errors import explain
 from spark.index import WAVE, ensure_index, find_resumes, plan_ranges, run_tasks
 
+from . import following
+from .following import Followed
 from .indexing import IndexProgress
 from .journal import LoopThread
 
@@ -98,6 +102,10 @@ Only = tuple[TopicPartition, int]
 
 class ServiceRuns(OverlayError):
     """A service runs, which keeps the ledger and the chunk index. No action is needed."""
+
+
+class ServiceUnknown(OverlayError):
+    """This user may not look at the group of workers, so a service may run. The operator grants the right."""
 
 
 class CreatedAgain(SourceChanged):
@@ -135,14 +143,21 @@ class _Kept:
 class StreamKeeper:
     """The keeper of one stream's ledger and chunk index, at the driver. Not thread-safe.
 
-    `with_chunks`: whether it keeps the chunk index. `may_lose`: whether the job goes on with a topic that was deleted and
-    created again (failOnDataLoss is off).
+    `look`: reads the ledger that is in Kafka, with the log's bounds, for batches whose ledger a service keeps. `with_chunks`:
+    whether it keeps the chunk index. `may_lose`: whether the job goes on with a topic that was deleted and created again
+    (failOnDataLoss is off).
     """
 
     def __init__(
-        self, service: ServiceConfig, stream: StreamConfig, *, with_chunks: bool = False, may_lose: bool = False
+        self,
+        service: ServiceConfig,
+        stream: StreamConfig,
+        look: Callable[[], ReadBounds],
+        *,
+        with_chunks: bool = False,
+        may_lose: bool = False,
     ) -> None:
-        self._service, self._stream = service, stream
+        self._service, self._stream, self._followed = service, stream, Followed(stream.name, look)
         self._with_chunks, self._may_lose = with_chunks, may_lose
         self._thread = LoopThread("ledger")
         self._admin: Admin | None = None
@@ -153,6 +168,8 @@ class StreamKeeper:
         self._ledger: Ledger | None = None
         self._ids = dict[str, str]()
         """Kafka's ids of the stream's topics when the job last became the owner, by name."""
+        self._checked = dict[str, str]()
+        """Those for which the ledger of a service was found to be that of these topics."""
         self._index_at = self._index_retry_at = 0.0
         """When to index also what is less than a chunk, and when to try again, monotonic seconds."""
 
@@ -167,47 +184,86 @@ class StreamKeeper:
 
     @property
     def ledger(self) -> Ledger | None:
-        """Return the ledger as the job keeps it, by the last call of `extend`. None if that failed or tried nothing, or
-        if there was none; an empty one if the ledger in Kafka is that of a topic that was created again.
+        """Return the ledger by the last call of `extend`: as the job keeps it, or else as it is in Kafka. None if there
+        was none, or if that call tried nothing; an empty one after CreatedAgain.
 
         A batch takes its sequences from here. What a reading finds in Kafka may be older: a topic that was just made
         is not known at once.
         """
         return self._ledger
 
-    def extend(self, ends: Mapping[TopicPartition, int], only: Only | None = None) -> bool:
+    def extend(self, ends: Mapping[TopicPartition, int], only: Only | None = None, *, is_batch: bool = True) -> bool:
         """Give sequences to all records below the offsets `ends` that do not have one yet. Return whether the job
         keeps the ledger.
 
         It does not if the stream has one partition, if a service runs, or if the job may not write the ledger or
-        cannot continue it. For several partitions the reason is logged once, nothing is tried for LOOK_S seconds
-        unless `only` is set, and records have the sequences that a reading of the ledger finds, 0 where it finds
-        none. If a topic was created again and the job may not restart its partitions in the ledger, all records have
-        0: the ledger has the sequences of others.
+        cannot continue it; the reason is logged once. Then a batch takes its sequences from the ledger that is in Kafka,
+        and while a service runs, waits until that has come to `ends`, for following.FOLLOW_S seconds at most. A stream
+        that still has no ledger after BEGIN_S gives no sequences: its records have 0, and nothing is tried for LOOK_S
+        seconds unless `only` is set.
 
-        Raises SourceUnavailable or DeliveryFailed for a fault that may pass, and Fenced if other jobs take the
-        shard for EXTEND_S seconds: a batch that begins later has its sequences.
+        Raises NotNumbered if the ledger has not come to `ends`; CreatedAgain if a topic was created again and the job
+        may not restart its partitions in the ledger, which has the sequences of other records; SourceUnavailable or
+        DeliveryFailed for a fault that may pass, and Fenced if other jobs take the shard for EXTEND_S seconds. A
+        batch that begins later has its sequences.
 
         `only`: None, unless the stream has just got a second partition; then the partition that it had alone, and the
         offset up to which a job has read that. With it, any OverlayError but ServiceRuns is raised: a later ledger
-        could contradict the old sequences if they are not written down.
+        could contradict the old sequences if they are not written down. `is_batch`: False if nothing is delivered by what
+        the ledger has now, so that it need not come to `ends`.
         """
         if len(ends) < 2 or (monotonic() < self._retry_at and only is None):
             return False
-        self._ledger = None
-        try:
-            self._ledger = self._thread.run(self._extend_patiently(ends, only))
-        except OverlayError as error:
-            self._tell("ledger", str(error), is_fault=not isinstance(error, ServiceRuns))
-            if _may_pass(error) or (only is not None and not isinstance(error, ServiceRuns)):
-                raise
+        self._ledger, begun = None, monotonic()
+        while True:
+            try:
+                self._ledger = self._thread.run(self._extend_patiently(ends, only))
+            except OverlayError as error:
+                if not self._awaits(error, {} if not is_batch else ends, only, monotonic() - begun):
+                    return False
+                self._thread.run(asyncio.sleep(following.PAUSE_S))
+            else:
+                self._retry_at = 0.0
+                self._told.pop("ledger", None)
+                return True
+
+    def _awaits(
+        self, error: OverlayError, ends: Mapping[TopicPartition, int], only: Only | None, waited_s: float
+    ) -> bool:
+        """Return whether a batch has to wait for the ledger, since this error keeps the job from extending it to `ends`. If
+        not, the batch takes the ledger that is in Kafka. Raises `error` or NotNumbered as `extend` does. `waited_s`: for
+        how long it has waited."""
+        is_served = isinstance(error, ServiceRuns)
+        self._tell("ledger", str(error), is_fault=not is_served)
+        if isinstance(error, CreatedAgain):
+            self._ledger = Ledger()
+        if _may_pass(error) or isinstance(error, CreatedAgain) or (only is not None and not is_served):
+            raise error
+        may_come = is_served or isinstance(error, ServiceUnknown)
+        if not self._followed.has_come_to(ends, waited_s, str(error), may_come=may_come):
+            return True
+        self._ledger = self._followed.ledger
+        if self._ledger is None and ends:
             self._retry_at = monotonic() + LOOK_S
-            if isinstance(error, CreatedAgain):
-                self._ledger = Ledger()
-            return False
-        self._retry_at = 0.0
-        self._told.pop("ledger", None)
-        return True
+        return False
+
+    def find_reach(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return up to where a batch that is begun now can have sequences in each partition of `ends`, at most `ends`: while a
+        service keeps the stream's ledger, up to where that has come. Raises SourceUnavailable.
+        """
+        is_served = len(ends) > 1 and self._thread.run(self._is_served())
+        return self._followed.limit(ends) if is_served else dict(ends)
+
+    async def _is_served(self) -> bool:
+        """Return whether a service runs; False if the group of workers may not be looked at."""
+        admin, _ = await self._connect()
+        group, denied = workers_group(self._service.topics.prefix), dict[str, str]()
+        return bool((await admin.count_members_of([group], denied=denied)).get(group))
+
+    async def _connect(self) -> tuple[Admin, AIOKafkaClient]:
+        if self._admin is None or self._client is None:
+            self._admin, self._client = Admin(self._service.kafka), await open_client(self._service.kafka)
+        return self._admin, self._client
 
     def index(self, spark: SparkSession, ends: Ends) -> int:
         """Write headers of what was added to the log before the end of a batch. Return how many were written, 0 after
@@ -296,12 +352,11 @@ class StreamKeeper:
         former one. It does so again if a topic of the stream was created again since. Raises ServiceRuns if a service
         runs then, and another OverlayError if the job cannot become the owner.
         """
-        if self._admin is None or self._client is None:
-            self._admin, self._client = Admin(self._service.kafka), await open_client(self._service.kafka)
-        if self._kept is not None and find_anew(self._ids, await self._find_ids(self._admin)):
+        admin, client = await self._connect()
+        if self._kept is not None and find_anew(self._ids, await self._find_ids(admin)):
             await self._let_go()
         if self._kept is None:
-            self._kept = await self._take(self._admin, self._client)
+            self._kept = await self._take(admin, client)
             self._ids = {name: self._kept.identities[name] for name in self._stream.topic_names}
         return self._kept
 
@@ -375,7 +430,11 @@ class StreamKeeper:
         missing. Raises OverlayError.
         """
         service, stream, prefix = self._service, self._stream, self._service.topics.prefix
-        await _leave_to_service(admin, prefix)
+        try:
+            await _leave_to_service(admin, prefix)
+        except ServiceRuns:
+            await self._check_served(admin, client)
+            raise
         shards = await ensure_state_topic(admin, prefix, service.shards, service.topics.replication)
         topic = await ensure_index(admin, stream, service.topics)
 
@@ -405,6 +464,19 @@ class StreamKeeper:
         except BaseException:
             await transactions.close()
             raise
+
+    async def _check_served(self, admin: Admin, client: AIOKafkaClient) -> None:
+        """Raise CreatedAgain if a topic was created again since the ledger that a service keeps was written, by the ids in the
+        shard's state. Looks again only when a topic has another id than at the last look."""
+        facts = await admin.find_topics(self._stream.topic_names, with_config=False)
+        prefix = self._service.topics.prefix
+        ids = {name: each.identity for name, each in facts.items()}
+        if ids == self._checked or not (shards := await count_shards(admin, prefix)):
+            return
+        shard = shard_of((self._stream.name,), shards)
+        state, _ = await read_state(client, admin, state_topic(prefix), shard, plain=True)
+        self._find_anew(facts, state)
+        self._checked = ids
 
     def _find_anew(self, facts: Mapping[str, TopicFacts], state: ShardState) -> set[str]:
         """Return the topics of the stream that were created again since the shard's state, or this driver if the state
@@ -558,8 +630,12 @@ def _may_pass(error: OverlayError) -> bool:
 
 
 async def _leave_to_service(admin: Admin, prefix: str) -> None:
-    """Raise ServiceRuns if the group of workers has members; OverlayError if it may not be looked at."""
-    if await admin.count_members(workers_group(prefix)):
+    """Raise ServiceRuns if the group of workers has members, and ServiceUnknown if it may not be looked at."""
+    try:
+        members = await admin.count_members(workers_group(prefix))
+    except CredentialsRefused as error:
+        raise ServiceUnknown(str(error)) from error
+    if members:
         raise ServiceRuns(f"a service with topics.prefix {prefix!r} runs, and keeps it")
 
 

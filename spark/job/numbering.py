@@ -8,17 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from overlay.arrays import Ints
+from overlay.arrays import Flags, Ints
 from overlay.state.job_plan import BatchPlan, ConsumerPlan
 
-from .blocks import NO_CONSUMER, TALLY
+from .ahead import UNKNOWN
+from .blocks import NO_CONSUMER, RUNS, TALLY
+from .order import Merge, merge_runs, read_runs
 
 
 class Count(NamedTuple):
     """How many records a scan task has found for a consumer in the output partition of a writer.
 
     `dead`: whether they are dead letters, which take no consumer sequence. `size`: their bytes. A tally
-    (`writer` is blocks.TALLY) has in `rows` what the task has counted.
+    (`writer` is blocks.TALLY) has in `rows` what the task has counted. `runs`: those of the task for the consumer, if
+    `writer` is blocks.RUNS.
     """
 
     task: int
@@ -27,6 +30,7 @@ class Count(NamedTuple):
     dead: bool
     rows: int
     size: int
+    runs: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ def tabulate(counts: Iterable[Count], tasks: int, consumers: int, writers: int) 
     letters, sizes, lost = (np.zeros(size, np.int64) for size in (consumers, consumers, tasks))
     scanned = np.zeros((tasks, consumers), np.int64)
     for count in counts:
+        if count.writer == RUNS:
+            continue
         if count.writer == TALLY:
             at = count.task if count.consumer == NO_CONSUMER else (count.task, count.consumer)
             (lost if count.consumer == NO_CONSUMER else scanned)[at] += count.rows
@@ -64,6 +70,29 @@ def tabulate(counts: Iterable[Count], tasks: int, consumers: int, writers: int) 
             deliveries[count.task, count.consumer] += count.rows
             sizes[count.consumer] += count.size
     return Tables(deliveries, letters, sizes, by_writer, lost, scanned)
+
+
+def find_merges(counts: Iterable[Count]) -> dict[tuple[int, int], Merge]:
+    """Return the merges of a batch (order.py), by number of the task and of the consumer; none for a consumer whose records the
+    tasks find in the order of the stream."""
+    runs: dict[int, dict[int, Ints]] = {}
+    for count in counts:
+        if count.writer == RUNS:
+            runs.setdefault(count.consumer, {})[count.task] = read_runs(count.runs)
+    return {(task, consumer): each for consumer, of in runs.items() for task, each in merge_runs(of).items()}
+
+
+def number_merged(
+    before: Ints, ahead: Ints, merges: Mapping[tuple[int, int], Merge], first: Sequence[int], has_gaps: Flags
+) -> None:
+    """Change `before` and `ahead` (int64 [tasks, consumers]) for consumers whose records are merged: to what is before the
+    batch, and ahead of it. `first`: of each consumer, the last sequence before the batch. `has_gaps`: bool [consumers],
+    whether a task passes records without reading them. How these lie between records of other partitions is not known, so
+    what is ahead is not known either.
+    """
+    for consumer in {consumer for _, consumer in merges}:
+        before[:, consumer] = first[consumer]
+        ahead[:, consumer] = UNKNOWN if has_gaps[consumer] else ahead[0, consumer]
 
 
 def number(deliveries: Ints, before: Sequence[int]) -> Ints:

@@ -6,42 +6,63 @@ records: one row has first and next offset of each partition.
 
 Spark begins a batch only if the position has changed. A job has work without new records too: its
 config folder has changed, or a consumer that has come later, or has a rate limit, is still behind the
-others. So a position also has a digest of the folder's files, and the number of the last batch that
-left a consumer behind for which the next one may read.
+others. So a position also has a digest of the folder's files, a mark of the last change of them that
+is to be tried again, and the number of the last batch that left a consumer behind for which the next
+one may read.
+
+While a service keeps the stream's ledger, a batch ends where the ledger ends (following.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from overlay.client.connection import Connection
-from overlay.clock import now_ms, now_ns
+from overlay.client.read.bounds import ReadBounds
+from overlay.clock import monotonic, now_ms, now_ns
 from overlay.config.loader import sign
+from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_topic
 from overlay.state.job_log import read_last
 from overlay.state.job_plan import BatchPlan, Ends, decode_plan
 from spark.kept import keep
 from spark.options import EARLIEST, IDS, Ask
-from spark.stream import JOB, OverlayStreamReader, Position, read_position
+from spark.stream import JOB, OverlayStreamReader, Position, Spots, read_position
+
+FindReach = Callable[[Spots], Mapping[TopicPartition, int]]
 
 SETTLED_NS = 1_000_000_000
 """For how long no file may have changed before a change is taken up: an editor may still be writing."""
 
 
+PAUSE_S = 0.1
+"""Seconds between two looks at where the ledger ends."""
+REACH_S = 10.0
+"""For so long a query that ends with what there is waits for sequences of it."""
+
+
 class RangesReader(OverlayStreamReader):
-    """A stream reader whose batches have one row. `job`: the job's name; `folder`: its config folder."""
+    """A stream reader whose batches have one row. `job`: the job's name; `folder`: its config folder. `find_reach`: lowers
+    the ends of a batch to what has sequences, as StreamKeeper.find_reach does. `find_retry`: returns the mark of a change of
+    the folder that could not be taken up and is to be tried again, empty if there is none.
+    """
 
     unnamed = EARLIEST
     """A partition that was added since the job has looked where its consumers begin: they want all of it."""
 
-    def __init__(self, ask: Ask, job: str, folder: Path) -> None:
+    def __init__(
+        self, ask: Ask, job: str, folder: Path, find_reach: FindReach = dict, find_retry: Callable[[], str] = str
+    ) -> None:
         super().__init__(ask, StructType())
         self._job, self._folder = job, folder
+        self._find_reach, self._find_retry = find_reach, find_retry
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
         """Return where the next batch ends. It differs from `start` if there is anything to do. Raises DataLoss, and
@@ -51,7 +72,19 @@ class RangesReader(OverlayStreamReader):
         files = find_digest(self._folder) or known.get("files", "")
         last = self._read_plan()
         behind = str(last.batch) if last is not None and last.has_due(now_ms()) else known.get("behind", "")
-        return {**super().latestOffset(start, limit), JOB: {"files": files, "behind": behind}}
+        own = {"files": files, "behind": behind}
+        if retry := self._find_retry() or known.get("retry", ""):
+            own["retry"] = retry
+        return {**super().latestOffset(start, limit), JOB: own}
+
+    def _find_ends(self, bounds: ReadBounds) -> Spots:
+        ends = super()._find_ends(bounds)
+        reach = self._find_reach(ends)
+        until = monotonic() + REACH_S
+        while self._target is not None and reach != ends and monotonic() < until:
+            time.sleep(PAUSE_S)
+            reach = self._find_reach(ends)
+        return dict(reach)
 
     def _read_plan(self) -> BatchPlan | None:
         """Return the job's last plan, None for a new job."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,13 +17,14 @@ from overlay.clock import now_ms
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan
 from spark.lease import run_apart
-from spark.options import read_options
+from spark.options import Ask, read_options
+from spark.plan import Planner
 
 from .checkpoint import check_stream
 from .folder import Chosen, JobFolder
 from .job import Job, find_only
 from .journal import Journal
-from .keeping import StreamKeeper
+from .keeping import CreatedAgain, StreamKeeper
 from .opening import check_state
 from .ranges import RangesReader
 from .ranges_server import RangesServer
@@ -30,6 +32,14 @@ from .ranges_source import NAME, SERVER, RangesSource
 
 CATCH_UP = 1_000_000
 """How many offsets a batch reads at most for a consumer that is behind the others, unless maxRecordsPerTrigger is less."""
+
+CATCH_UP_BYTES = 1 << 30
+"""How many bytes of the log that may be, by estimate, unless maxBytesPerTrigger is less."""
+
+BATCH: Mapping[str, str] = MappingProxyType(
+    {"maxRecordsPerTrigger": str(10 * CATCH_UP), "maxBytesPerTrigger": str(1 << 30)}
+)
+"""Limits of a batch where the options have none: the batches of a long log have to end within their transactions."""
 
 FINISH_S = 60.0
 """How long the batch under way may go on after the query is told to stop."""
@@ -58,15 +68,12 @@ def start_job(
     pipeline's lease. `note`: called with the plan of each batch that has ended. Raises OverlayError; later
     errors come out of the query.
     """
-    source = {"columns": "sequence,offset", **options, "config": str(chosen.folder), "stream": chosen.stream.name}
+    source = fill_options(chosen, options)
     ask = read_options(source)
     if ask.request.until is not None:
         raise BadQuestion("endingTime has no meaning for a job, which delivers all that comes. Leave it out")
     with ExitStack() as stack:
-        may_lose = not ask.fails_on_loss
-        keeper = stack.enter_context(
-            StreamKeeper(chosen.loaded.service, chosen.stream, with_chunks=index, may_lose=may_lose)
-        )
+        keeper = stack.enter_context(make_keeper(chosen, ask, index=index))
         folder = JobFolder(chosen, name, names, ask, patience_s, lambda: keeper.ledger)
         stack.callback(folder.close)
         folder.own()
@@ -75,7 +82,8 @@ def start_job(
         log_ends = {source: (0, end) for source, (_, end) in folder.look().items()}
         # before consumers look where they begin: some ask the ledger
         only = find_only(journal.last, log_ends, folder.find_ids())
-        keeper.extend({source: end for source, (_, end) in log_ends.items()}, only)
+        with suppress(CreatedAgain):  # the first batch says so
+            keeper.extend({source: end for source, (_, end) in log_ends.items()}, only, is_batch=False)
         if journal.last is not None and not journal.last.is_complete:
             # the batch has to end as it was begun; consumers that were added since come afterwards
             folder.restrict(tuple(journal.last.consumers))
@@ -84,12 +92,14 @@ def start_job(
             open_session(spark), name, journal, chosen.stream, consumers,
             renew=lambda: folder.renew(journal.last), check_owner=folder.check_owner, note=note, clock=now_ms,
             catch_up=min(CATCH_UP, ask.pace.records or CATCH_UP), extend_ledger=keeper.extend,
-            index=partial(keeper.index, spark),
+            index=partial(keeper.index, spark), is_start_given="startingOffsets" in options,
+            catch_up_bytes=min(CATCH_UP_BYTES, ask.pace.bytes or CATCH_UP_BYTES),
         )  # fmt: skip
         log_starts = {source: first for source, (first, _) in consumers.look().items()}
         begin = spell_start(consumers.begins, log_starts)
         starting = {"startingOffsets": begin} if "startingOffsets" not in options else {}
-        reader = RangesReader(read_options({**starting, **source}), name, chosen.folder)
+        whole = read_options({**starting, **source})
+        reader = RangesReader(whole, name, chosen.folder, keeper.find_reach, lambda: folder.retry_mark)
         server = stack.enter_context(RangesServer(reader))
         spark.dataSource.register(RangesSource)
         frame = spark.readStream.format(NAME).option(SERVER, server.address).load()
@@ -98,6 +108,20 @@ def start_job(
         # first, so that no batch is left half delivered: the next owner of a consumer would have to wait for its end
         stack.callback(job.finish, FINISH_S)
         yield query
+
+
+def fill_options(chosen: Chosen, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a job's source: those of the caller, with BATCH if they do not limit a batch."""
+    limits = {} if BATCH.keys() & options.keys() else BATCH
+    own = {"config": str(chosen.folder), "stream": chosen.stream.name}
+    return {"columns": "sequence,offset", **limits, **options, **own}
+
+
+def make_keeper(chosen: Chosen, ask: Ask, *, index: bool) -> StreamKeeper:
+    """Return the keeper of a stream's ledger and, if `index` is set, of its chunk index. `ask`: of the job's source."""
+    look = partial(Planner(ask).look, with_ledger=True)
+    may_lose = not ask.fails_on_loss
+    return StreamKeeper(chosen.loaded.service, chosen.stream, look, with_chunks=index, may_lose=may_lose)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from overlay.arrays import Ints
+from overlay.arrays import Flags, Ints
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import ConsumerPlan, Ends
 from spark.options import Ranges
@@ -97,6 +97,13 @@ class BatchTasks:
         whole = _sum(np.stack((passing.totals, self.unread), axis=1))
         behind = find_behind(self.behind, sources, passing.totals)
         return passing.sum_ahead(behind), find_behind(self.left, sources, whole)
+
+    def has_gaps(self, consumers: int) -> Flags:
+        """Return whether the tasks pass records of a consumer that they do not read, bool [consumers]."""
+        found = np.zeros(consumers, np.bool_)
+        for task in self.tasks:
+            found[list(task.consumers)] |= bool(task.gaps)
+        return found
 
     def keep(self, left: Ints) -> BatchTasks:
         """Return a copy whose `behind` and `left` are taken from the argument where they are UNKNOWN.

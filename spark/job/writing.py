@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +35,9 @@ from overlay.consumer.endings import give_up
 from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceUnavailable
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_topic, writer_id
+from overlay.match.record_slice import RecordSlice
 from overlay.output.assemble import Numbers
-from overlay.output.batch_builder import BatchBuilder, OutputBatch, refuse_oversized
+from overlay.output.batch_builder import BatchBuilder, OutputBatch, OutputTopic, refuse_oversized
 from overlay.output.dead_letters import encode_dead_letters
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
@@ -46,6 +48,7 @@ from spark.kept import keep_connections
 
 from .ahead import count_pending
 from .blocks import unpack
+from .order import Merge, Merging, Part, find_places
 from .readers import JobScan
 
 SEND_BYTES = 4 << 20
@@ -72,7 +75,9 @@ class JobWrite:
     `plan`: the fingerprint of the batch's plan. `before`: int64 [tasks, consumers], the consumer sequence before the
     first record that a scan task found for a consumer. `ahead`: int64 [tasks, consumers], the consumer's records ahead
     before the task (`Passing.sum_ahead`). `counts`: int64 [tasks, writers], the records of each. `writers`: the output
-    partition of each writer; `states`: its partition of the state topic.
+    partition of each writer; `states`: its partition of the state topic. `merges`: by task and consumer, where the
+    deliveries of the task are in the order of the stream (order.py). Of such a consumer `before` and `ahead` are those of
+    the whole batch.
     """
 
     scan: JobScan
@@ -84,11 +89,13 @@ class JobWrite:
     counts: Ints = field(repr=False)
     writers: tuple[TopicPartition, ...]
     states: Mapping[TopicPartition, int]
+    merges: Mapping[tuple[int, int], Merge] = field(default_factory=dict, repr=False)
 
 
 def write(job: JobWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the blocks, a transaction for each writer, and yield a batch with a row of OUTCOME for each of them; nothing
-    without blocks. `batches`: of blocks.SCHEMA, the blocks of a writer together and in order of task and number.
+    without blocks. `batches`: of blocks.SCHEMA, the blocks of a writer together and in order of task and number, or of
+    place, task and number if there are `merges`.
 
     Raises Fenced if another attempt has taken over, OverlayError if the batch is committed by another plan,
     BatchChanged, DeliveryFailed, SourceUnavailable.
@@ -110,7 +117,7 @@ def write(job: JobWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
         yield pa.RecordBatch.from_arrays(columns, schema=OUTCOME)
 
 
-Block = tuple[int, int, int, int, int, bool, int, bytes]
+Block = tuple[int, int, int, int, int, bool, int, int, bytes]
 
 
 class _OfWriter:
@@ -208,6 +215,15 @@ async def _is_there(job: JobWrite, output: TopicPartition, line: Connection) -> 
     return True
 
 
+class _Found(NamedTuple):
+    """The deliveries of a block, for one partition of an output topic."""
+
+    topic: OutputTopic
+    target: int
+    records: RecordSlice
+    numbers: Numbers
+
+
 class _Builder:
     """The batches of one writer, made from its blocks. Runs in a thread."""
 
@@ -215,6 +231,7 @@ class _Builder:
         self._job, self._blocks, self._writer = job, iter(blocks), blocks.writer
         self._builder = BatchBuilder()
         self._letters: list[OutputBatch] = []
+        self._merging = Merging[_Found]()
         self._found = np.zeros(job.counts.shape[0], np.int64)
         self._is_over = False
         self.records = 0
@@ -231,6 +248,8 @@ class _Builder:
             self._is_over = block is None
             if block is not None:
                 self._add(block)
+            else:
+                self._put(self._merging.flush())
             taken = self._builder.take() if block is not None else self._builder.flush()
             new = [*(outgoing for _, outgoing in taken), *self._letters]
             self._letters.clear()
@@ -242,7 +261,7 @@ class _Builder:
         return ready
 
     def _add(self, block: Block) -> None:
-        writer, task, _, consumer, rows, dead, _, data = block
+        writer, task, _, consumer, rows, dead, _, place, data = block
         reader, now = self._job.scan.readers[consumer], self._job.scan.now
         records, ranks, passed = unpack(data)
         every = np.arange(rows, dtype=np.int64)
@@ -253,12 +272,24 @@ class _Builder:
                 reader.dead_letter_topic, records, every, letters, records.partition, now
             )
         else:
+            if (merge := self._job.merges.get((task, consumer))) is not None:
+                ranks, passed = merge.place(ranks, passed)
             pending = count_pending(int(self._job.ahead[task, consumer]), passed)
             numbers = Numbers(records.sequences, self._job.before[task, consumer] + 1 + ranks, pending=pending)
-            target = writer - reader.first_writer
-            self._builder.add_to(reader.output_topic, target, records, every, numbers, now)
+            found = _Found(reader.output_topic, writer - reader.first_writer, records, numbers)
+            if self._job.merges:
+                self._put(self._merging.add(found, find_places(records.sequences, place)))
+            else:
+                self._put([Part(found, every)])
         self._found[task] += rows
         self.records += rows
+
+    def _put(self, parts: Sequence[Part[_Found]]) -> None:
+        for found, rows in parts:
+            numbers = found.numbers
+            pending = None if numbers.pending is None else numbers.pending[rows]
+            own = Numbers(numbers.stream[rows], numbers.consumer[rows], pending=pending)
+            self._builder.add_to(found.topic, found.target, found.records, rows, own, self._job.scan.now)
 
     def _check(self) -> None:
         """Raise BatchChanged unless each scan task has found as many records as when they were counted."""

@@ -21,10 +21,12 @@ from structlog.testing import capture_logs
 from overlay.cli.doctor import doctor
 from overlay.cli.init import init
 from overlay.cli.validate import validate
+from overlay.client.read.bounds import ReadBounds
 from overlay.config import load
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.inspect.needs import Need, ResourceKind, find_needs
 from overlay.local import Broker, start
+from overlay.state.partitions import Sources
 from spark.job import keeping
 from spark.job.keeping import StreamKeeper
 from tests.config.folders import write_folder
@@ -303,7 +305,9 @@ def test_what_is_listed_for_a_job_is_enough_to_keep_ledger_and_index(
     spark = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
     ends = {("jobs", partition): (0, 3) for partition in range(2)}
     stops = {source: end for source, (_, end) in ends.items()}
-    with StreamKeeper(loaded.service, loaded.streams["ORDERS"], with_chunks=True) as keeper:
+    with StreamKeeper(
+        loaded.service, loaded.streams["ORDERS"], lambda: ReadBounds((), Sources((), {})), with_chunks=True
+    ) as keeper:
         # a refusal holds up no batch
         with capture_logs() as logged:
             assert not keeper.extend(stops) and not keeper.extend(stops)

@@ -10,10 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from overlay.client import BadQuestion
 from spark.options import read_definition
@@ -165,6 +167,36 @@ def test_what_spark_hands_to_a_python_source() -> None:
     """Predicates, and neither columns nor limits nor aggregates: docs/spark-source.md says so of tables."""
     asked = {name for name, each in vars(DataSourceReader).items() if callable(each) and not name.startswith("_")}
     assert asked == {"partitions", "read", "pushFilters"}
+
+
+def test_spark_refuses_columns_that_are_dictionary_encoded(spark: SparkSession) -> None:
+    """So format("overlay") hands on plain ones. Once Spark takes them, texts that repeat need not be written out."""
+    is_encoded = False
+
+    class Encoded(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "encoded"
+
+        def schema(self) -> str:
+            return "text string"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return Reader()
+
+    class Reader(DataSourceReader):
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            texts = pa.array(["a", "b", "a"])
+            yield pa.RecordBatch.from_arrays([texts.dictionary_encode() if is_encoded else texts], ["text"])
+
+    for is_encoded in (False, True):
+        spark.dataSource.register(Encoded)
+        rows = spark.read.format("encoded").load()
+        if not is_encoded:
+            assert [row.text for row in rows.collect()] == ["a", "b", "a"]
+            continue
+        with pytest.raises(PySparkException):
+            rows.collect()
 
 
 def test_columns_whose_names_meet() -> None:

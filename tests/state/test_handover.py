@@ -15,17 +15,20 @@ from aiokafka.client import AIOKafkaClient
 from overlay.config import ServiceConfig
 from overlay.config.service import KafkaProperties, TopicsConfig
 from overlay.errors import OverlayError
+from overlay.index.ledger.allocate import allocate
+from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.log_position import LogPosition
 from overlay.kafka.own_topics import job_topic, shard_of, state_topic
 from overlay.output.transaction import Transactions
 from overlay.state.amend import amend_shard, own_shard, read_states
-from overlay.state.handover import Claimed, TakenBack, claim_consumers, find_lost, read_plans, take_back
+from overlay.state.handover import Claimed, ReadLedger, TakenBack, claim_consumers, find_lost, read_plans, take_back
 from overlay.state.job_plan import BatchPlan, BatchUnfinished, ConsumerPlan, JobPosition
 from overlay.state.shard_state import ConsumerState, Delta, ShardState, encode, write_machine
 from overlay.state.takeover import ensure_state_topic
 from spark.job.journal import JobTaken, Journal
+from tests.consumer.driver import Driver, configure
 from tests.support.kafka import NewTopicFixture
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -51,8 +54,11 @@ class Place:
     def prefix(self) -> str:
         return self.service.topics.prefix
 
-    async def claim(self, job: str, *names: str, plan: BatchPlan | None = None) -> dict[str, Claimed]:
-        return await claim_consumers(self.service, self.admin, self.client, "S", names, job, plan, STARTS)
+    async def claim(
+        self, job: str, *names: str, plan: BatchPlan | None = None, read_ledger: ReadLedger | None = None
+    ) -> dict[str, Claimed]:
+        given = self.service, self.admin, self.client, "S", names, job, plan, STARTS
+        return await claim_consumers(*given, read_ledger)
 
     async def put(self, state: ConsumerState, *names: str, **more: object) -> None:
         """Write the entries of consumers, as the owner of their shards."""
@@ -61,10 +67,10 @@ class Place:
             shard = shard_of(("S", name), 2)
             await amend_shard(self.service, self.client, self.admin, shard, lambda _, delta=delta: delta)  # type: ignore[misc]
 
-    async def put_machine(self, name: str) -> None:
+    async def put_machine(self, name: str, record: bytes) -> None:
         async def write(transactions: Transactions, _: ShardState) -> None:
             await transactions.begin()
-            await transactions.finish(encode(Delta()), more=write_machine(("S", name), b"x"))
+            await transactions.finish(encode(Delta()), more=write_machine(("S", name), record))
 
         await own_shard(self.service, self.client, self.admin, shard_of(("S", name), 2), write)
 
@@ -178,10 +184,43 @@ async def test_a_consumer_of_the_service_goes_on_where_it_stands(place: Place) -
 async def test_what_a_job_cannot_go_on_with(place: Place) -> None:
     known = ConsumerState(11, {P0: LogPosition(29)})
     await place.put(known, "c")
-    await place.put_machine("c")
+    await place.put_machine("c", make_machine(deliver="explicit"))
     with pytest.raises(OverlayError, match=r"consumer 'c' of stream 'S' .*cannot go on.*`overlay consumer rm S c`"):
         await place.claim("J", "c")
     assert await place.entry("c") == known
+
+
+async def test_a_consumer_whose_pace_the_service_kept_goes_on_behind_its_last_delivery(place: Place) -> None:
+    """By the ledger as it is once the service has let go: an earlier one may not reach so far."""
+    await place.put(ConsumerState(2, {P0: LogPosition(4), P1: LogPosition(9)}), "c")
+    await place.put_machine("c", make_machine())
+    short, whole = Ledger(), Ledger()
+    for ledger, rounds in ((short, 1), (whole, 2)):
+        for at in range(rounds):
+            taken = {P0: (3 + 3 * at, LogPosition(6 + 3 * at)), P1: (4 + 2 * at, LogPosition(6 + 2 * at))}
+            entry = allocate(ledger.standing, taken)
+            assert entry is not None and not ledger.append(entry)
+    found, reads = list[Claimed](), [short, whole]
+
+    async def read_ledger() -> Ledger:
+        return reads.pop(0)
+
+    # sequences 1 to 5 are P0 from 3 on and P1 from 4 on; 6, 7 and 8 are P0 from 6 on
+    found += (await place.claim("J", "c", read_ledger=read_ledger)).values()
+    assert found[0].start == JobPosition({P0: 8, P1: 9}, 5, found[0].claim) and not reads
+    # the machine is gone: the service begins where the job ends
+    assert all(not state.machines for state in await place.read())
+    place.write("J", make_plan(20, c=found[0].claim))
+    (back,) = (await place.take_back("c")).values()
+    assert back.state is not None and back.state.own[P0] == LogPosition(20)
+
+
+def make_machine(deliver: str = "none") -> bytes:
+    """The record of a machine that has delivered three messages, with consumer sequences 3 to 5, up to sequence 7."""
+    driver = Driver(configure(ack_policy=deliver, rate_limit_bps=8_000_000), start=5, sequence=2)
+    driver.offer(3)
+    assert [row[:2] for row in driver.sent()] == [(5, 3), (6, 4), (7, 5)]
+    return driver.machine.take_checkpoint()
 
 
 async def test_last_messages_go_on_with_their_new_owner(place: Place) -> None:

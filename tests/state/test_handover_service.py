@@ -90,6 +90,31 @@ def test_to_a_job_and_back(scene: Scene, new_topic: NewTopicFixture, monkeypatch
         check_output(other.seen, source, consumer="kept")
 
 
+def test_a_consumer_with_a_rate_limit_goes_to_a_job_and_back(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the midst of its records. Each owner goes on behind the last one that was delivered."""
+    monkeypatch.setattr("overlay.worker.shard.STALL_S", 1.0)
+    topic = new_topic()
+    scene.add_stream("S", topic)
+    output = scene.add_consumer("S", "slow", rate_limit_bps=400_000)
+    produce(scene.bootstrap, topic, ["a" * 200] * 5_000)
+    with serve(scene), CommittedReader(scene.bootstrap, output) as reader:
+        # more than the service sends at once
+        await_records(reader, 2_000)
+        with hold(scene, "slow", topic):
+            found = claim(scene, topic, "slow")
+            count = len(read_committed(scene.bootstrap, output))
+            assert 2_000 <= count < 5_000 and found.start == JobPosition({(topic, 0): count}, count, found.claim)
+            with open_journal(scene) as journal:
+                journal.write(make_plan(topic, "slow", found.claim, count, count + 3))
+        await_records(reader, count + 2)
+        source = read_committed(scene.bootstrap, topic)
+        check_output(reader.seen[:count], source[:count], consumer="slow")
+        back = reader.seen[count:]
+        check_output(back, source[count + 3 : count + 3 + len(back)], consumer="slow", first=count + 4)
+
+
 def test_a_job_from_before_the_service(scene: Scene, new_topic: NewTopicFixture) -> None:
     topic = new_topic()
     scene.add_stream("S", topic)

@@ -262,6 +262,22 @@ def test_a_topic_that_was_created_again_is_read_from_its_start(at: int) -> None:
     assert last.begin_anew(()) is last
 
 
+def test_a_consumer_that_was_added_before_the_first_batch_begins_where_it_wants() -> None:
+    """The batch begins where the others begin, so this one catches up. What retention has removed of it counts as lost."""
+    a, b, _ = SOURCES
+    ends: Ends = {a: (100, 200), b: (5, 8)}
+    new = {"old": ConsumerPlan("", 0, 0, 0, {a: 100, b: 5}), "added": ConsumerPlan("", 0, 0, 0, {a: 0, b: 8})}
+    limit = Limit(50, log_starts={a: 30, b: 0})
+    found = draft_first(0, ends, new, limit)
+    assert (found["old"].reads, found["old"].lost) == ({}, 0)
+    assert (found["added"].reads, found["added"].lost) == ({a: (30, 80), b: (8, 8)}, 30)
+    plan = decode_plan(encode_plan(BatchPlan(0, 1, "S", "", ends, found, {}, is_complete=True, outputs={"out": 3})))
+    assert plan.outputs == {"out": 3} and plan.count_behind() == {"added": 120}
+    # startingOffsets is where all of them begin
+    told = draft_first(0, ends, new, limit, is_start_given=True)
+    assert not told["added"].reads
+
+
 def test_a_consumer_that_comes_back_reads_partitions_that_were_added_meanwhile() -> None:
     """From their start, also those of a topic that was created again with more of them. What retention has removed there
     counts as lost."""

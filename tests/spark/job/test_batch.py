@@ -15,8 +15,10 @@ from structlog.testing import capture_logs
 
 from overlay.client.read.bounds import ReadBounds
 from overlay.client.read.offset_ranges import OffsetRange
+from overlay.config import ConsumerConfig
 from overlay.config.stream import StreamConfig
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
+from overlay.kafka.log_position import TopicPartition
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition
 from overlay.state.partitions import Sources
 from spark.job.batch import JobBatch, find_last
 from spark.job.checkpoint import ForeignCheckpoint
@@ -52,7 +54,8 @@ def make_job(last: BatchPlan | None, log: Log, *, fails_on_loss: bool = True) ->
 
     nothing = cast("Any", None)
     consumers = JobConsumers(
-        (), JobScan({}, "o", STREAM, (), 0, fails_on_loss), nothing, nothing, lambda: log.ids, nothing, nothing, False, (), {}
+        (), JobScan({}, "o", STREAM, (), 0, fails_on_loss), nothing, nothing, lambda: log.ids, nothing, nothing, nothing, False,
+        (), {},
     )  # fmt: skip
     journal = cast("Any", SimpleNamespace(last=last, topic="o.spark.J"))
     return Job(
@@ -118,6 +121,30 @@ def test_a_batch_that_is_run_again_begins_where_it_began(monkeypatch: pytest.Mon
     assert [batch.ends for batch in begun] == [ENDS]
 
 
+def test_what_catches_up_is_bounded_by_bytes() -> None:
+    """A partition of large records is read in smaller parts; one that needs no limit has none."""
+    ends: Ends = {T: (1_000, 1_000), U: (1_000, 1_000)}
+    plans = {name: ConsumerPlan("", 0, 0, 0, {T: 0, U: 1_000}) for name in ("small", "large")}
+    asked = list[Ends]()
+
+    def weigh(spans: Ends) -> dict[TopicPartition, float]:
+        asked.append(spans)
+        return dict.fromkeys(spans, 1.0 if len(asked) == 1 else 1 << 20)
+
+    job = make_job(LAST, Log(IDS, []))
+    job.catch_up, job.catch_up_bytes = 500, 100 << 20
+    job.consumers = replace(
+        job.consumers,
+        weigh=weigh,
+        configs=tuple(ConsumerConfig.model_construct(stream="S", durable_name=name) for name in plans),
+        begins=plans,
+    )
+    batch = JobBatch(5, 1, ends, IDS, {T: (0, 1_000), U: (0, 1_000)}, (), LAST)
+    drafts = job._draft(batch)
+    assert {name: each.reads[T] for name, each in drafts.items()} == {"small": (0, 500), "large": (0, 100)}
+    assert asked == [{T: (0, 500)}, {T: (0, 500)}]
+
+
 def test_a_batch_that_has_ended_is_not_begun_again() -> None:
     """Not even to look whether its topics are still there. With other topics it is another batch."""
     log = Log({**IDS, "t": "T2"}, [])
@@ -131,10 +158,37 @@ def test_a_batch_that_has_ended_is_not_begun_again() -> None:
 
 def test_the_plan_that_a_batch_follows() -> None:
     again = {**IDS, "t": "T2"}
-    assert find_last(None, 0, IDS) is None
-    assert find_last(LAST, 5, IDS) is LAST and find_last(LAST, 4, again) is LAST
-    assert find_last(LAST, 5, again) == LAST.begin_anew({"t"})
-    assert find_last(replace(LAST, ids={}), 5, again) == replace(LAST, ids={})
+    next: Ends = {T: (20, 30), U: (3, 3)}
+    assert find_last(None, 0, IDS, next) is None
+    assert find_last(LAST, 5, IDS, next) is LAST and find_last(LAST, 4, again, ENDS) is LAST
+    assert find_last(LAST, 5, again, {T: (0, 5), U: (3, 3)}) == LAST.begin_anew({"t"})
+    assert find_last(replace(LAST, ids={}), 5, again, next) == replace(LAST, ids={})
+    assert find_last(LAST, 5, IDS, {T: (15, 18), U: (3, 3)}) == LAST.cut_off({T: 15})
+
+
+def test_a_log_that_has_lost_its_end_has_other_records_there() -> None:
+    """They are delivered to every consumer: to one that has begun beyond that, one that reads for itself, one that comes
+    back, and one that another owner has left there."""
+    plans = {
+        "late": ConsumerPlan("f", 0, 0, 0, {T: 20}),
+        "own": ConsumerPlan("f", 0, 0, 0, {T: 0}, reads={T: (12, 19)}),
+    }
+    left = {"back": JobPosition({T: 20, U: 3}, 7)}
+    names = ("late", "own", "back", "taken")
+    job = make_job(replace(LAST, consumers=plans, left=left), Log(IDS, []))
+    job.consumers = replace(
+        job.consumers,
+        configs=tuple(ConsumerConfig.model_construct(stream="S", durable_name=name) for name in names),
+        begins={name: ConsumerPlan("", 0, 0, 0, {T: 20}) for name in names},
+        weigh=lambda spans: dict.fromkeys(spans, 1.0),
+    )
+    ends: Ends = {T: (15, 17), U: (3, 3)}
+    batch = JobBatch(5, 1, ends, IDS, {T: (0, 17), U: (0, 3)}, (), find_last(job.journal.last, 5, IDS, ends))
+    drafts = job._draft(batch)
+    assert {name: each.reads.get(T, ends[T]) for name, each in drafts.items()} == {
+        "late": (15, 17), "own": (15, 17), "back": (15, 17), "taken": (17, 17),
+    }  # fmt: skip
+    assert {name: each.floors[T] for name, each in drafts.items()} == {"late": 15, "own": 0, "back": 15, "taken": 17}
 
 
 def test_the_partition_that_a_stream_had_alone() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from overlay.config import load
 from overlay.errors import SourceUnavailable
@@ -17,9 +18,11 @@ from overlay.kafka.own_topics import job_topic
 from overlay.state.job_plan import BatchPlan, decode_plan
 from spark.job.folder import RETRY_S, JobFolder, choose_consumers
 from spark.job.journal import Journal
+from spark.job.ranges import RangesReader
 from spark.options import read_options
 from spark.output import UnknownConsumer
 from spark.pipeline import find_checkpoints, start_pipeline
+from spark.stream import OverlayStreamReader
 from tests.spark.deliveries import write_folder, write_job_folder
 from tests.spark.job.test_job import STREAM, break_once, produce, read
 from tests.support.kafka import NewTopicFixture
@@ -159,9 +162,21 @@ def test_a_change_that_kafka_refuses_is_tried_again(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("spark.job.folder.ensure_outputs", lambda chosen: None)
     monkeypatch.setattr("spark.job.folder.monotonic", lambda: now[0])
     write_consumer(tmp_path, "d", "out-d")
+    marks = []
     for now[0] in (1000.0, 1001.0, 1000.0 + RETRY_S):
+        marks.append(folder.retry_mark)
         assert folder.renew(None) is None
     assert tried == [1000.0, 1000.0 + RETRY_S]
+    # nothing has to be produced for that: the mark is part of a position, which makes a batch
+    assert [bool(mark) for mark in marks] == [False, False, True] and not folder.retry_mark
+    monkeypatch.setattr(OverlayStreamReader, "latestOffset", lambda self, start, limit: {})
+    monkeypatch.setattr(RangesReader, "_read_plan", lambda self: None)
+    reader = RangesReader(ask, "S", tmp_path, find_retry=lambda: folder.retry_mark)
+    before = reader.latestOffset({}, ReadAllAvailable())
+    assert reader.latestOffset(before, ReadAllAvailable()) == before
+    now[0] += RETRY_S
+    after = reader.latestOffset(before, ReadAllAvailable())
+    assert after != before and reader.latestOffset(after, ReadAllAvailable()) == after
 
 
 def test_the_consumers_of_a_folder(tmp_path: Path) -> None:

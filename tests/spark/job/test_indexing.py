@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 import overlay
+from overlay.client.read.bounds import ReadBounds
 from overlay.config import IndexConfig, load
 from overlay.index.skip.chunk_header import Header
 from overlay.index.skip.encode import decode, encode
@@ -27,6 +28,7 @@ from overlay.kafka.admin import connect
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import index_topic
 from overlay.state.job_plan import Ends
+from overlay.state.partitions import Sources
 from spark import index as plain
 from spark.job import keeping
 from spark.job.indexing import IndexProgress
@@ -59,9 +61,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     return cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2)))
 
 
+NO_LEDGER = ReadBounds((), Sources((), {}))
+
+
 def keep(scene: Scene, stream: str = "S") -> StreamKeeper:
     loaded = load(scene.folder)
-    return StreamKeeper(loaded.service, loaded.streams[stream], with_chunks=True)
+    return StreamKeeper(loaded.service, loaded.streams[stream], lambda: NO_LEDGER, with_chunks=True)
 
 
 def add_stream(scene: Scene, topic: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,17 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from overlay.client.read.bounds import ReadBounds
 from overlay.config import load
+from overlay.state.partitions import Sources
 from spark.errors import explain
 from spark.job.job import Job
 from spark.job.journal import JobTaken, Journal
+from spark.job.keeping import StreamKeeper
 from spark.pipeline import start_pipeline
 from tests.spark.deliveries import write_job_folder
 from tests.spark.job.test_blocks import make_plan_of
-from tests.support.kafka import NewTopicFixture, SureProducer
+from tests.support.kafka import NewTopicFixture, SureProducer, add_partitions
 from tests.worker.scenes import Seen, read_committed
 
 STREAM = "properties: {n: long}\nsubjects: ['a.>']\n"
@@ -92,6 +96,23 @@ def test_a_batch_that_was_cut_off_is_delivered_once(
     assert sorted(sequence for _, sequence in found) == list(range(1, len(found) + 1))
 
 
+def test_an_output_gets_partitions_before_a_batch_is_run_again(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record of that batch goes where it went before, and later ones to the new partitions as well."""
+    source, output = new_topic(retention_ms=-1), new_topic(2)
+    produce(bootstrap, source, range(100))
+    folder = write_job_folder(tmp_path / "config", bootstrap, output, source=source, stream=STREAM)
+    break_once(monkeypatch, Journal, "write", lambda plan: plan.is_complete)
+    with pytest.raises(StreamingQueryException, match="the driver ends here"):
+        run(spark, folder, tmp_path / "checkpoint")
+    add_partitions(bootstrap, output, 5)
+    produce(bootstrap, source, range(100, 200))
+    run(spark, folder, tmp_path / "checkpoint")
+    assert sorted(read(bootstrap, output)) == [(n, n + 1) for n in range(200)]
+    assert {seen.partition for seen in read_committed(bootstrap, output)} > {0, 1}
+
+
 @pytest.mark.parametrize("place", ["before the deliveries", "behind the deliveries"])
 def test_last_messages_are_delivered_once(
     spark: SparkSession,
@@ -142,6 +163,32 @@ def test_several_consumers_in_one_job(
         mine = [record for record in records if f".S.{name}.".encode() in find_token(record)]
         assert [int(record.value or b"") for record in mine] == wanted
     assert read(bootstrap, own) == [(n, at) for at, n in enumerate(range(2, 300, 5), 1)]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_records_of_several_partitions_come_in_the_order_of_their_sequences(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path, partitions: int
+) -> None:
+    """The ledger has them in turns, as a service that was there before gave them out. num_pending counts down in that order,
+    and nothing that was sent to the executors is left there."""
+    source, output = new_topic(2, retention_ms=-1), new_topic(partitions)
+    folder = write_job_folder(tmp_path / "config", bootstrap, output, source=source, stream=STREAM)
+    loaded = load(folder)
+    ends = {(source, partition): 0 for partition in (0, 1)}
+    with StreamKeeper(loaded.service, loaded.streams["S"], lambda: ReadBounds((), Sources((), {}))) as keeper:
+        for first in range(0, 60, 6):
+            produce(bootstrap, source, range(first, first + 6), 2)
+            ends = {source: end + 3 for source, end in ends.items()}
+            assert keeper.extend(ends)
+    before = len(os.listdir(spark.sparkContext._temp_dir))
+    run(spark, folder, tmp_path / "checkpoint", options={"minPartitions": "4"})
+    assert len(os.listdir(spark.sparkContext._temp_dir)) == before
+    seen = read_committed(bootstrap, output)
+    for partition in range(partitions):
+        tokens = [each.token for each in seen if each.partition == partition]
+        assert [token.sequence for token in tokens] == sorted(token.sequence for token in tokens)
+    found = sorted((each.token.sequence, each.token.consumer_sequence, each.token.pending) for each in seen)
+    assert found == [(at, at, 60 - at) for at in range(1, 61)]
 
 
 def test_a_checkpoint_of_another_job_is_refused(

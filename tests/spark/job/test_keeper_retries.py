@@ -10,12 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from overlay.client.read.bounds import ReadBounds
 from overlay.config import ServiceConfig, StreamConfig
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
-from spark.job import keeping
+from overlay.state.partitions import Sources
+from spark.job import following, keeping
 from spark.job.keeping import LOOK_S, ServiceRuns, StreamKeeper
 
+NO_LEDGER = ReadBounds((), Sources((), {}))
 ENDS = {("t", 0): 1, ("t", 1): 1}
 ONLY = (("t", 0), 1)
 OUTCOMES: list[OverlayError | None] = [
@@ -36,8 +39,9 @@ attempt to extend the ledger."""
 @example([(0.0, False, OUTCOMES[1]), (1.0, True, None), (1.0, False, None)])
 def test_the_ledger_is_that_of_the_last_call(calls: list[tuple[float, bool, OverlayError | None]]) -> None:
     clock = SimpleNamespace(now=100.0)
-    with pytest.MonkeyPatch.context() as patch, StreamKeeper(SERVICE, STREAM) as keeper:
+    with pytest.MonkeyPatch.context() as patch, StreamKeeper(SERVICE, STREAM, lambda: NO_LEDGER) as keeper:
         patch.setattr(keeping, "monotonic", lambda: clock.now)
+        patch.setattr(following, "BEGIN_S", 0.0)
         failed_at = -LOOK_S
         for pause, is_new, outcome in calls:
             clock.now += pause

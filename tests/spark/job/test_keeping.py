@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 from structlog.testing import capture_logs
 
 from overlay.client.read.indexes import KeptIndex
 from overlay.config import load
-from overlay.errors import Fenced, OverlayError, SourceUnavailable
+from overlay.errors import CredentialsRefused, Fenced, OverlayError, SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.topic import Index
-from overlay.kafka.admin import connect
+from overlay.kafka.admin import Admin, connect
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import index_topic
-from spark.job import keeping
+from spark.job import following, keeping
 from spark.job.folder import JobFolder, choose_consumers
-from spark.job.keeping import StreamKeeper
+from spark.job.following import NotNumbered
+from spark.job.keeping import CreatedAgain, StreamKeeper
 from spark.lease import PATIENCE_S
 from spark.options import Ask, read_options
 from spark.plan import Planner
@@ -29,7 +30,9 @@ from tests.worker.scenes import scene as scene
 
 def keep(scene: Scene, *, may_lose: bool = False) -> StreamKeeper:
     loaded = load(scene.folder)
-    return StreamKeeper(loaded.service, loaded.streams["S"], may_lose=may_lose)
+    return StreamKeeper(
+        loaded.service, loaded.streams["S"], lambda: Planner(ask_for(scene)).look(with_ledger=True), may_lose=may_lose
+    )
 
 
 def read_ledger(scene: Scene) -> Ledger:
@@ -92,6 +95,70 @@ def test_a_service_keeps_the_ledger_itself_and_continues_it(scene: Scene, new_to
     assert list_sequences(ledger, ends) == list(range(1, 21))
 
 
+def test_no_record_is_numbered_before_the_ledger_has_come_to_it(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a service runs, a batch ends where its ledger ends, and one that was begun before waits. A worker that was stopped
+    is a member of its group for a while, and then the job continues the ledger."""
+    topic = new_topic(2)
+    scene.add_stream("S", topic)
+    ends = {source: end for source, (_, end) in fill(scene, topic).items()}
+    p0, p1 = ends
+    looks, members = list[str](), Admin.count_members
+
+    async def count(self: Admin, group: str) -> int:
+        looks.append(group)
+        return 1 if len(looks) <= 3 else await members(self, group)
+
+    with keep(scene) as keeper:
+        assert keeper.extend({p0: 4, p1: 6})
+    with keep(scene) as keeper, monkeypatch.context() as patch:
+        patch.setattr(Admin, "count_members", count)
+        assert not keeper.extend({p0: 4, p1: 5})
+        assert keeper.ledger is not None and keeper.ledger.end_of(p1) == 6
+        assert keeper.extend(ends)
+        assert len(looks) > 3 and keeper.ledger.end_of(p0) == 10
+    assert read_ledger(scene).next_sequence == 21
+
+    async def count_of(self: Admin, groups: Collection[str], *, denied: object = None) -> dict[str, int]:
+        return dict.fromkeys(groups, 1)
+
+    monkeypatch.setattr(Admin, "count_members_of", count_of)
+    monkeypatch.setattr(following, "FOLLOW_S", 0.0)
+    more = {p0: 10, p1: 12}
+    with keep(scene) as keeper:
+        assert keeper.find_reach(more) == ends
+        assert not keeper.extend(more, is_batch=False)
+        with pytest.raises(
+            NotNumbered, match=rf"{topic}-1: the ledger of stream S has not come to offset 12.*a service"
+        ):
+            keeper.extend(more)
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["without a ledger", "with a ledger"])
+def test_a_job_that_may_not_write_the_ledger(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """Where records have sequences, none is delivered without one. A stream without a ledger has none for any record."""
+    topic = new_topic(2)
+    scene.add_stream("S", topic)
+    ends = {source: end for source, (_, end) in fill(scene, topic).items()}
+    if is_there:
+        read_after(scene, dict.fromkeys(ends, 7))
+
+    async def fail(self: StreamKeeper, admin: object, client: object) -> None:
+        raise CredentialsRefused("no right")
+
+    monkeypatch.setattr(StreamKeeper, "_take", fail)
+    with keep(scene) as keeper:
+        if not is_there:
+            assert not keeper.extend(ends) and keeper.ledger is None
+            return
+        assert not keeper.extend(dict.fromkeys(ends, 7)) and keeper.ledger is not None
+        with pytest.raises(NotNumbered, match="the job does not give sequences itself: no right"):
+            keeper.extend(ends)
+
+
 @pytest.mark.parametrize("is_served", [False, True], ids=["by the job", "by the service before"])
 def test_a_stream_that_gets_a_second_partition(scene: Scene, new_topic: NewTopicFixture, is_served: bool) -> None:
     """Sequences stay those by which records were delivered. What the service has numbered it extends itself."""
@@ -152,7 +219,7 @@ def read_after(scene: Scene, ends: Mapping[TopicPartition, int]) -> Ledger:
 def test_a_topic_that_is_created_again_and_may_not_restart(
     scene: Scene, new_topic: NewTopicFixture, is_served: bool
 ) -> None:
-    """No record gets the sequence of another one: none has any."""
+    """No record gets the sequence of another one: no batch is delivered."""
     topic = new_topic(2)
     scene.add_stream("S", topic)
     scene.add_consumer("S", "c")
@@ -165,12 +232,11 @@ def test_a_topic_that_is_created_again_and_may_not_restart(
         before = read_ledger(scene).next_sequence
         create_again(scene.bootstrap, topic, 2)
         fill(scene, topic)
-        with capture_logs() as logged:
-            assert not keeper.extend(ends)
+        with pytest.raises(CreatedAgain) as caught:
+            keeper.extend(ends)
         assert keeper.ledger is not None and keeper.ledger.next_sequence == 1
-    (reason,) = [each["reason"] for each in logged if "reason" in each]
-    assert f"topic {topic} of stream S was deleted and created again" in reason
-    assert ("overlay stream reset S" if is_served else "failOnDataLoss=false") in reason
+    assert f"topic {topic} of stream S was deleted and created again" in str(caught.value)
+    assert ("overlay stream reset S" if is_served else "failOnDataLoss=false") in str(caught.value)
     assert read_ledger(scene).next_sequence == before > 20
 
 
