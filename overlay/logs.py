@@ -1,8 +1,8 @@
 """Structured logs: readable on a terminal, JSON lines otherwise.
 
 A program that reads with `overlay.open` may have configured structlog or not. If it has, our logs
-follow that configuration. If not, they go to stderr as readable lines: structlog's default is
-stdout, where a script prints its data.
+follow that configuration, but for tracebacks, which never show local variables. If not, they go to
+stderr as readable lines: structlog's default is stdout, where a script prints its data.
 
 structlog is imported with the first log. Importing it takes as long as some commands take to answer,
 and most commands log nothing.
@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -44,6 +45,16 @@ class ModuleLogger:
 
     def __init__(self, name: str) -> None:
         self._name, self._configured = name, None
+
+    def exception(self, event: str, *, of: BaseException | None = None, **fields: object) -> None:
+        """Log an error with the traceback of an exception; `of` None means the one that is handled now.
+
+        The traceback is a text before structlog gets it: a program's own configuration, and structlog's default, may
+        show the local variables of each function beside it, and those hold secrets.
+        """
+        error = sys.exception() if of is None else of
+        text = "" if error is None else "".join(traceback.format_exception(error)).rstrip("\n")
+        self.error(event, exception=text, **fields)
 
     def __getattr__(self, method: str) -> Any:
         structlog = _load()

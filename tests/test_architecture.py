@@ -294,6 +294,7 @@ SEAMS = {
     # not part of the service
     ("kafka/confluent.py", "time"),
     ("kafka/confluent.py", "concurrent.futures"),
+    ("kafka/message_headers.py", "threading"),
 }
 
 

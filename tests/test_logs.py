@@ -77,6 +77,43 @@ def test_logs_have_a_level_and_name_the_worker_and_repeat_themselves_ten_times()
     assert {line["worker"] for line in lines} == {"box:8222"}
 
 
+SECRET = "hunter" + "2"
+FAILING = """
+import sys
+import structlog
+from overlay.logs import get_logger, set_up_logs
+
+def fail():
+    password = "hunter" + "2"
+    raise KeyError("zork")
+
+how = sys.argv[1]
+if how == "configured":
+    # all the rest as structlog has it by default
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(sys.stderr))
+elif how == "set up":
+    set_up_logs(human=True)
+log = get_logger(__name__)
+try:
+    fail()
+except KeyError as error:
+    log.exception("not foreseen", at="once")
+    found = error
+log.exception("not foreseen", of=found, at="later")
+"""
+
+
+@pytest.mark.parametrize("how", ["configured", "set up", "not set up"])
+def test_tracebacks_show_no_local_variables(how: str) -> None:
+    """structlog's own default shows them where rich is installed."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING, how], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    )
+    assert SECRET not in done.stderr
+    assert [done.stderr.count(text) for text in ("not foreseen", "KeyError: 'zork'", ", in fail")] == [2, 2, 2]
+    assert "once" in done.stderr and "later" in done.stderr
+
+
 class Clock:
     """Seconds that a test sets."""
 

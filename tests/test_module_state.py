@@ -43,6 +43,7 @@ SHARED = {
     "overlay.filter.arrow.programs._programs": "two threads that compile one node get equal programs, both valid",
     "overlay.filter.like.compile": "lru_cache has a lock of its own; patterns are frozen, and what they cache is constant",
     "overlay.kafka.message_headers._call": "a method's name; calling it changes nothing",
+    "overlay.kafka.message_headers.left_out": "changed with _lock held",
     "overlay.filter.parse._load": "a parser that is made twice is the same; each parse has a state of its own",
     "overlay.index.ledger.ledger._NO_LOCK": "contextlib.nullcontext has no state",
     "overlay.scan.borrow.borrow": "what it makes at the first compilation, numba makes with its own lock held",

@@ -134,7 +134,7 @@ def _tell_unforeseen(error: Exception) -> None:
     """Log an error with its traceback, and then print a line that says what to do."""
     from overlay.logs import get_logger
 
-    get_logger(__name__).error("an error that was not foreseen", exc_info=error)
+    get_logger(__name__).exception("an error that was not foreseen", of=error)
     cause: BaseException = error
     while isinstance(cause, BaseExceptionGroup):
         # errors of the overlay's own are told elsewhere, and are mostly what follows from the other one

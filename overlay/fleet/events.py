@@ -159,7 +159,7 @@ class Events:
         """Tell all viewers that the picture could not be made. Log why, unless the last look failed by the same reason."""
         reason = str(error) or type(error).__name__
         if reason != self._trouble:
-            log.error("the picture for the status page could not be made", reason=reason, exc_info=error)
+            log.exception("the picture for the status page could not be made", reason=reason, of=error)
         self._trouble = reason
         self.tell({})
 

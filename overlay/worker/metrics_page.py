@@ -95,8 +95,13 @@ class Writer:
         texts = self._texts[metric._name] = {
             values: known.get(values) or _write_texts(metric, values) for values in series
         }
+        if not isinstance(metric, Histogram):
+            # thousands for each metric: the library's classes are dear to ask for
+            for (text,), one in zip(texts.values(), series.values(), strict=True):
+                yield f"{text}{_write_number(cast('Counter | Gauge', one)._value.get())}\n"
+            return
         for values, one in series.items():
-            for text, number in zip(texts[values], _list_numbers(one), strict=True):
+            for text, number in zip(texts[values], _list_numbers(cast("Histogram", one)), strict=True):
                 yield f"{text}{_write_number(number)}\n"
 
 
@@ -137,10 +142,8 @@ def _write_texts(metric: Labelled, values: tuple[str, ...]) -> tuple[str, ...]:
     return (write("_total" if isinstance(metric, Counter) else ""),)
 
 
-def _list_numbers(one: Labelled) -> Sequence[float]:
-    """Return the numbers of a series: of a histogram, its cumulative buckets, count and sum."""
-    if not isinstance(one, Histogram):
-        return (one._value.get(),)
+def _list_numbers(one: Histogram) -> Sequence[float]:
+    """Return the numbers of a series of a histogram: its cumulative buckets, count and sum."""
     total, numbers = 0.0, []
     for bucket in one._buckets:
         total += bucket.get()

@@ -16,11 +16,12 @@ from overlay.state.lag import Lags
 from overlay.state.shard_state import ConsumerId
 from overlay.units import format_time
 
-from .commit.first_reads import FirstReads, ReadCounts
+from .commit.first_reads import FirstReads
 from .cursors.cursor import find_tail
 from .job_watch import JobStandings
 from .places import find_places
 from .round.task import Counts
+from .stream_report import find_stops, report_streams, report_waits
 
 if TYPE_CHECKING:
     from .session import Session
@@ -135,7 +136,7 @@ def report_service(
     for session in sessions:
         lags.note(find_places(session, rates.newest), now)
     return {
-        "streams": [report_stream(loaded, sessions, rates, name, elsewhere) for name in sorted(loaded.streams)],
+        "streams": list(report_streams(loaded, sessions, rates, sorted(loaded.streams), elsewhere)),
         "consumers": [
             report_consumer(loaded, sessions, rates, lags, consumer, consumer in elsewhere, jobs)
             for consumer in sorted(loaded.consumers)
@@ -155,22 +156,9 @@ def report_readiness(loaded: Loaded, shards: Iterable[Shard], trouble: str) -> d
     reasons += [f"shard {s.number}: {s.trouble or 'starting'}" for s in served if s.session is None]
     stalled = {id: why for session in sessions for id, why in session.assignment.stalled.items()}
     reasons += [f"{id[0]}/{id[1]}: {stalled[id]}" for id in sorted(stalled.keys() & loaded.consumers.keys())]
-    stops = _find_stops(sessions)
+    stops = find_stops(sessions)
     reasons += [f"{name}: {stops[name]}" for name in sorted(stops.keys() & loaded.streams.keys())]
     return {"ready": not trouble and all(shard.session is not None for shard in served), "reasons": reasons}
-
-
-def _find_stops(sessions: Iterable[Session]) -> dict[str, str]:
-    """Return why streams are stopped, by name: all reasons, in the order of the sessions. Shards stop one after the other; a
-    stop reported by one of them outweighs what the others still say.
-    """
-    found: dict[str, list[str]] = {}
-    for session in sessions:
-        for name, why in session.assignment.stopped.items():
-            found.setdefault(name, []).append(why)
-        for (name, _), halt in session.cursors.halts.items():
-            found.setdefault(name, []).append(str(halt))
-    return {name: "; ".join(dict.fromkeys(reasons)) for name, reasons in found.items()}
 
 
 def report_consumer(
@@ -288,93 +276,3 @@ def _count_ahead(session: Session, consumer: ConsumerId) -> tuple[int, bool] | N
             count += sight.count
             is_exact &= sight.is_exact and sight.end >= cursor.stable_end
     return count, is_exact
-
-
-def report_stream(
-    loaded: Loaded, sessions: list[Session], rates: Rates, name: str, elsewhere: Collection[ConsumerId]
-) -> dict[str, Any]:
-    """Return what /streams says of one stream of `loaded`. `elsewhere`: consumers whose shards other workers own."""
-    stream = loaded.streams[name]
-    readers = {consumer for consumer in loaded.served if consumer[0] == name}
-    reads = rates.reads.streams.get(name, ReadCounts())
-    found: dict[str, Any] = {
-        "name": name,
-        "topics": list(stream.topic_names),
-        "subjects": list(stream.subjects),
-        "state": "elsewhere" if readers and readers <= set(elsewhere) else "idle",
-        "reason": "",
-        "decoded": reads.first,
-        "read_again": reads.again,
-        "unaddressed": dict(reads.unaddressed),
-        "unaddressed_at": reads.example,
-        "rate": rates.of_stream(name, now_ms()),
-        "consumers": sorted(consumer for stream, consumer in loaded.consumers if stream == name),
-        "partitions": {},
-        "waiting": report_waits(sessions, name),
-        "index": None,
-    }
-    for session in sessions:
-        if (index := report_index(session, name)) is not None:
-            found["index"] = index | {"rate": rates.of_index(name, now_ms())}
-        for place, cursors in session.cursors.partitions():
-            # if there are consumers, a cursor that only serves the index says nothing of them
-            reading = [cursor for cursor in cursors if cursor.members or not readers]
-            if place[0] == name and reading:
-                topic, partition = place[1]
-                entry = {"end": max(t.stable_end for t in reading), "position": max(t.position for t in reading)}
-                found["partitions"][f"{topic}-{partition}"] = entry
-                found["state"] = "running"
-        if name in session.assignment.sources and session.assignment.sources[name].unread:
-            found["reason"] = f"not read until `overlay stream extend`: {session.assignment.sources[name].unread}"
-    if (why := _find_stops(sessions).get(name)) is not None:
-        found |= {"state": "stopped", "reason": why}
-    return found
-
-
-def report_waits(sessions: Iterable[Session], stream: str) -> dict[str, dict[str, Any]]:
-    """Return what /streams says of the partitions of a stream whose records wait for the schema registry, by
-    `TOPIC-NUMBER`: the id of the `schema`, the first `offset` that waits, `since` when, and as `reason` why the
-    last question was not answered, empty if none was so far.
-    """
-    return {
-        f"{source[0]}-{source[1]}": {
-            "schema": wait.id,
-            "offset": wait.offset,
-            "since": format_time(wait.since * 1_000_000),
-            "reason": wait.trouble,
-        }
-        for session in sessions
-        if stream in session.gates
-        for source, wait in session.gates[stream].waits.items()
-    }
-
-
-def report_index(session: Session, stream: str) -> dict[str, Any] | None:
-    """Return what /streams says of a stream's chunk index, None if this session has no index of it.
-
-    The keys: `partitions`: by `TOPIC-NUMBER`, for the partitions whose index this session makes, the number of
-    `chunks`, the `position` up to which they go, as `end` the last stable offset of the log, -1 if unknown, the number of
-    `records` in the chunks, how many of these are `unaddressed`, without a subject in the stream, and in `unaddressed_in`
-    first and next offset of the last chunk that has one, null if none has.
-    Chunks are those made with the current config; retention may have deleted some. `reason`: why the index is not
-    kept for now, empty if it is. `ledger`: the first and last sequence that were given out, and in how many runs;
-    None if sequences come from offsets, or if none was given out yet.
-    """
-    if stream in session.assignment.unindexed:
-        return {"reason": session.assignment.unindexed[stream], "partitions": {}, "ledger": None}
-    if stream not in session.assignment.indexes:
-        return None
-    partitions = {}
-    for (name, (topic, partition)), reach in session.reaches.items():
-        if name == stream:
-            ends = [cursor.stable_end for cursor in session.cursors.of((name, (topic, partition))) if cursor.indexed]
-            counts = reach.addresses
-            entry: dict[str, Any] = {"chunks": reach.chunks, "position": reach.position, "end": max(ends, default=-1)}
-            entry |= {"records": counts.records, "unaddressed": counts.unaddressed, "unaddressed_in": counts.last}
-            partitions[f"{topic}-{partition}"] = entry
-    ledger = session.assignment.ledgers.get(stream)
-    given_out = None
-    if ledger is not None and ledger.next_sequence > 1:
-        last = ledger.next_sequence - 1
-        given_out = {"first_sequence": ledger.first_sequence, "last_sequence": last, "runs": len(ledger)}
-    return {"reason": "", "partitions": partitions, "ledger": given_out}

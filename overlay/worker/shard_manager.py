@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -39,10 +39,11 @@ from .job_watch import JobStandings
 from .membership import Membership
 from .metric_series import Series, observe_all
 from .places import find_places
-from .report import Rates, report_consumer, report_readiness, report_service, report_stream
+from .report import Rates, report_consumer, report_readiness, report_service
 from .round.task import Counts
 from .session import Session
 from .shard import Shard
+from .stream_report import report_streams
 
 log = get_logger(__name__)
 
@@ -372,8 +373,8 @@ class ShardManager:
         gauges.set_silence(self.jobs.measure_silence(self.lags, self._is_paused, now_ms()))
         loops = (session.dispatch_loop for session in self.sessions)
         gauges.set_suspended(loop.listening.find_suspended() for loop in loops if loop is not None)
-        for name in sorted(self.loaded.streams):
-            gauges.set_stream(self.report_stream(name))
+        for found in self._report_streams(self.loaded.streams):
+            gauges.set_stream(found)
 
     def find_job_consumers(self) -> dict[ConsumerId, ShardState | None]:
         """Return the consumers of our shards that are left to Spark jobs, each with the state of its shard; None while that
@@ -406,7 +407,10 @@ class ShardManager:
         """Return what /streams says of one stream, empty if it is unknown."""
         if name not in self.loaded.streams:
             return {}
-        return report_stream(self.loaded, self.sessions, self.rates, name, self.elsewhere)
+        return next(self._report_streams([name]))
+
+    def _report_streams(self, names: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+        return report_streams(self.loaded, self.sessions, self.rates, names, self.elsewhere)
 
     @property
     def sessions(self) -> list[Session]:

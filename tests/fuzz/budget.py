@@ -1,17 +1,22 @@
-"""What an input costs, counted: lines of Python that run, and bytes that are allocated at the same time.
+"""What an input costs: lines of Python that run, bytes that are allocated at the same time, and processor time.
 
-Both are the same on every machine, however busy it is. Time in C code is not counted; where an input could cost much of it
-without lines or bytes (a number of a million digits), a limit of length comes before, and is tested by itself.
+Lines and bytes are counted, and the same on every machine, however busy it is. Kernels and other code in C run no lines; for
+them the processor time of the thread is measured, which other processes take little of. It has budgets that are many times
+what a sound input takes: they find what grows faster than the input.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
+
+TRIES = 5
+"""Measurements of processor time before a call counts as slow: one may meet a cold cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,8 @@ class Cost:
     lines: int
     bytes: int
     """The most that was allocated at one time."""
+    us: int = 0
+    """Processor time in microseconds, 0 if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +36,16 @@ class Budget:
     lines_per_byte: float
     bytes: int
     bytes_per_byte: float
+    us: int = 50_000
+    us_per_byte: float = 10
 
     def find_excess(self, cost: Cost, size: int) -> str:
         """Return by what an input of `size` bytes is over the budget, empty if it is not."""
         lines, most = self.lines + self.lines_per_byte * size, self.bytes + self.bytes_per_byte * size
         found = [f"{cost.lines} lines, {lines:.0f} are allowed"] if cost.lines > lines else []
         found += [f"{cost.bytes} bytes, {most:.0f} are allowed"] if cost.bytes > most else []
+        most_us = self.us + self.us_per_byte * size
+        found += [f"{cost.us} us of the processor, {most_us:.0f} are allowed"] if cost.us > most_us else []
         return "; ".join(found)
 
 
@@ -59,6 +70,24 @@ def count_lines(function: Callable[[bytes], Any], data: bytes) -> int:
     finally:
         sys.settrace(before)
     return lines
+
+
+def measure_us(function: Callable[[bytes], Any], data: bytes) -> int:
+    """Return the processor time of a call in this thread, in microseconds."""
+    before = time.thread_time_ns()
+    function(data)
+    return (time.thread_time_ns() - before) // 1_000
+
+
+def find_slowness(budget: Budget, function: Callable[[bytes], Any], data: bytes) -> str:
+    """Return by what the processor time of a call is over the budget, empty if it is not. A call that is over it is made
+    again, and the fastest of TRIES counts.
+    """
+    excess = ""
+    for _ in range(TRIES):
+        if not (excess := budget.find_excess(Cost(0, 0, measure_us(function, data)), len(data))):
+            break
+    return excess
 
 
 def measure_bytes(function: Callable[[bytes], Any], data: bytes) -> int:

@@ -51,6 +51,8 @@ from tests.support import batches
 from tests.support.tiny_records import build_tiny
 
 from .budget import Budget
+from .http_pages import list_requests, read_request
+from .reader_groups import list_committed, read_committed
 
 RULE = make_rule(TopicsConfig())
 TEXTS = Budget(lines=8_000, lines_per_byte=30, bytes=200_000, bytes_per_byte=150)
@@ -371,15 +373,15 @@ def read_value(data: bytes) -> None:
     read_batches(batches.build([row]))
 
 
-# files
+# files and pages
 
 SQL = (
     b"a = 1 AND b IN ('x', 'y') OR NOT (c LIKE 'd%' ESCAPE '!')", b"[a.b] IS NOT NULL AND -c * 2 + 3 >= 4.5E3 % 7",
     b"x <> 'it''s' AND TRUE", b"NOT a",
 )  # fmt: skip
-FILTERS = replace(TEXTS, lines=30_000, lines_per_byte=80)
+FILTERS = replace(TEXTS, lines=30_000, lines_per_byte=80, us_per_byte=30)
 """The parser takes 240 lines for each token, and a chain of operators is refused once it is too deep, after some 24,000."""
-FILES = Budget(lines=20_000, lines_per_byte=800, bytes=1_000_000, bytes_per_byte=3_000)
+FILES = Budget(lines=20_000, lines_per_byte=800, bytes=1_000_000, bytes_per_byte=3_000, us_per_byte=200)
 """A YAML parser in Python takes hundreds of lines for each byte. Files come from operators, in the size that they have."""
 
 
@@ -436,5 +438,7 @@ def list_surfaces() -> list[Surface]:
         Surface("values", read_value, VALUES, (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
         Surface("encoded values", read_encoded, ENCODED, (), replace(TEXTS, bytes=4 * ARENA_BYTES)),
         Surface("filters", read_filter, SQL, (FilterSyntaxError,), FILTERS),
+        Surface("pages", lambda data: read_request(data, SPLIT), list_requests(SPLIT)),
+        Surface("committed offsets", read_committed, list_committed()),
         Surface("files", read_file, [STREAM, TAGGED], (ConfigError,), FILES, 3_000),
     ]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.tiny_records import build_tiny
 
-from .budget import Budget, Cost, count_lines, measure, measure_bytes
+from .budget import Budget, Cost, count_lines, find_slowness, measure, measure_bytes
 from .inputs import Source
 from .surfaces import SPLIT, Surface, list_surfaces
 
@@ -35,8 +35,9 @@ def attack(surface: Surface, rounds: int, measured: int = MEASURED) -> None:
     for number in range(rounds):
         data = source.draw()
         try:
-            surface.run(data)
-            excess = surface.budget.find_excess(measure(surface.run, data), len(data)) if number % measured == 0 else ""
+            excess = find_slowness(surface.budget, surface.run, data)
+            if not excess and number % measured == 0:
+                excess = surface.budget.find_excess(measure(surface.run, data), len(data))
         except Exception as error:
             raise AssertionError(f"OVERLAY_SEED={SEED}, input {number}: {data[:400]!r}") from error
         assert not excess, f"OVERLAY_SEED={SEED}, input {number} of {len(data)} bytes costs {excess}: {data[:400]!r}"
@@ -91,7 +92,8 @@ def test_what_grows_costs_no_more_for_each_byte(surface: Surface, name: str, gro
         for sample in (b"", surface.samples[0]):
             head = sample[: sample.find(SPLIT) + len(SPLIT)] if SPLIT in sample else b""
             data = head + grow(size)
-            excess = surface.budget.find_excess(measure(surface.run, data), len(data))
+            excess = find_slowness(surface.budget, surface.run, data)
+            excess = excess or surface.budget.find_excess(measure(surface.run, data), len(data))
             assert not excess, f"{name} of {size} bytes costs {excess}"
 
 
@@ -103,6 +105,7 @@ def test_very_many_records_in_a_batch_cost_no_more_for_each_byte(name: str, coun
     data = build_tiny(count)
     surface.run(data)  # the first call loads kernels
     lines = count_lines(surface.run, data) if count <= 10_000 else 0
+    assert not (excess := find_slowness(surface.budget, surface.run, data)), f"{count} records cost {excess}"
     excess = surface.budget.find_excess(Cost(lines, measure_bytes(surface.run, data)), len(data))
     assert not excess, f"{count} records in {len(data)} bytes cost {excess}"
 
@@ -127,3 +130,17 @@ def test_the_budget_finds_what_costs_too_much() -> None:
     assert count_lines(square, bytes(100)) == count_lines(square, bytes(100)) > 10_000
     assert measure_bytes(keep, bytes(100)) > 100_000
     assert budget.find_excess(Cost(20, 2_000), 0) == ""
+
+
+def test_the_budget_finds_kernels_that_take_too_long() -> None:
+    """Code in C runs no lines, and here allocates nothing that counts."""
+    budget = Budget(lines=20, lines_per_byte=4, bytes=2_000, bytes_per_byte=10, us=1_000, us_per_byte=1)
+
+    def square(data: bytes) -> None:
+        """Look for each end of the input in all of it, in C."""
+        for length in range(1_000):
+            data.find(data[:length] + b"\x01")
+
+    data = bytes(20_000)
+    assert "us of the processor, 21000 are allowed" in find_slowness(budget, square, data)
+    assert find_slowness(budget, bytes, data) == ""

@@ -15,6 +15,7 @@ from overlay.worker import metrics_page
 from overlay.worker.gauges import Gauges
 from overlay.worker.metric_series import TURN, Series
 from overlay.worker.metrics_page import MetricsPage, Writer
+from tests.fuzz.budget import count_lines
 
 CONSUMERS = 5_000
 ODD = ('a"b\\c\nd', "é")
@@ -71,6 +72,18 @@ def test_a_second_page_has_present_numbers_and_no_series_that_is_gone() -> None:
     page = writer.write()
     assert list_lines(page) == list_lines(generate_latest(metrics.registry))
     assert all(len(known) == len(metric._metrics) for metric, known in list_known(writer))
+
+
+def test_a_series_takes_few_lines_to_write() -> None:
+    """How long a page takes is measured by `python -m bench sizing`. The library's classes are dear to ask for."""
+    metrics, count = Metrics(), 2_000
+    ids = [("S", f"c{number}") for number in range(count)]
+    Series(metrics).open_consumers(ids, ids)
+    writer = Writer(metrics)
+    page = writer.write()
+    series = page.count(b"\n") - page.count(b"\n#")
+    assert series > 10 * count
+    assert count_lines(lambda _: writer.write(), b"") < 14 * series
 
 
 def list_known(writer: Writer) -> list[tuple[Counter | Gauge | Histogram, metrics_page.Texts]]:
