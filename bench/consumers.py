@@ -1,6 +1,6 @@
 """`python -m bench consumers`: what thousands of consumers cost, and what the neighbours of one notice of it.
 
-Four cases measure deliveries per second, exactly once, until the last is committed (ours_consumers.py). The peer `one` is our
+Five cases measure deliveries per second, exactly once, until the last is committed (ours_consumers.py). The peer `one` is our
 own service with a single consumer that has as many deliveries, in one output topic:
 
 - 5000: orders of 5,000 customers in turns, so that each slice of the log holds records of all. A consumer for each customer,
@@ -11,6 +11,7 @@ own service with a single consumer that has as many deliveries, in one output to
   many orders of a hundred customers.
 - sql-500: 500 consumers over 32 output topics, each with an SQL filter of its own that takes 0.2 % of the orders; `one` has
   a filter that takes all.
+- 8-shards: orders of a hundred customers and a consumer for each, in eight shards of one worker; `one` has them in one shard.
 
 In the others `overlay run` is a process of its own: create-5000, change-5000, restart-5000 (thousands.py), idle-memory,
 idle-cpu (idle.py), far-behind (far_behind.py), page-5000, page-cpu (page.py) and two-workers (two_workers.py).
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Protocol
 
 from bench import far_behind, idle, page, thousands, two_workers
@@ -45,6 +47,7 @@ MILLION = 1_000_000
 FILTERS = 500
 FEW = 100
 """Customers where their number does not matter."""
+SHARDS = 8
 FAR = 10_000_000
 WARM_UP = 20_000
 GOALS: Mapping[str, Mapping[str, float]] = {
@@ -52,6 +55,7 @@ GOALS: Mapping[str, Mapping[str, float]] = {
     "36x100": {"one": 0.5},
     "million-subjects": {"one": 0.5},
     "sql-500": {"one": 0.25},
+    "8-shards": {"one": 0.5},
 }
 
 Contest = Mapping[str, Job]
@@ -157,6 +161,12 @@ def _plan_filters(bootstrap: str, scale: float) -> Contest:
     return {"overlay": Job(orders, filters, OUTPUTS, orders.records), "one": one}
 
 
+def _plan_shards(bootstrap: str, scale: float) -> Contest:
+    orders = Orders(bootstrap, _round(RECORDS * scale, FEW), FEW)
+    one = Job(orders, list_each(FEW), OUTPUTS, orders.records)
+    return {"overlay": replace(one, shards=SHARDS), "one": one}
+
+
 def _ask(sql: str) -> Mapping[str, object]:
     """Return what a consumer wants that has a filter for all subjects."""
     return {"filter_subject": "orders.>", "filter": {"sql": sql}}
@@ -172,4 +182,5 @@ PLANS: Mapping[str, Callable[[str, float], Contest]] = {
     "36x100": _plan_groups,
     "million-subjects": _plan_subjects,
     "sql-500": _plan_filters,
+    "8-shards": _plan_shards,
 }

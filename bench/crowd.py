@@ -51,8 +51,10 @@ def list_each(customers: int) -> dict[str, Wants]:
 
 
 @contextmanager
-def make_crowd(orders: Orders, consumers: Mapping[str, Wants], outputs: int) -> Iterator[Crowd]:
-    """The folder of these consumers, which share so many new output topics in turns; all is deleted after the block."""
+def make_crowd(orders: Orders, consumers: Mapping[str, Wants], outputs: int, shards: int = 1) -> Iterator[Crowd]:
+    """The folder of these consumers, which share so many new output topics in turns; all is deleted after the block.
+    `shards`: of the service.
+    """
     with ExitStack() as closing:
         topics = tuple(make_topic(orders.bootstrap, "out") for _ in range(outputs))
         for topic in topics:
@@ -62,7 +64,7 @@ def make_crowd(orders: Orders, consumers: Mapping[str, Wants], outputs: int) -> 
             files[f"consumers/{name}.yaml"] = {"stream": STREAM} | describe(name, wants, topics[number % outputs])
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="bench-overlay-")))
         prefix = draw_prefix()
-        yield Crowd(folder, write_files(folder, orders.bootstrap, files, prefix), prefix, topics)
+        yield Crowd(folder, write_files(folder, orders.bootstrap, files, prefix, shards), prefix, topics)
 
 
 def describe(name: str, wants: Wants, output: str) -> dict[str, object]:

@@ -69,14 +69,15 @@ def draw_prefix() -> str:
     return f"bench-{uuid.uuid4().hex[:8]}"
 
 
-def write_files(folder: Path, bootstrap: str, files: Mapping[str, object], prefix: str = "") -> str:
+def write_files(folder: Path, bootstrap: str, files: Mapping[str, object], prefix: str = "", shards: int = 1) -> str:
     """Write these files and that of a service; returns the URL that it will answer at. YAML takes JSON as it is.
-    `prefix`: of the service's own topics; drawn if empty.
+    `prefix`: of the service's own topics; drawn if empty. `shards`: of the service.
     """
     port = find_free(HOST, 1)[0]
     service = {
         "kafka": {"bootstrap.servers": bootstrap},
         "topics": {"prefix": prefix or draw_prefix()},
+        "shards": shards,
         "http": {"listen": f"{HOST}:{port}"},
     }
     for name, content in {"overlay.yaml": service, **files}.items():

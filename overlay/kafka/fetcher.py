@@ -41,6 +41,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition
 
 from overlay.arrays import Bytes
+from overlay.clock import monotonic
 from overlay.errors import SourceUnavailable
 from overlay.logs import get_logger
 from overlay.scan.commit import NO_ABORTS, Aborted
@@ -85,9 +86,10 @@ _STALE_LEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A partition's part of a fetch response. `data`: record batches, beginning with the one that holds `position`,
-    or the next one if none does; empty if compaction has left none. The last one may be cut off, and is then not in
-    `batches`. `aborted`: pairs of producer id and first offset. `log_start`: the first offset of the log.
+    """A partition's part of a fetch response. `data`: record batches, beginning with the one that holds `position`, or
+    the next one if none does, or with an earlier one if another fetch has brought them; empty if compaction has left
+    none. The last one may be cut off, and is then not in `batches`. `aborted`: pairs of producer id and first offset.
+    `log_start`: the first offset of the log.
     """
 
     position: int
@@ -173,6 +175,27 @@ class Gate(Protocol):
         """Wait until a record of this partition, at `offset`, need not wait for `id` any more."""
 
 
+class Sharing(Protocol):
+    """Fetches that several fetchers share; see shared_fetches.py, which has the rules."""
+
+    def join(self, fetcher: Fetcher, fetch: PartitionFetch) -> None:
+        """Note that a fetcher has begun a partition fetch."""
+
+    def leave(self, fetch: PartitionFetch) -> None:
+        """Note that a partition fetch has ended. Does nothing if that is known."""
+
+    def serve(self, fetch: PartitionFetch) -> bool:
+        """Fill a partition fetch that wants data, or have it wait for a shared fetch. Return False if it has to fetch for
+        itself.
+        """
+
+    def waits(self, fetch: PartitionFetch) -> bool:
+        """Return whether a partition fetch waits for a shared fetch."""
+
+    def note(self, fetch: PartitionFetch, fetched: Fetched | None) -> None:
+        """Take up the answer to a fetcher's own fetch, which has moved it; None if the answer had no data."""
+
+
 def cut_front(fetched: Fetched, offset: int) -> Fetched | None:
     """Return the batches of a fetch that end before an offset, as a fetch of their own; None if there are none from
     its position on.
@@ -229,15 +252,20 @@ class PartitionFetch:
         `stop`, the next data is empty. Not for topics whose segments may be in remote storage, which
         compacted topics cannot be: a broker also answers without data while it loads these.
         """
+        self.since = monotonic()
+        """When it was started, or moved by `seek`, monotonic seconds."""
+        self.asked = self.answered = -1.0
+        """When its latest fetch was sent, and when that of its latest answer was, monotonic seconds; -1 before."""
+        self._is_paused = False
         self._urgent = False
         self._fetcher = fetcher
 
     @property
     def is_idle(self) -> bool:
-        """Return whether a fetch should be sent for it now: nothing is ready or held, no fetch is in
-        flight, and `stop` is not reached.
+        """Return whether it wants data now: nothing is ready or held, no fetch is in flight, and `stop`
+        is not reached.
         """
-        return self.is_empty and not self.in_flight and self.position < self.stop
+        return self.is_empty and not self.in_flight and self.position < self.stop and not self._is_paused
 
     @property
     def is_empty(self) -> bool:
@@ -289,11 +317,36 @@ class PartitionFetch:
         self.stop = stop
         self._fetcher.wake()
 
+    def pause(self) -> None:
+        """Send no more fetches for it until `resume`, which may come soon: other fetches must not wait for long."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Fetch again after `pause`."""
+        if self._is_paused:
+            self._is_paused = False
+            self._fetcher.wake()
+
+    def wake(self) -> None:
+        """Have its fetcher check again whether it needs a fetch."""
+        self._fetcher.wake()
+
+    def offer(self, fetched: Fetched) -> None:
+        """Take data that another fetch has brought, as `Fetcher.hand` does."""
+        self._fetcher.hand(self, fetched)
+
+    def learn_ends(self, stable_end: int, end: int) -> None:
+        """Take the last stable offset and the high watermark that another fetch has been told."""
+        has_learnt, self.stable_end, self.end = self.stable_end != stable_end, stable_end, end
+        if has_learnt:
+            self._fetcher.changed.set()
+
     def seek(self, position: int, epoch: int = NO_EPOCH) -> None:
         """Continue at another position. Drop the data that is ready, and ignore a fetch in flight that began at
         another position. `epoch`: leader epoch of the batch before that position, if known.
         """
         self.position, self.epoch, self.ready, self.held = position, epoch, None, None
+        self.since = monotonic()
         self._fetcher.wake()
 
 
@@ -330,6 +383,7 @@ class Fetcher:
         requests: int = 1,
         plain: bool = False,
         apart: int = 0,
+        sharing: Sharing | None = None,
     ) -> None:
         """Start fetching with a connected client.
 
@@ -337,7 +391,8 @@ class Fetcher:
         most fetches in flight to one broker. Set it above 1 only if no partition fetch waits for
         records that are not in the log yet. `plain`: find batches without kernels, which a command
         would have to load first. `apart`: fetchers with different numbers use separate
-        connections, so that they do not wait for each other.
+        connections, so that they do not wait for each other. `sharing`: fetches that it shares with
+        other fetchers, None if it fetches everything for itself.
         """
         self.changed = asyncio.Event()
         self.bytes_fetched = 0
@@ -347,6 +402,7 @@ class Fetcher:
         self._requests = requests
         self._apart = apart
         self._plain = plain
+        self._sharing = sharing
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
         self._failures: dict[int, int] = {}
         """By broker whose last fetch has failed, how many in a row have; those that were in flight together count once."""
@@ -356,6 +412,9 @@ class Fetcher:
 
     async def close(self) -> None:
         """Cancel all fetches and wait for their end. The caller still has to close the client."""
+        if self._sharing is not None:
+            for partition_fetch in self._partition_fetches:
+                self._sharing.leave(partition_fetch)
         tasks = [self._dispatcher, *self._holding, *(task for tasks in self._nodes.values() for task in tasks)]
         for task in tasks:
             task.cancel()
@@ -399,6 +458,8 @@ class Fetcher:
         """Start reading as `open` does, in a topic that the client knows already."""
         partition_fetch = PartitionFetch(self, topic, partition, position, stop, size, epoch, gate)
         self._partition_fetches.append(partition_fetch)
+        if self._sharing is not None:
+            self._sharing.join(self, partition_fetch)
         self.wake()
         return partition_fetch
 
@@ -408,6 +469,8 @@ class Fetcher:
         """
         self._partition_fetches.remove(partition_fetch)
         partition_fetch.held = None
+        if self._sharing is not None:
+            self._sharing.leave(partition_fetch)
 
     async def _dispatch(self) -> None:
         """Keep fetches in flight, up to `requests`, to each broker that leads an idle partition
@@ -434,7 +497,7 @@ class Fetcher:
             if node is None or node < 0 or len(under_way := self._nodes.setdefault(node, set())) >= self._requests:
                 continue
             for partition_fetch in partition_fetches:
-                partition_fetch.in_flight = True
+                partition_fetch.in_flight, partition_fetch.asked = True, monotonic()
             task = asyncio.create_task(self._fetch(node, partition_fetches), name=f"fetch-{node}")
             under_way.add(task)
             task.add_done_callback(functools.partial(self._finish, node))
@@ -452,7 +515,8 @@ class Fetcher:
         negative if it is unknown).
 
         Of a partition, only those at one position are included, since they share a fetch. While
-        READY_BYTES of data wait to be taken, only urgent ones are.
+        READY_BYTES of data wait to be taken, only urgent ones are. Those that a shared fetch serves are
+        not; they may be filled by this call.
         """
         groups: dict[int | None, list[PartitionFetch]] = {}
         # `take` wakes the fetcher, so a full buffer needs no timer.
@@ -470,6 +534,8 @@ class Fetcher:
         for partition_fetch in self._partition_fetches:
             may_fetch = partition_fetch.is_idle and (partition_fetch.urgent or not is_full)
             may_fetch = may_fetch and (partition_fetch.gate is None or not is_holding)
+            if may_fetch and self._sharing is not None and self._sharing.serve(partition_fetch):
+                continue
             if (
                 may_fetch
                 and positions.setdefault(partition_fetch.tp, partition_fetch.position) == partition_fetch.position
@@ -528,13 +594,14 @@ class Fetcher:
         await Backoff(*BACKOFF_S, failures=failures).rest()
 
     def _has_others(self, node: int, asked: Collection[PartitionFetch]) -> bool:
-        """Return whether the broker leads partition fetches that have not reached their `stop` and
-        are not in `asked`.
+        """Return whether the broker leads partition fetches that have not reached their `stop`, are
+        not in `asked`, and do not wait for a shared fetch.
         """
         leader = self._client.cluster.leader_for_partition
         return any(
             partition_fetch not in asked
             and partition_fetch.position < partition_fetch.stop
+            and not (self._sharing is not None and self._sharing.waits(partition_fetch))
             and leader(partition_fetch.tp) == node
             for partition_fetch in self._partition_fetches
         )
@@ -701,9 +768,11 @@ class Fetcher:
         """
         buf = np.frombuffer(data or b"", np.uint8)
         has_learnt, partition_fetch.stable_end = partition_fetch.stable_end != stable_end, stable_end
+        partition_fetch.answered = partition_fetch.asked
         if not buf.size:
             if has_learnt:  # the reader learns where the log ends
                 self.changed.set()
+            self._note(partition_fetch, None)
             return
         found = self._split(buf)
         log_position = log_position_after(found.batches, position)
@@ -722,13 +791,26 @@ class Fetcher:
             log_position,
             found.base_offset if found.fault else -1,
         )
-        before = partition_fetch.epoch
-        if log_position.position > position:
-            partition_fetch.epoch = log_position.epoch
-        partition_fetch.position = log_position.position
         if partition_fetch.size is not None:
             partition_fetch.size = max(0, partition_fetch.size - buf.size)
         self.bytes_fetched += buf.size
+        self.hand(partition_fetch, fetched)
+        self._note(partition_fetch, fetched)
+
+    def _note(self, partition_fetch: PartitionFetch, fetched: Fetched | None) -> None:
+        if self._sharing is not None:
+            self._sharing.note(partition_fetch, fetched)
+
+    def hand(self, partition_fetch: PartitionFetch, fetched: Fetched) -> None:
+        """Make data the ready data of a partition fetch, or hold it for its gate, and move its position behind it.
+
+        `fetched`: data from that position on, as its `position` says.
+        """
+        before, log_position = partition_fetch.epoch, fetched.log_position
+        partition_fetch.stable_end = fetched.stable_end
+        if log_position.position > partition_fetch.position:
+            partition_fetch.epoch = log_position.epoch
+        partition_fetch.position = log_position.position
         if partition_fetch.gate is None:
             partition_fetch.ready = fetched
         else:

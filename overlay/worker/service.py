@@ -29,6 +29,7 @@ from overlay.fleet.status import WorkerStatus, clean
 from overlay.kafka.admin import Admin, new_topic
 from overlay.kafka.connection import reach
 from overlay.kafka.own_topics import list_shared_topics, requests_topic, state_topic
+from overlay.kafka.shared_fetches import SharedFetches
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.topics import find_fault
@@ -190,12 +191,14 @@ class Service:
         membership = Membership(service.kafka, prefix, state_topic(prefix), drained=is_drained)
         if not await unless(stop, membership.start()):
             return
+        sharing = SharedFetches(service.kafka, self.metrics.bytes_fetched.inc)
         async with asyncio.TaskGroup() as group:
             self.shard_manager = ShardManager(
                 registry.effective(), self._shards, admin, self.metrics, membership, group, self.rates, self.lags, self.jobs,
                 latency_by_consumer=service.metrics.latency_by == "consumer", opened=self._opened,
-                on_passed_over=self.unreadable.note,
+                on_passed_over=self.unreadable.note, sharing=sharing,
             )  # fmt: skip
+            group.create_task(sharing.run(stop), name="shared-fetches")
             self.trouble = ""
             if request_server is not None:
                 group.create_task(request_server.run(self.shard_manager, stop), name="control")

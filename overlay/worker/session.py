@@ -20,7 +20,7 @@ from aiokafka.client import AIOKafkaClient
 from overlay.clock import monotonic, now_ms
 from overlay.jobs import Jobs
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.fetcher import Fetcher, Sharing
 from overlay.kafka.passed_over import OnPassedOver, ignore
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
@@ -57,8 +57,7 @@ IDLE_S = 60.0
 
 @dataclass(slots=True)
 class Session:
-    """One ownership of a shard, from its takeover to its end: the reading loop and everything that
-    belongs to it. Good for one run."""
+    """One ownership of a shard: the reading loop and everything that belongs to it. Good for one run."""
 
     client: AIOKafkaClient
     admin: Admin
@@ -71,6 +70,8 @@ class Session:
     """Called for each batch of a source that could not be read."""
     dispatch_loop: DispatchLoop | None = None
     """The loop that serves the consumers with machines; None if the session has none."""
+    sharing: Sharing | None = None
+    """The fetches that it shares with other sessions of the worker; None if it fetches for itself alone."""
     fetches: SourceFetches = field(init=False)
     gates: dict[str, SchemaGate] = field(init=False)
     """By stream whose schemas a registry has, what holds its records back."""
@@ -105,7 +106,7 @@ class Session:
         )
         for topic in {topic for (_, (topic, _)), _ in self.cursors.all()}:
             await self.client.add_topic(topic)
-        fetcher = Fetcher(self.client)
+        fetcher = Fetcher(self.client, sharing=self.sharing)
         self.changes.wake = fetcher.changed.set
         self.fetches = SourceFetches(self.cursors, fetcher, self.admin, self.metrics, self.gates)
         stopping = asyncio.create_task(set_after(stop, fetcher.changed), name="stopping")
@@ -132,9 +133,8 @@ class Session:
         self.changes.give_up()
 
     async def _run_all(self, *tasks: asyncio.Task[None]) -> None:
-        """Wait until all tasks have ended. The first error cancels the others, and is raised when
-        these have ended; that may take as long as a job in a thread. Sets `is_over` when the first
-        one fails or all are done."""
+        """Wait until all tasks have ended. The first error cancels the others, and is raised when these have ended; that
+        may take as long as a job in a thread. Sets `is_over` when the first one fails or all are done."""
         try:
             await asyncio.gather(*tasks)
         finally:

@@ -26,6 +26,7 @@ from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
+from overlay.kafka.fetcher import Sharing
 from overlay.kafka.own_topics import events_topic, index_topic, state_topic
 from overlay.kafka.passed_over import OnPassedOver, ignore
 from overlay.logs import get_logger
@@ -85,6 +86,8 @@ class Shard:
     on_commit: Callable[[Counts], None]
     on_passed_over: OnPassedOver = ignore
     """Called for each reason for which records of an ack topic, an index topic or a source could not be read."""
+    sharing: Sharing | None = None
+    """The fetches that it shares with other shards of the worker; None if it fetches for itself alone."""
     trouble: str = ""
     """Why nothing is being served right now; empty while all is well."""
     reply_sender: ReplySender = field(init=False)
@@ -294,6 +297,7 @@ class Shard:
             ),
             plain=await self._open_plain(assignment, closing),
             on_passed_over=self.on_passed_over,
+            sharing=self.sharing,
         )  # fmt: skip
         return session, state
 

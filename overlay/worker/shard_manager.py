@@ -24,6 +24,7 @@ from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.consumer.table import PAUSED
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
+from overlay.kafka.fetcher import Sharing
 from overlay.kafka.own_topics import shard_of
 from overlay.kafka.passed_over import OnPassedOver, ignore
 from overlay.logs import get_logger
@@ -85,6 +86,8 @@ class ShardManager:
     """Whether delivery latencies are kept for each consumer, not for each stream."""
     on_passed_over: OnPassedOver = ignore
     """Called for each reason for which records of an ack topic, an index topic or a source could not be read."""
+    sharing: Sharing | None = None
+    """The fetches that the shards share; None if each fetches for itself alone."""
     shards: dict[int, Shard] = field(default_factory=dict)
     owned: frozenset[int] = frozenset()
     generation: int = -1
@@ -446,6 +449,7 @@ class ShardManager:
             self.membership,
             self._note_commit,
             self.on_passed_over,
+            self.sharing,
         )
         self.shards[number] = shard
         self.series.open_consumers(mine, find_filtered(mine))

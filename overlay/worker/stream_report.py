@@ -88,9 +88,13 @@ def _gather(loaded: Loaded, sessions: list[Session], names: Iterable[str]) -> di
         for (stream, source), reach in session.reaches.items():
             if (known := gathered.get(stream)) is not None:
                 ends = [cursor.stable_end for cursor in session.cursors.of((stream, source)) if cursor.indexed]
+                entry: dict[str, Any] = {
+                    "chunks": reach.chunks,
+                    "position": reach.position,
+                    "end": max(ends, default=-1),
+                }
                 counts = reach.addresses
-            entry: dict[str, Any] = {"chunks": reach.chunks, "position": reach.position, "end": max(ends, default=-1)}
-            entry |= {"records": counts.records, "unaddressed": counts.unaddressed, "unaddressed_in": counts.last}
+                entry |= {"records": counts.records, "unaddressed": counts.unaddressed, "unaddressed_in": counts.last}
                 known.chunks.setdefault(number, {})[_name(source)] = entry
     return gathered
 

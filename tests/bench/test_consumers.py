@@ -53,6 +53,7 @@ def test_every_order_is_delivered_once(bootstrap: str) -> None:
         "36x100": {"one", "nats"},
         "million-subjects": {"one"},
         "sql-500": {"one"},
+        "8-shards": {"one"},
     }
     assert {name: set(case.judge()) for name, case in found.items()} == {name: {"one"} for name in RATES}
     assert not any(case.skipped for case in found.values())
@@ -116,7 +117,7 @@ def test_filters_of_two_workers_take_each_order_once() -> None:
 def test_both_sides_have_as_many_deliveries(case: str) -> None:
     contest = consumers.PLANS[case]("nowhere:9092", 1)
     assert {job.deliveries for job in contest.values()} == {contest["overlay"].orders.records}
-    assert len(contest["one"].consumers) == 1
+    assert len(contest["one"].consumers) == 1 or contest["one"].shards < contest["overlay"].shards
 
 
 def test_filters_take_each_order_once() -> None:

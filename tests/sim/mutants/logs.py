@@ -132,4 +132,29 @@ LOGS = (
         mend="0b3c74a",
         history="test_corruption.py::test_a_batch_whose_length_in_offsets_is_damaged_is_skipped_alone",
     ),
+    Mutant(
+        "answers-from-before-the-log-was-compared",
+        """Give a shard what other shards of the worker have fetched before it began. It has compared the log with its state
+        since, and what they fetched may not be in the log any more.""",
+        (
+            Change(
+                "overlay.kafka.shared_fetches",
+                "answer is None or answer.asked <= fetch.since or not",
+                "answer is None or not",
+            ),
+        ),
+        history="test_shared_fetches.py::test_no_answer_is_used_that_was_asked_for_before_the_reader_began",
+    ),
+    Mutant(
+        "answers-of-another-log",
+        """Give a shard what another one has fetched, whatever leader epoch it knows of the batch before its position.""",
+        (
+            Change(
+                "overlay.kafka.shared_fetches",
+                " or not answer.fits(fetch.position, fetch.epoch):\n",
+                ":\n",
+            ),
+        ),
+        history="test_shared_fetches.py::test_answers_of_another_epoch_are_not_used",
+    ),
 )
