@@ -135,16 +135,20 @@ class AckDecoder:
 
     def __init__(self, stream: str, mine: Iterable[str], others: Iterable[str], rule: ReplyRule) -> None:
         self._stream, self._rule = stream, rule
+        self.know(mine, others)
+        self._head = np.frombuffer(f"$JS.ACK.{stream}.".encode(), np.uint8)
+        self._stream_text = np.frombuffer(f"{stream}.".encode(), np.uint8)
+        arena = Arena(limit=MOST_BYTES)
+        self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena, most_records=MOST_RECORDS)
+
+    def know(self, mine: Iterable[str], others: Iterable[str]) -> None:
+        """Process the acks of the consumers in `mine` from now on, and skip those of `others`."""
         self._mine = set(mine)
         self._names = sorted({*self._mine, *others}, key=lambda name: name.encode())
         texts = [name.encode() for name in self._names]
         self._text = np.frombuffer(b"".join(texts), np.uint8)
         self._bounds = np.cumsum([0, *(len(text) for text in texts)])
         self._is_mine = np.array([name in self._mine for name in self._names], np.bool_)
-        self._head = np.frombuffer(f"$JS.ACK.{stream}.".encode(), np.uint8)
-        self._stream_text = np.frombuffer(f"{stream}.".encode(), np.uint8)
-        arena = Arena(limit=MOST_BYTES)
-        self._decoder = Decoder(make_plan((_TOKEN, _KEY, *_REPLY)), arena=arena, most_records=MOST_RECORDS)
 
     def read(self, data: Bytes, position: int, aborted: Aborted, since: AckOffsets = EVERYTHING) -> DecodedAcks:
         """Decode fetched record batches from the offset `position` on, and return the acks that

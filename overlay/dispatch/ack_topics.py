@@ -33,7 +33,7 @@ from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, Parti
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.state.shard_state import StreamPartition
+from overlay.state.shard_state import ConsumerId, StreamPartition
 
 from .ack_offsets import AckOffsets
 
@@ -111,6 +111,15 @@ class AckTopics:
                 for name, first in since.own.items():
                     behind.setdefault((partition[0], name), {})[partition[1]] = max(at, first)
         return {c: {s: at for s, at in own.items() if at < self.since[c[0], s].shared} for c, own in behind.items()}
+
+    def forget(self, consumer: ConsumerId) -> None:
+        """Forget from where a consumer still had to process acks. One that is made again under its name has none there:
+        all acks so far are of the former one's deliveries.
+        """
+        for partition, since in self.since.items():
+            if partition[0] == consumer[0] and consumer[1] in since.own:
+                own = {name: at for name, at in since.own.items() if name != consumer[1]}
+                self.since[partition] = replace(since, own=own)
 
     async def open(self, fetcher: Fetcher) -> None:
         """Start a fetch of each partition at its position, and set `up_to` of each stream to 0.

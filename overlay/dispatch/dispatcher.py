@@ -20,9 +20,12 @@ postponed to another step. Dead letters, answers and advisories go out with the 
 offsets that they belong to.
 
 Each consumer has a hold position: the first message that was offered and is not delivered. A
-restart reads from there. A changed filter or deliver_subject always comes with a restart
-(worker/shard_manager.py). So what was offered under the old filter is offered again from the hold
-position on, as the machine's Rewind asks for.
+restart reads from there, and so does the session when a filter changes (`renew`). So what was offered
+under the old filter is offered again from the hold position on, as the machine's Rewind asks for.
+
+Consumers come, change and go between two steps (`admit`, `renew`, `dismiss`). What a consumer that goes
+has still to say goes out with the unit that forgets it: nothing of it is left to a later step, which
+might take it for that of a consumer that was made again under its name.
 """
 
 from __future__ import annotations
@@ -35,16 +38,17 @@ from types import MappingProxyType
 import numpy as np
 
 from overlay.arrays import Ints
+from overlay.config.consumer import ConsumerConfig
 from overlay.consumer.acks import Flaw
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.effects import ArmTimer, DeadLetter, Deliver, Effect, Refuse, Remove
-from overlay.consumer.events import Event, Expired, Offered, Removed, Ticked, Undeliverable
+from overlay.consumer.events import Deleted, Event, Expired, Offered, Removed, Ticked, Undeliverable, Updated
 from overlay.consumer.info import Facts
 from overlay.consumer.pending import distinct
 from overlay.consumer.queues import Run
 from overlay.consumer.window import EMPTY
 from overlay.match.record_slice import RecordSlice
-from overlay.output.batch_builder import OutputBatch
+from overlay.output.batch_builder import OutputBatch, OutputTopic
 from overlay.output.entry import Entry
 from overlay.state.shard_state import ConsumerId
 
@@ -163,10 +167,47 @@ class Dispatcher:
         if topics == self._full:
             return
         self._full = topics
-        heads = tuple(f"{topic}/" for topic in topics)
         for consumer, slot in self.slots.items():
-            if not slot.machine.state.config.is_push and slot.machine.hold_back(heads):
+            if self._hold_back(slot):
                 self._fresh[consumer] = None
+
+    def _hold_back(self, slot: ConsumerSlot) -> bool:
+        """Have a consumer deliver nothing to the reply topics that are full. Return whether it needs a tick."""
+        heads = tuple(f"{topic}/" for topic in self._full)
+        return not slot.machine.state.config.is_push and slot.machine.hold_back(heads)
+
+    # who comes, changes and goes between two steps
+
+    def admit(self, consumer: ConsumerId, slot: ConsumerSlot) -> Facts:
+        """Serve one more consumer. Return what can be asked of it. Raises ValueError if one of this name is served."""
+        if consumer in self.slots:
+            raise ValueError(f"there is a machine of {'/'.join(consumer)} already")
+        self.slots[consumer] = slot
+        self._hold_back(slot)
+        self._fresh[consumer] = None
+        return slot.machine.facts
+
+    def renew(self, consumer: ConsumerId, config: ConsumerConfig, output_topic: OutputTopic | None, now: int) -> Facts:
+        """Have a consumer want something else. Return what can be asked of it then. What it was offered and has not
+        delivered is to be offered anew if its filter has changed. `config`: with its defaults filled in. `output_topic`: as
+        its reader has it.
+        """
+        slot = self.slots[consumer]
+        slot.take_output(output_topic)
+        self._do(consumer, Updated(config), now)
+        return slot.machine.facts
+
+    def dismiss(self, consumer: ConsumerId, said: Iterable[Event], now: int) -> Work:
+        """Serve a deleted consumer no more. Return the last that it has to say: its advisory, and the ends of its pull
+        requests. `said`: events for it that no step has handled yet.
+        """
+        for event in (*said, Deleted()):
+            self._do(consumer, event, now)
+        work = Work()
+        self._print(consumer, work, now)
+        for kept in (self._fresh, self._active, self._touched, self.slots):
+            kept.pop(consumer, None)
+        return work
 
     # 1: what comes in
 

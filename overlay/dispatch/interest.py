@@ -58,7 +58,7 @@ class Readers:
 
     client: AIOKafkaClient
     admin: Admin
-    output_topics: Mapping[ConsumerId, OutputTopic | None]
+    output_topics: dict[ConsumerId, OutputTopic | None]
     facts: Mapping[ConsumerId, Facts]
     order: Order
     _output_offsets: dict[ConsumerId, OutputOffsets] = field(default_factory=dict)
@@ -83,6 +83,26 @@ class Readers:
             if not facts.config.inactive_threshold:
                 self.order(consumer, Bound())
 
+    def admit(self, consumer: ConsumerId, output_topic: OutputTopic | None) -> None:
+        """Follow the readers of a consumer that has come and has delivered nothing yet. Its facts have to be there."""
+        self.output_topics[consumer] = output_topic
+        config = self.facts[consumer].config
+        if config.follows_readers and output_topic is not None:
+            self._output_offsets[consumer] = OutputOffsets({}, 0, 0)
+            if not config.inactive_threshold:
+                self.order(consumer, Bound())
+
+    def dismiss(self, consumer: ConsumerId) -> None:
+        """Follow the readers of a deleted consumer no more."""
+        for kept in (self.output_topics, self._output_offsets, self._bound):
+            kept.pop(consumer, None)
+
+    def find_offsets(self, consumer: ConsumerId) -> OutputOffsets | None:
+        """Return where the deliveries of a consumer are in its output, to note those that are written next; None if its
+        readers are not followed. One that is made again under the consumer's name has another object.
+        """
+        return self._output_offsets.get(consumer)
+
     async def _find_ends(self, output_topic: OutputTopic) -> dict[int, int]:
         """Return, by partition, the offset after the last committed record, for each partition of an
         output that has records.
@@ -98,14 +118,6 @@ class Readers:
             for source, span in bounds.items()
         }
         return {source[1]: end for source, end in ends.items() if end > bounds[source][0]}
-
-    def note(self, consumer: ConsumerId, partition: int, base: int, count: int, first: int, last: int) -> None:
-        """Record a written batch of a consumer's deliveries: `count` records from the offset `base`
-        on, with consumer sequences from `first` to `last`. Do nothing if its readers are not
-        followed.
-        """
-        if output_offsets := self._output_offsets.get(consumer):
-            output_offsets.note(partition, base, count, first, last)
 
     def is_bound(self, consumer: ConsumerId) -> bool:
         """Return whether the consumer's reader group had members when Kafka was asked last, usually
@@ -173,12 +185,20 @@ class Readers:
             committed = await self.admin.find_committed(groups, denied=denied)
             for group, offsets in committed.items():
                 for consumer, output_topic in waiting[group]:
+                    if not self._is_still(consumer, output_topic):
+                        continue
                     read = self._output_offsets[consumer].find_read(offsets.get(output_topic.topic, {}))
                     if read > self.facts[consumer].read_up_to:
                         self.order(consumer, Read(read))
         for group in denied.keys() - self._denied.keys():
             log.warning("ack_wait never begins for deliveries to this group", group=group, reason=denied[group])
         self._denied = denied
+
+    def _is_still(self, consumer: ConsumerId, output_topic: OutputTopic | None) -> bool:
+        """Return whether a consumer is the one that had this output when Kafka was asked: it may have been deleted
+        since, and made again under its name.
+        """
+        return consumer in self.output_topics and self.output_topics[consumer] is output_topic
 
     async def _look_for_cuts(self) -> None:
         """Ask Kafka for the ends (high watermarks) of outputs that have deliveries to be read.
@@ -191,6 +211,8 @@ class Readers:
         # the ends that readers of uncommitted records see: open transactions have lost nothing
         bounds = await self.admin.find_bounds(sources, committed=False) if sources else {}
         for consumer, topic in waiting:
+            if not self._is_still(consumer, topic):
+                continue
             offsets = self._output_offsets[consumer]
             for partition in range(topic.partitions):
                 source, end = (topic.topic, partition), bounds[topic.topic, partition][1]
@@ -215,6 +237,7 @@ class Readers:
         it has inactive_threshold), and Bound for one to wake, if it is not in that state yet.
         """
         groups = {consumer: config.reader_group for consumer, config in watched.items()}
+        topics = {consumer: self.output_topics[consumer] for consumer in watched}
         denied: dict[str, str] = {}
         members = await self.admin.count_members_of(set(groups.values()), denied=denied)
         for group in denied.keys() - self._unseen:
@@ -223,6 +246,8 @@ class Readers:
             )
         self._unseen = (self._unseen - members.keys()) | denied.keys()
         for consumer, config in watched.items():
+            if not self._is_still(consumer, topics[consumer]):
+                continue
             is_bound = groups[consumer] in denied or members[groups[consumer]] > 0
             self._bound[consumer] = is_bound
             is_asleep = self.facts[consumer].phase in ASLEEP

@@ -56,6 +56,17 @@ class MachineFacts:
         """
         self._waiting.beyond |= beyond
 
+    def renew(self, consumer: ConsumerId, facts: Facts | None) -> None:
+        """Record, between two steps, that a consumer has come, has been changed, or is gone (`facts` is None). What was
+        queued for it is dropped.
+        """
+        for counts in (self._waiting.offered, self._waiting.beyond):
+            counts.pop(consumer, None)
+        if facts is None:
+            self.facts.pop(consumer, None)
+        else:
+            self.facts[consumer] = facts
+
     def begin_step(self) -> None:
         """Record that a step has begun, which handles everything queued so far. What is queued from
         now on is for the next one.

@@ -59,6 +59,10 @@ class ConsumerSlot:
         """Whether the tokens of its deliveries contain an incarnation."""
         return bool(self.machine.state.lineage.incarnation)
 
+    def take_output(self, output_topic: OutputTopic | None) -> None:
+        """Deliver to this output from now on. Its envelope gets the incarnation if the tokens have one."""
+        self.output_topic = _name_output(output_topic, self.machine.state.lineage.incarnation)
+
     def sift(self, said: AckBatch) -> tuple[AckBatch, list[Refuse]]:
         """Return the acks that count, and one refusal for each of the others.
 
@@ -188,8 +192,7 @@ def slot(
         replay_until=beginning.last,
         incarnation=beginning.incarnation,
     )
-    if output_topic is not None and (incarnation := fresh.lineage.incarnation):
-        output_topic = replace(output_topic, envelope=name_incarnation(output_topic.envelope, incarnation))
+    output_topic = _name_output(output_topic, fresh.lineage.incarnation)
     records = [decode(value) for value in beginning.records]
     if records and records[-1].head["delivered"].consumer < beginning.sequence:
         records = []
@@ -197,3 +200,10 @@ def slot(
     for record, value in zip(records, beginning.records, strict=False):
         base, logged = (len(value), 0) if record.is_checkpoint else (base, logged + len(value))
     return ConsumerSlot(Machine(fresh, records), output_topic, dead_letter_topic, base, logged)
+
+
+def _name_output(output_topic: OutputTopic | None, incarnation: str) -> OutputTopic | None:
+    """Return an output whose deliveries name this incarnation in their tokens; as it is if that is empty."""
+    if output_topic is None or not incarnation:
+        return output_topic
+    return replace(output_topic, envelope=name_incarnation(output_topic.envelope, incarnation))

@@ -51,6 +51,8 @@ class Assignment:
     readers: dict[ConsumerId, Reader] = field(default_factory=dict)
     machines: dict[ConsumerId, ConsumerConfig] = field(default_factory=dict)
     """The consumers among `readers` that have a machine."""
+    heard: set[str] = field(default_factory=set)
+    """Streams whose ack topics the session reads."""
     stopped: dict[str, str] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     """Stopped streams whose ledger still numbers records of a log that was cut: the worker that keeps it restarts it."""
@@ -96,15 +98,25 @@ class Assignment:
         ]
         return sum({output_topic.topic: output_topic.partitions for output_topic in output_topics}.values())
 
-    def take_up(self, readers: Mapping[ConsumerId, Reader], gone: Collection[ConsumerId]) -> None:
-        """Serve consumers with these readers, in place of those they had, and those in `gone` no more."""
+    def take_up(
+        self,
+        readers: Mapping[ConsumerId, Reader],
+        machines: Mapping[ConsumerId, ConsumerConfig],
+        gone: Collection[ConsumerId],
+    ) -> None:
+        """Serve consumers with these readers, in place of those they had, and those in `gone` no more. `machines`: the
+        configs of those with machines."""
+        self.machines.update(machines)
         for consumer, reader in readers.items():
             before = self.readers.get(consumer)
+            if reader.has_machine:
+                continue  # its batches are its own in any case
             if before is None or before.output_topic is not reader.output_topic:
                 self.apart.add(consumer)
         self.readers.update(readers)
         for consumer in gone:
             self.readers.pop(consumer, None)
+            self.machines.pop(consumer, None)
         self.apart.difference_update(gone)
 
     def is_served(self, topic: str) -> bool:

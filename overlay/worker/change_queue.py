@@ -1,30 +1,55 @@
 """Changes that were handed to a running session, from there until what they record is committed.
 
 The shard waits for each of them (shard.py). The session's reading loop takes them up between two rounds, in the order in which
-they came; changes.py says which ones, and what a change is.
+they came; changes.py says which ones, and what a change is. If a consumer with a machine comes, changes or goes, no step of
+the dispatcher may be under way either. So such a change is queued between two steps, and the next step waits until it is taken
+up. The reading loop never waits for a step, which may have to read records again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from overlay.clock import now_ms
+from overlay.config import fill_defaults
+from overlay.dispatch.dispatcher import Work
 from overlay.logs import get_logger
-from overlay.state.shard_state import Delta
+from overlay.output.batch_builder import OutputBatch
+from overlay.output.entry import Entry
+from overlay.state.shard_state import ConsumerId, Delta, StreamPartition
 
 from .assignment import Assignment
-from .changes import Change, can_take_up
+from .changes import Change, Step, can_take_up
 from .commit.commits import Commits, CommitUnit
 from .commit.counting import Counting
-from .cursors.cursors import Cursors
+from .cursors.cursors import Cursors, Moved
+from .dispatch_loop import DispatchLoop
 from .round.pending_estimate import PendingEstimate
 from .round.pipeline import Pipeline
 
 log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Queued:
+    """A change that the reading loop has still to take up."""
+
+    change: Change
+    taken: asyncio.Future[bool]
+    """Whether it was taken up and is committed."""
+    is_looked_at: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is taken up or refused."""
+
+    def refuse(self) -> None:
+        """Leave the change to a new session."""
+        if not self.taken.done():
+            self.taken.set_result(False)
+        self.is_looked_at.set()
 
 
 @dataclass(slots=True)
@@ -36,9 +61,11 @@ class ChangeQueue:
     commits: Commits
     pending_estimate: PendingEstimate
     counting: Counting
+    dispatch_loop: DispatchLoop | None = None
+    """The loop that serves the consumers with machines; None if the session has none."""
     wake: Callable[[], None] = lambda: None
     """Has the reading loop look again; does nothing while it does not run."""
-    _queued: deque[tuple[Change, asyncio.Future[bool]]] = field(default_factory=deque)
+    _queued: deque[_Queued] = field(default_factory=deque)
     """Changes that the reading loop has still to take up."""
     _open: set[asyncio.Future[bool]] = field(default_factory=set)
     """What waits for changes to be taken up and committed."""
@@ -48,29 +75,39 @@ class ChangeQueue:
         """Have the reading loop take up a change, and wait until what it must record is committed. Return whether that was
         done: False if the session ends before, or has become such that a new one has to take it up. It may be done later if
         the caller does not wait any more."""
-        if self._is_closed:
-            return False
         taken = asyncio.get_running_loop().create_future()
-        self._queued.append((change, taken))
-        self._open.add(taken)
-        self.wake()
         try:
+            async with self._between_steps(change.step):
+                if self._is_closed:
+                    return False
+                queued = _Queued(change, taken)
+                self._queued.append(queued)
+                self._open.add(taken)
+                self.wake()
+                await queued.is_looked_at.wait()
             return bool(await taken)
         finally:
             self._open.discard(taken)
+            taken.cancel()  # nothing if it is done
+
+    def _between_steps(self, step: Step) -> contextlib.AbstractAsyncContextManager[object]:
+        """Return what keeps the dispatcher from its next step if consumers with machines come, change or go."""
+        if self.dispatch_loop is None or not step.with_machines:
+            return contextlib.nullcontext()
+        return self.dispatch_loop.between_steps
 
     def close(self) -> None:
         """Take no more changes up, since the session is to end: what is under way may take seconds to be committed. Those
         that the reading loop has not taken up are refused."""
         self._is_closed = True
-        waiting = [taken for _, taken in self._queued if not taken.done()]
+        waiting = list(self._queued)
         self._queued.clear()
-        for taken in waiting:
-            taken.set_result(False)
+        for queued in waiting:
+            queued.refuse()
 
     def give_up(self) -> None:
         """Refuse every change that is not committed, since the session has ended."""
-        self._is_closed = True
+        self.close()
         for taken in self._open:
             if not taken.done():
                 taken.set_result(False)
@@ -79,19 +116,57 @@ class ChangeQueue:
         """Take up the changes that wait for it, and queue the commit units of those that have something to record. No round
         may be under way in the pipeline."""
         while self._queued:
-            change, taken = self._queued.popleft()
+            queued = self._queued.popleft()
+            change, taken = queued.change, queued.taken
             if taken.done():
                 continue
             if not can_take_up(self.assignment, self.cursors, self.commits.state, change.step):
-                taken.set_result(False)
+                queued.refuse()
                 continue
+            last = self._dismiss_machines(change)
             delta = self._change(change, pipeline)
             log.info("consumers change while the session runs", **change.step.describe())
-            if not delta and not change.unused:
+            # the one who waits, and so the next step of the dispatcher, goes on when this task waits: the unit is queued then
+            queued.is_looked_at.set()
+            if not delta and not change.unused and not last:
                 taken.set_result(True)
                 continue
-            unit = CommitUnit(delta, on_commit=functools.partial(self._finish, change, taken), is_awaited=True)
-            await self.commits.put(unit)
+            await self.commits.put(self._make_unit(change, taken, delta, last))
+
+    def _dismiss_machines(self, change: Change) -> list[tuple[ConsumerId, Work]]:
+        """Have the dispatcher serve the deleted consumers no more. Return the last that each has to say."""
+        if (loop := self.dispatch_loop) is None:
+            return []
+        last = [(id, loop.dismiss(id)) for id in change.step.removed if id in change.step.with_machines]
+        return [(id, work) for id, work in last if work]
+
+    def _admit_machines(self, change: Change) -> Moved:
+        """Have the dispatcher serve the new consumers, and those that want something else from what they were offered and
+        have not delivered. Return what the state must record for that."""
+        partitions, consumers = set[StreamPartition](), set[ConsumerId]()
+        if (loop := self.dispatch_loop) is None:
+            return Moved(partitions, consumers)
+        for id, config in change.step.changed.items():
+            if config.needs_machine:
+                moved = self.cursors.rewind(id)
+                partitions, consumers = partitions | moved.partitions, consumers | moved.consumers
+                loop.renew(id, fill_defaults(config), change.readers[id].output_topic if config.is_push else None)
+        for id, slot in change.slots.items():
+            loop.admit(id, slot)
+        for stream, names in change.names.items():
+            loop.know(stream, names)
+        return Moved(partitions, consumers)
+
+    def _make_unit(
+        self, change: Change, taken: asyncio.Future[bool], delta: Delta, last: Sequence[tuple[ConsumerId, Work]]
+    ) -> CommitUnit:
+        """Return the unit of a change: what it records, and the `last` that deleted consumers have to say."""
+        answers = [answer for _, work in last for _, answer in work.answers]
+        if self.dispatch_loop is not None:
+            self.dispatch_loop.reply_sender.announce(answers)
+        batches = [((id,), outgoing) for id, work in last for _, outgoing in work.batches]
+        finish = functools.partial(self._finish, change, taken, answers)
+        return CommitUnit(delta, batches, answers=answers, on_commit=finish, is_awaited=True)
 
     def _change(self, change: Change, pipeline: Pipeline) -> Delta:
         """Change what the session serves. Return what the state must record: the states of new consumers, and the positions
@@ -101,22 +176,30 @@ class ChangeQueue:
         if not step.touches_readers:
             return forgotten
         left = self.cursors.dismiss(gone)
-        self.assignment.take_up(change.readers, gone)
+        machines = {id: config for id, config in step.renewed.items() if config.needs_machine}
+        self.assignment.take_up(change.readers, machines, gone)
         self.assignment.outputs.update(change.outputs)
         for topic in change.unused:
             self.assignment.outputs.pop(topic, None)
         self.commits.partitions = self.assignment.output_partitions
         for consumer, state in change.begun.items():
             self.cursors.admit(consumer, state)
+        back = self._admit_machines(change)
         came = self.cursors.renew(change.readers.keys(), now_ms())
         self.pending_estimate.forget({*change.readers, *gone})
         self.counting.forget({*change.readers, *gone})
         pipeline.renew(self.cursors.sequences)
-        delta = self.cursors.delta(left.partitions | came.partitions, left.consumers | came.consumers)
+        partitions = left.partitions | back.partitions | came.partitions
+        delta = self.cursors.delta(partitions, left.consumers | back.consumers | came.consumers)
         return forgotten.merge(delta)
 
-    def _finish(self, change: Change, taken: asyncio.Future[bool], _: Sequence[int]) -> None:
-        """Tell the one who waits for a change that it is committed. What was written to its unused topics is as well."""
+    def _finish(
+        self, change: Change, taken: asyncio.Future[bool], answers: Sequence[Entry | OutputBatch], _: Sequence[int]
+    ) -> None:
+        """Tell the one who waits for a change that it is committed. What was written to its unused topics is as well.
+        Have the `answers` sent."""
+        if self.dispatch_loop is not None:
+            self.dispatch_loop.reply_sender.put_announced(answers)
         self.commits.transactions.drop_topics(change.unused)
         if not taken.done():
             taken.set_result(True)

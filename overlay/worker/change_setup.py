@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from overlay.config import ConsumerConfig, Loaded
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin, TopicFacts
+from overlay.kafka.log_position import TopicPartition
 from overlay.output.side_topics import list_side_topics
-from overlay.state.shard_state import ConsumerId, Delta
+from overlay.state.shard_state import ConsumerId, ConsumerState, Delta
 
 from .assignment import Assignment, prepare_readers
 from .changes import Change, Step, can_take_up
+from .dispatch_setup import make_slot
 from .round.deliveries import keep_output
 from .session import Session
 
@@ -32,8 +34,9 @@ async def prepare(
     if not can_take_up(session.assignment, session.cursors, session.commits.state, step):
         return None
     unused = _find_unused(loaded, mine, step)
+    names = _list_names(loaded, step)
     if not step.renewed:
-        return Change(step, unused=unused)
+        return Change(step, unused=unused, names=names)
     assignment, state, delta = session.assignment, session.commits.state, Delta()
     lacking = {t for c in step.renewed.values() for t in _list_topics(loaded, c)} - assignment.outputs.keys()
     denied: dict[str, str] = {}
@@ -53,7 +56,24 @@ async def prepare(
     readers = {
         id: keep_output(old, new) if (old := assignment.readers.get(id)) else new for id, new in scratch.readers.items()
     }
-    return Change(step, readers, {id: delta.consumers[id] for id in step.added}, outputs, unused)
+    begun = {id: delta.consumers[id] for id in step.added}
+    slots = {
+        id: make_slot(scratch, config, begun[id], _list_starts(begun[id]), (), session.commits.transactions.owner)
+        for id, config in step.added.items()
+        if config.needs_machine
+    }
+    return Change(step, readers, begun, slots, outputs, unused, names)
+
+
+def _list_starts(state: ConsumerState) -> dict[TopicPartition, int]:
+    """Return the offset in each partition of its stream at which a new consumer begins."""
+    return {source: log_position.position for source, log_position in state.own.items()}
+
+
+def _list_names(loaded: Loaded, step: Step) -> dict[str, list[str]]:
+    """Return the names of all consumers of each stream in which one with a machine comes or goes."""
+    changed = {stream for stream, name in step.with_machines if (stream, name) not in step.changed}
+    return {each: [name for stream, name in loaded.consumers if stream == each] for each in changed}
 
 
 def _find_unused(loaded: Loaded, mine: Mapping[ConsumerId, ConsumerConfig], step: Step) -> set[str]:

@@ -1,14 +1,16 @@
 """Changes of a shard's consumers that its running session takes up, so that their neighbours are served without a
-pause: consumers without machines that come, want something else, or are deleted.
+pause: consumers that come, want something else, or are deleted.
 
 A change has three steps. `find_step` compares the configs, without IO. `prepare` (change_setup.py) asks Kafka what a new
 session would ask for these consumers alone: their topics, and where new ones begin. It runs beside the session. Then the
-session's reading loop takes the change up between two rounds (change_queue.py), when no consumer is in the middle of anything:
+session's reading loop takes the change up between two rounds, and between two steps of the dispatcher if one of the consumers
+has a machine (change_queue.py), when no consumer is in the middle of anything:
 what was read before is in units that are queued already, and the unit of the change follows them. So a deleted consumer
 is in no unit behind the one that drops its state, and a new one is in none before the one that records where it begins.
 
-Whatever is not sure is left to a new session: machines, positions that have to be searched for, streams that have just
-come, topics that Spark jobs or former sessions may have written to, and corrupt batches.
+Whatever is not sure is left to a new session: the first machine of a stream, whose ack topic is not read yet, another output
+for what machines have pending, positions that have to be searched for, streams that have just come, topics that Spark jobs or
+former sessions may have written to, and corrupt batches.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 
 from overlay.config import ConsumerConfig, DeliverPolicy
 from overlay.config.consumer import Delivery
+from overlay.dispatch.served_consumer import ConsumerSlot
 from overlay.kafka.admin import TopicFacts
 from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState
 
@@ -34,7 +37,8 @@ LIGHT = {
 goes."""
 FILTERS = {"filter_subject", "filter_subjects", "filter"}
 WANTS = LIGHT | FILTERS | {"deliver_subject", "deliver_group", "headers_only"}
-"""Config fields of a consumer without a machine that a running session can take over."""
+"""Config fields of a consumer without a machine that a running session can take over. With a machine, these without
+`deliver_subject`: what is pending has to go out again there."""
 SOON = {DeliverPolicy.ALL, DeliverPolicy.NEW, DeliverPolicy.BY_START_SEQUENCE}
 """Where a consumer may begin without a search of the log."""
 MOST_APART = 64
@@ -44,9 +48,9 @@ Each has batches of its own; a new session has them share those of the others.""
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What changes in a shard. `orders`: configs for running machines. `changed`, `added`: configs of consumers without
-    machines. `removed`: the former configs of those that were deleted. `replaced`: those of `changed`. `forget`: consumers
-    whose state is dropped: those of `removed`, and others that are not served.
+    """What changes in a shard. `orders`: configs that machines take over by themselves. `changed`, `added`: configs of
+    consumers that want something else or are new. `removed`: the former configs of those that were deleted. `replaced`:
+    those of `changed`. `forget`: consumers whose state is dropped: those of `removed`, and others that are not served.
     """
 
     orders: Mapping[ConsumerId, ConsumerConfig]
@@ -60,6 +64,11 @@ class Step:
     def renewed(self) -> dict[ConsumerId, ConsumerConfig]:
         """The configs of the consumers that get a new reader."""
         return {**self.changed, **self.added}
+
+    @property
+    def with_machines(self) -> set[ConsumerId]:
+        """The consumers with machines that come, want something else, or were deleted."""
+        return {id for id, config in {**self.renewed, **self.removed}.items() if config.needs_machine}
 
     def describe(self) -> dict[str, int]:
         """Return how many consumers there are of each kind, for the log."""
@@ -79,14 +88,17 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Change:
     """A step with what the session needs for it. `readers`: of the changed and added consumers. `begun`: the state of each
-    added one. `outputs`: the topics of these consumers that the session does not have yet. `unused`: topics that no consumer
-    of the shard needs any more."""
+    added one. `slots`: of the added consumers with machines. `outputs`: the topics of these consumers that the session
+    does not have yet. `unused`: topics that no consumer of the shard needs any more. `names`: of all consumers, by stream
+    in which one with a machine comes or goes."""
 
     step: Step
     readers: Mapping[ConsumerId, Reader] = field(default_factory=dict)
     begun: Mapping[ConsumerId, ConsumerState] = field(default_factory=dict)
+    slots: Mapping[ConsumerId, ConsumerSlot] = field(default_factory=dict)
     outputs: Mapping[str, TopicFacts] = field(default_factory=dict)
     unused: Collection[str] = ()
+    names: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 def is_light(before: ConsumerConfig, after: ConsumerConfig) -> bool:
@@ -113,8 +125,8 @@ def find_step(
         removed.keys() <= set(forget)
         and after.keys().isdisjoint(forget)
         and all(_is_renewable(before[id], each) for id, each in changed.items())
-        and all(_is_plain(each) and each.deliver_policy in SOON for each in added.values())
-        and all(_is_plain(each) for each in removed.values())
+        and all(_is_transacted(each) and each.deliver_policy in SOON for each in added.values())
+        and all(_is_transacted(each) for each in removed.values())
     )
     replaced = {id: before[id] for id in changed}
     return Step(orders, changed, added, removed, replaced, forget) if may_stay else None
@@ -125,15 +137,16 @@ def _find_differing(before: ConsumerConfig, after: ConsumerConfig) -> set[str]:
 
 
 def _is_renewable(before: ConsumerConfig, after: ConsumerConfig) -> bool:
-    """Return whether a session can take over the config `after` of a consumer without a machine."""
-    has_machine = before.needs_machine or after.needs_machine
+    """Return whether a session can take over the config `after` of a consumer."""
     differing = _find_differing(before, after)
-    return not has_machine and differing <= WANTS and ("deliver_subject" not in differing or _is_plain(after))
+    is_same_kind = before.needs_machine == after.needs_machine
+    stays = "deliver_subject" not in differing or (_is_transacted(after) and not after.needs_machine)
+    return is_same_kind and differing <= WANTS and stays
 
 
-def _is_plain(config: ConsumerConfig) -> bool:
-    """Return whether a consumer has no machine, and its deliveries are in the shard's transactions."""
-    return not config.needs_machine and config.delivery is Delivery.EXACTLY_ONCE
+def _is_transacted(config: ConsumerConfig) -> bool:
+    """Return whether a consumer's deliveries are in the shard's transactions."""
+    return config.delivery is Delivery.EXACTLY_ONCE
 
 
 def can_take_up(assignment: Assignment, cursors: Cursors, state: ShardState, step: Step) -> bool:
@@ -147,6 +160,7 @@ def can_take_up(assignment: Assignment, cursors: Cursors, state: ShardState, ste
         streams <= assignment.sources.keys()
         and streams.isdisjoint(halted)
         and here <= assignment.readers.keys()
+        and {stream for stream, _ in step.with_machines} <= assignment.heard
         and not any(cursors.standing(consumer).snapshot for consumer in here)
         and _count_apart(assignment, step) <= MOST_APART
         and not any(id in state.consumers or id in assignment.stalled for id in step.added)
@@ -159,6 +173,7 @@ def _count_apart(assignment: Assignment, step: Step) -> int:
     # with another filter alone, a consumer stays among those that share its output
     moved = {id for id, each in step.changed.items() if not _find_differing(step.replaced[id], each) <= LIGHT | FILTERS}
     apart = assignment.apart - step.removed.keys() | moved | step.added.keys()
+    apart -= step.with_machines  # they share with none in a new session either
     if len(apart) <= MOST_APART:
         return len(apart)  # at most, and the outputs of thousands need not be looked at
     topics = {

@@ -9,6 +9,9 @@ last step (machine_facts.py). A step's batches and the machines' state go into o
 Units are committed in the order in which they were put (worker/commit/commits.py), whether the
 reading loop or the dispatch loop put them.
 
+Consumers come, change and go between two steps and two rounds (change_queue.py): no step begins
+while `between_steps` is held.
+
 For each consumer, the messages that were offered and are not delivered are recorded here by
 partition: its holds. The unit of the reading loop that moves a cursor also records the holds of
 consumers that are behind the new position. The unit of the delivery removes them again.
@@ -24,6 +27,7 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.arrays import Ints
 from overlay.clock import now_ns
+from overlay.config import ConsumerConfig
 from overlay.consumer.acks import Flaw
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Event, Pulled, Unreachable
@@ -32,9 +36,11 @@ from overlay.dispatch.ack_topics import AckTopics
 from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
 from overlay.dispatch.interest import Readers
 from overlay.dispatch.machine_facts import MachineFacts
+from overlay.dispatch.output_offsets import OutputOffsets
 from overlay.dispatch.refetch import Refetch
 from overlay.dispatch.reply_address import parse_address
 from overlay.dispatch.reply_sender import ReplySender
+from overlay.dispatch.served_consumer import ConsumerSlot
 from overlay.dispatch.undelivered import Undelivered
 from overlay.jobs import Jobs
 from overlay.kafka.fetcher import Fetched, Fetcher
@@ -42,7 +48,7 @@ from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
-from overlay.output.batch_builder import OutputBatch, refuse_oversized
+from overlay.output.batch_builder import OutputBatch, OutputTopic, refuse_oversized
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.output.transaction import PlainSender
@@ -55,9 +61,9 @@ from .round.task import Counts
 
 log = get_logger(__name__)
 
-_Written = tuple[ConsumerId, int, int, tuple[int, int]]
-"""Of a batch: its consumer, its partition, the number of its records, and their first and last
-consumer sequence; (0, -1) if it holds no deliveries."""
+_Written = tuple[OutputOffsets | None, int, int, tuple[int, int]]
+"""Of a batch: where its consumer's deliveries are noted, its partition, the number of its records, and
+their first and last consumer sequence; (0, -1) if it holds no deliveries."""
 
 LONGEST_WAIT_S = 1.0
 """Longest pause between two looks for work, in seconds."""
@@ -98,6 +104,8 @@ class DispatchLoop:
     """Called when consumers may have room for more offers."""
     machine_facts: MachineFacts = field(init=False)
     readers: Readers = field(init=False)
+    between_steps: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held during each step."""
     _offers: list[Offer] = field(default_factory=list)
     """Offers for the next step."""
     _beyond: dict[ConsumerId, int] = field(default_factory=dict)
@@ -189,6 +197,46 @@ class DispatchLoop:
         delivered."""
         return {consumer for consumer, held in self._held.items() if held.count >= most}
 
+    # who comes, changes and goes between two steps, while `between_steps` is held
+
+    def admit(self, consumer: ConsumerId, slot: ConsumerSlot) -> None:
+        """Serve one more consumer, which has delivered nothing yet."""
+        self.machine_facts.renew(consumer, self.dispatcher.admit(consumer, slot))
+        self.readers.admit(consumer, slot.output_topic)
+        self._wake.set()
+
+    def renew(self, consumer: ConsumerId, config: ConsumerConfig, output_topic: OutputTopic | None) -> None:
+        """Have a consumer want something else. Call `Cursors.rewind` first: what it was offered and has not delivered is
+        dropped here. `config`: with its defaults filled in. `output_topic`: None for a pull consumer."""
+        self._drop_offers(consumer)
+        self.machine_facts.renew(consumer, self.dispatcher.renew(consumer, config, output_topic, now_ns()))
+        self.readers.output_topics[consumer] = self.dispatcher.slots[consumer].output_topic
+        self._wake.set()
+
+    def dismiss(self, consumer: ConsumerId) -> Work:
+        """Serve a deleted consumer no more. Return the last that it has to say, for the unit that forgets it."""
+        self._drop_offers(consumer)
+        said = [event for whose, event in self._orders if whose == consumer]
+        self._orders = [order for order in self._orders if order[0] != consumer]
+        work = self.dispatcher.dismiss(consumer, said, now_ns())
+        self.machine_facts.renew(consumer, None)
+        self.readers.dismiss(consumer)
+        self.listening.forget(consumer)
+        self._behind.discard(consumer)
+        self._count((), work)
+        return work
+
+    def _drop_offers(self, consumer: ConsumerId) -> None:
+        """Forget what was read for a consumer and is not delivered."""
+        self._offers = [offer for offer in self._offers if offer.consumer != consumer]
+        self._beyond.pop(consumer, None)
+        self._held.pop(consumer, None)
+
+    def know(self, stream: str, names: Iterable[str]) -> None:
+        """Process the acks of a stream's consumers that have a machine here, and skip those of its others. `names`: of
+        all its consumers."""
+        self.ack_decoders[stream].know([name for at, name in self.dispatcher.slots if at == stream], names)
+
     # the work
 
     async def run(self) -> None:
@@ -198,15 +246,19 @@ class DispatchLoop:
         fetcher.changed = self._wake
         watching: asyncio.Task[None] | None = None
         try:
-            await self.listening.open(fetcher)
-            await self.readers.open()
+            async with self.between_steps:
+                await self.listening.open(fetcher)
+                await self.readers.open()
             watching = asyncio.create_task(self.readers.run(), name="readers")
             async with Jobs("dispatching") as jobs:
                 is_last = False
                 while not is_last:
                     is_last = self._ended
                     self._wake.clear()
-                    if not await self._step(jobs, is_last) and not is_last:
+                    await self.reply_sender.make_room()
+                    async with self.between_steps:
+                        has_worked = await self._step(jobs, is_last)
+                    if not has_worked and not is_last:
                         await self._rest()
         finally:
             if watching is not None:
@@ -219,7 +271,6 @@ class DispatchLoop:
         results into the commit queue, waiting for room in it. Return False, without a step, if
         there is nothing to do; `is_last` forces the step. `jobs`: the thread in which the
         dispatcher runs."""
-        await self.reply_sender.make_room()
         self.dispatcher.hold_back(self.reply_sender.full)
         fetches = await self.listening.take()
         await self.listening.probe(self.dispatcher.waiting_for_acks)
@@ -287,16 +338,26 @@ class DispatchLoop:
         """Send batches outside of transactions and wait until Kafka has them. Then record the
         output offsets of their deliveries."""
         assert self.plain is not None
+        written = self._describe(batches)
         offsets = await self.plain.send([outgoing for _, outgoing in batches])
-        self._note_offsets(_describe(batches), offsets)
+        self._note_offsets(written, offsets)
 
-    def _note_offsets(self, written: Iterable[_Written], offsets: Iterable[int]) -> None:
+    def _describe(self, batches: Iterable[tuple[ConsumerId, OutputBatch]]) -> list[_Written]:
+        """Return of each batch what `_note_offsets` needs. Its consumer may be gone by then, and another one have its
+        name."""
+        return [
+            (self.readers.find_offsets(c), out.partition, out.batch.count, out.batch.consumer_seqs)
+            for c, out in batches
+        ]
+
+    @staticmethod
+    def _note_offsets(written: Iterable[_Written], offsets: Iterable[int]) -> None:
         """Record which consumer sequences are at which offsets of an output, so that the offsets of
         a reader group tell which deliveries it has read. `offsets`: the first offset of each batch
         of `written`."""
-        for (consumer, partition, count, seqs), base in zip(written, offsets, strict=False):
-            if seqs[0] > 0:
-                self.readers.note(consumer, partition, base, count, *seqs)
+        for (noted, partition, count, seqs), base in zip(written, offsets, strict=False):
+            if noted is not None and seqs[0] > 0:
+                noted.note(partition, base, count, *seqs)
 
     def _is_due(self) -> bool:
         """Return whether a machine's timer is due, or all acks have been read that an ack deadline
@@ -407,7 +468,7 @@ class DispatchLoop:
             self.cursors.note_sequence(consumer, facts.delivered.consumer)
         self.on_progress()
         answers = [each for _, each in work.answers]
-        written = _describe([(c, out) for c, out in work.batches if out.batch.is_transactional])
+        written = self._describe([(c, out) for c, out in work.batches if out.batch.is_transactional])
 
         def finish(offsets: Sequence[int]) -> None:
             self._note_offsets(written, offsets)
@@ -453,9 +514,3 @@ class DispatchLoop:
             self.metrics.redeliveries.labels(*consumer).inc(count)
         for consumer in work.records:
             self.metrics.ack_pending.labels(*consumer).set(self.machine_facts.facts[consumer].num_ack_pending)
-
-
-def _describe(batches: Iterable[tuple[ConsumerId, OutputBatch]]) -> list[_Written]:
-    """Return of each batch what `_note_offsets` needs: consumer, output partition, number of
-    records, and first and last consumer sequence."""
-    return [(c, out.partition, out.batch.count, out.batch.consumer_seqs) for c, out in batches]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from aiokafka.client import AIOKafkaClient
 
@@ -26,7 +26,7 @@ from overlay.kafka.passed_over import OnPassedOver
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender
-from overlay.state.shard_state import ConsumerId, ShardState, StreamPartition
+from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState, StreamPartition
 
 from .assignment import Assignment
 from .commit.commits import Commits
@@ -80,6 +80,7 @@ async def open_dispatch_loop(
         for stream in streams
     }
     commits.has_machines = True
+    assignment.heard.update(streams)
     return DispatchLoop(
         Dispatcher(_fill_slots(assignment, state, machines, commits.transactions.owner), EffectEncoder(prefix)),
         client,
@@ -108,28 +109,41 @@ def _fill_slots(
     """
     slots: dict[ConsumerId, ConsumerSlot] = {}
     for consumer, config in machines.items():
-        known = state.consumers[consumer]
-        sources = assignment.sources[consumer[0]].partitions
         starts = {
             s: log_position.position if (log_position := state.log_position_of(consumer, s)) else assignment.starts[s]
-            for s in sources
+            for s in assignment.sources[consumer[0]].partitions
         }
-        first = {s: max(at, known.floor.get(s, 0)) for s, at in starts.items()}
-        ledger = assignment.ledgers.get(consumer[0])
-        start = 1 + (
-            min(first.values()) if ledger is None else min(ledger.sequence_from(s, at) for s, at in first.items()) - 1
-        )
-        last, records = known.replay_until or 0, state.machines.pop(consumer, ())
-        beginning = Beginning(start, known.sequence, last, records, f"{owner}-{draw_secret()}")
-        reader = assignment.readers[consumer]
-        slots[consumer] = slot(
-            fill_defaults(config),
-            beginning,
-            now_ns(),
-            reader.output_topic if config.is_push else None,
-            reader.dead_letter_topic,
-        )
+        records = state.machines.pop(consumer, ())
+        slots[consumer] = make_slot(assignment, config, state.consumers[consumer], starts, records, owner)
     return slots
+
+
+def make_slot(
+    assignment: Assignment,
+    config: ConsumerConfig,
+    known: ConsumerState,
+    starts: Mapping[TopicPartition, int],
+    records: Sequence[bytes],
+    owner: str,
+) -> ConsumerSlot:
+    """Return the dispatcher's slot of one consumer among the readers of `assignment`. `known`: what the state has of it.
+    `starts`: its offset in each partition of its stream. `records`: of its machine, none if it is new. `owner`: as in
+    `_fill_slots`.
+    """
+    first = {s: max(at, known.floor.get(s, 0)) for s, at in starts.items()}
+    ledger = assignment.ledgers.get(config.stream)
+    start = 1 + (
+        min(first.values()) if ledger is None else min(ledger.sequence_from(s, at) for s, at in first.items()) - 1
+    )
+    beginning = Beginning(start, known.sequence, known.replay_until or 0, records, f"{owner}-{draw_secret()}")
+    reader = assignment.readers[config.id]
+    return slot(
+        fill_defaults(config),
+        beginning,
+        now_ns(),
+        reader.output_topic if config.is_push else None,
+        reader.dead_letter_topic,
+    )
 
 
 async def _find_acks(

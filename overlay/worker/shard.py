@@ -244,7 +244,7 @@ class Shard:
             session, state = await self._open_session(closing)
             self._session = session
             try:
-                session.dispatch_loop = await open_dispatch_loop(
+                session.dispatch_loop = session.changes.dispatch_loop = await open_dispatch_loop(
                     session.client, self.admin, self.metrics, self.loaded,
                     session.assignment, state, session.cursors, session.commits, self.reply_sender, session.plain,
                     self.on_passed_over,

@@ -123,3 +123,21 @@ async def test_a_group_that_may_not_be_looked_at_counts_as_in_use() -> None:
     await readers._count({config.id: config for config in configs})
     assert told == {"read": Bound(), "hidden": Bound()}
     assert readers.is_bound(("S", "hidden"))
+
+
+async def test_readers_of_a_former_consumer_wake_no_other_of_its_name() -> None:
+    """It is deleted, and made again, while Kafka counts the members of its group."""
+    bench = Bench(3600 * SECOND, 0)
+    consumer, config = next((id, facts.config) for id, facts in bench.facts.items())
+
+    async def count_late(groups: set[str], denied: dict[str, str]) -> dict[str, int]:
+        bench.readers.dismiss(consumer)
+        bench.slot = slot(config, Beginning(), START, Settings().make_output_topic(), None)
+        bench.facts[consumer] = bench.slot.machine.facts
+        bench.readers.admit(consumer, bench.slot.output_topic)
+        return dict.fromkeys(groups, 1)
+
+    bench.admin.count_members_of = count_late  # type: ignore[method-assign]
+    await bench.readers._count({consumer: config})
+    assert not bench.orders
+    assert not bench.readers.is_bound(consumer)

@@ -62,3 +62,41 @@ def test_a_consumer_that_begins_at_a_sequence_needs_no_new_session(is_ledger: bo
     step = find_step({}, describe(1, "out", deliver_policy="by_start_sequence", opt_start_seq=5), [])
     assert step is not None
     assert can_take_up(assignment, Cursors(), ShardState(), step)
+
+
+ACKED = {"ack_policy": "explicit"}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"filter_subject": "t.a"}, True),
+        ({"deliver_group": "readers", "headers_only": True}, True),
+        ({"deliver_subject": "other"}, False),
+        ({"ack_policy": "none"}, False),
+        ({"ack_policy": "all"}, False),
+        ({"delivery": "at_least_once"}, False),
+    ],
+)
+def test_what_may_change_of_a_consumer_with_a_machine(more: dict[str, Any], expected: bool) -> None:
+    """With another output, what is pending has to go out again there."""
+    before = make_config("c", **ACKED)
+    after = make_config("c", **{**ACKED, **more})
+    assert (find_step({before.id: before}, {after.id: after}, []) is not None) is expected
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_machine_comes_where_acks_are_read(is_heard: bool) -> None:
+    """The first one of a stream needs a new session, which reads the ack topic as well."""
+    config = make_config("c", **ACKED)
+    assignment = Assignment(sources={"S": cast("Any", None)}, heard={"S"} if is_heard else set())
+    step = find_step({}, {config.id: config}, [])
+    assert step is not None and step.with_machines == {config.id}
+    assert can_take_up(assignment, Cursors(), ShardState(), step) is is_heard
+
+
+def test_machines_share_no_output_in_any_session() -> None:
+    assignment = Assignment(sources={"S": cast("Any", None)}, heard={"S"})
+    step = find_step({}, describe(MANY, "out", **ACKED), [])
+    assert step is not None
+    assert can_take_up(assignment, Cursors(), ShardState(), step)

@@ -103,7 +103,7 @@ async def test_an_unforeseen_error_of_a_change_is_counted(
 
 async def test_a_session_that_is_to_end_takes_up_no_change_and_says_so_at_once() -> None:
     """The shard manager holds up all other changes until it has an answer."""
-    change, nothing = cast("Change", None), cast("Any", None)
+    change, nothing = Change(Step({}, {}, {}, {}, {}, ())), cast("Any", None)
     changes = ChangeQueue(*[nothing] * 5)
     waiting = asyncio.create_task(changes.put(change))
     await asyncio.sleep(0)

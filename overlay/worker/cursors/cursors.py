@@ -38,6 +38,7 @@ from overlay.worker.round.task import Progress, Reader, RoundResult
 
 from .cursor import Cursor, find_tail
 from .intake import Intake, Look, Owners, Round
+from .order import step_back
 from .skip_route import Routes, SkipRoute, plan_visits
 from .standing import Standing
 from .table import TRANSITIONS, Move, State
@@ -325,6 +326,29 @@ class Cursors:
         self.parked -= gone
         self._returned -= gone
         return self._end_empty()
+
+    def rewind(self, consumer: ConsumerId) -> Moved:
+        """Take a consumer with a machine back to what it was offered and has not delivered, since it wants something else
+        now, between two rounds. If it was parked, it comes back. Its former offers do not count any more. Call `renew` for
+        it next. Return what the state must record of the others.
+
+        In a stream with a ledger it steps back to one sequence in all partitions, as at the beginning of a session.
+        """
+        standing, state = self._standings[consumer], self.state_of(consumer)
+        there = {source: cursor.log_position for source, cursor in self.members_of(consumer)}
+        there |= standing.parked or {}
+        own = {source: at for source, at in state.own.items() if source in there}
+        at = {**there, **own}
+        if consumer[0] in self._ledgers:
+            at = step_back(at, own, self._ledgers[consumer[0]])
+        if at == there and standing.parked is None:
+            standing.holds = {}
+            return Moved(set(), {consumer})
+        moved = self.dismiss([consumer])
+        self.enlist(consumer, state, at, careful=standing.is_careful)
+        self._touched |= {partition for partition in self._cursors if partition[0] == consumer[0]}
+        self._returned.add(consumer)
+        return moved._replace(consumers=moved.consumers | {consumer})
 
     def part(self, machines: Collection[ConsumerId], now: int) -> None:
         """Split each cursor group that a corrupt batch has stopped in one of its partitions.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from overlay.index.ledger.ledger import Ledger
-from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.log_position import LogPosition
 from overlay.state.shard_state import ShardState, StreamPartition
 from overlay.worker.assignment import Assignment
 
 from .cursors import Cursors
+from .order import step_back
 from .skip_route import Routes
 
 
@@ -41,7 +41,7 @@ def open_cursors(assignment: Assignment, state: ShardState, indexed: Mapping[Str
                 for source, log_position in state.consumers[consumer].own.items()
                 if source in log_positions
             }
-            log_positions = _step_back(log_positions, own, assignment.ledgers[consumer[0]])
+            log_positions = step_back(log_positions, own, assignment.ledgers[consumer[0]])
         # the shard that keeps the ledger knows sequences before they are committed; a transaction
         # hides them until then, a plain send does not
         careful = (
@@ -53,27 +53,3 @@ def open_cursors(assignment: Assignment, state: ShardState, indexed: Mapping[Str
     for partition, log_position in indexed.items():
         cursors.enlist_index(partition, log_position)
     return cursors
-
-
-def _step_back(
-    log_positions: Mapping[TopicPartition, LogPosition], own: Mapping[TopicPartition, LogPosition], ledger: Ledger
-) -> dict[TopicPartition, LogPosition]:
-    """Return the positions of a consumer with a machine, moved back to one sequence in all partitions;
-    `log_positions` as they are if `own` is empty. A position that is below that sequence already stays.
-
-    `own`: the consumer's positions of its own. In a partition with offered and undelivered messages, this is the
-    offset of the first of them.
-
-    The sequence is the lowest that any record from these offsets on has. In the other partitions the consumer is at
-    the stream's position. It may have come there with an earlier filter, so they are read again from that sequence
-    on. The machine ignores messages that it has handled already.
-    """
-    if not own:
-        return dict(log_positions)
-    places = ledger.positions_at(
-        min(ledger.sequence_from(source, log_position.position) for source, log_position in own.items())
-    )
-    return {
-        s: LogPosition(at) if (at := places.get(s, log_position.position)) < log_position.position else log_position
-        for s, log_position in log_positions.items()
-    }

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from overlay.index.ledger.ledger import Ledger
-from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.log_position import LogPosition, TopicPartition
 
 from .cursor import Cursor
 
@@ -233,3 +233,27 @@ def _follow(
                 if stop == head.position:
                     held.add(source)
                 yield Step(source, cursor, cursor.position, stop)
+
+
+def step_back(
+    log_positions: Mapping[TopicPartition, LogPosition], own: Mapping[TopicPartition, LogPosition], ledger: Ledger
+) -> dict[TopicPartition, LogPosition]:
+    """Return the positions of a consumer with a machine, moved back to one sequence in all partitions;
+    `log_positions` as they are if `own` is empty. A position that is below that sequence already stays.
+
+    `own`: the consumer's positions of its own. In a partition with offered and undelivered messages, this is the
+    offset of the first of them.
+
+    The sequence is the lowest that any record from these offsets on has. In the other partitions the consumer is at
+    the stream's position. It may have come there with an earlier filter, so they are read again from that sequence
+    on. The machine ignores messages that it has handled already.
+    """
+    if not own:
+        return dict(log_positions)
+    places = ledger.positions_at(
+        min(ledger.sequence_from(source, log_position.position) for source, log_position in own.items())
+    )
+    return {
+        s: LogPosition(at) if (at := places.get(s, log_position.position)) < log_position.position else log_position
+        for s, log_position in log_positions.items()
+    }

@@ -131,4 +131,66 @@ CHANGES = (
         ),
         history="test_changes.py::test_a_consumer_that_is_made_again_begins_at_the_beginning",
     ),
+    Mutant(
+        "offers-of-the-former-filter-lost",
+        """Drop what a machine was offered when its filter changes, and read on behind it. What it was offered and had not
+        delivered is never offered to it again.""",
+        (
+            Change(
+                "overlay.worker.change_queue",
+                "                moved = self.cursors.rewind(id)\n",
+                "                moved = Moved(set(), set())\n",
+            ),
+        ),
+        history="test_machine_changes.py::test_another_filter_begins_with_what_is_not_delivered[1]",
+    ),
+    Mutant(
+        "deleted-machine-runs-on",
+        """Forget a deleted consumer, and leave its machine with the dispatcher. What that records comes behind the unit that
+        forgets it.""",
+        (
+            Change(
+                "overlay.worker.change_queue",
+                "for id in change.step.removed if id in change.step.with_machines]\n",
+                "for id in change.step.removed if False]\n",
+            ),
+        ),
+        history="test_machine_changes.py::test_a_consumer_that_comes_changes_and_goes_pauses_no_neighbour[1]",
+    ),
+    Mutant(
+        "namesake-takes-former-acks",
+        """Name the incarnation of a consumer that comes while the session runs after its shard's owner alone. One that is made
+        again under its name has the same, and acks of the former one's deliveries settle its messages.""",
+        (Change("overlay.worker.dispatch_setup", 'f"{owner}-{draw_secret()}"', 'f"{owner}-{config.id[1]}"'),),
+        history="test_machine_changes.py::test_a_namesake_is_another_consumer[0]",
+    ),
+    Mutant(
+        "pulls-of-a-deleted-consumer-wait",
+        """Take the machine of a deleted consumer away without a word. Clients with open pull requests wait until these run
+        out.""",
+        (
+            Change(
+                "overlay.dispatch.dispatcher",
+                "        for event in (*said, Deleted()):\n",
+                "        for event in said:\n",
+            ),
+        ),
+        history="test_machine_changes.py::test_a_pull_consumer_is_deleted_with_requests_that_wait",
+    ),
+    Mutant(
+        "rounds-wait-for-steps",
+        """Have the reading loop wait for the dispatcher's step before it takes a change up. Neighbours without machines are
+        given nothing while a step reads records again.""",
+        (
+            Change(
+                "overlay.worker.change_queue",
+                "            last = self._dismiss_machines(change)\n",
+                "            while self.dispatch_loop is not None and self.dispatch_loop.between_steps.locked():\n"
+                "                queued.is_looked_at.set()\n"
+                "                await asyncio.sleep(0.01)\n"
+                "            last = self._dismiss_machines(change)\n",
+            ),
+        ),
+        history="test_machine_changes.py::test_a_step_that_takes_long_holds_up_its_machines_alone",
+    ),
 )
