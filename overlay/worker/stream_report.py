@@ -32,7 +32,7 @@ class _Gathered:
     """How many of them the service delivers."""
     places: list[tuple[TopicPartition, list[Cursor]]] = field(default_factory=list)
     """Its partitions with their cursors, in the order of the sessions."""
-    chunks: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)
+    chunks: dict[int, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """By session, what its index has of each partition, as `report_streams` says it."""
 
 
