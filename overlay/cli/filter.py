@@ -133,10 +133,8 @@ def test(
         found = {"answer": show_answer(answer), "parts": [part.describe() for part in parts]}
         print_json(found if record is None else {**found, "record": record.describe()})
         return
-    click.echo(show_answer(answer))
     shown = [(part.depth * "  " + part.text, part.shown_value) for part in parts if not part.is_constant]
-    if shown:
-        click.echo()
+    click.echo(show_answer(answer) + ("\n" if shown else ""))
     width = max((len(text) for text, _ in shown), default=0)
     for text, value in shown:
         click.echo(f"{text:<{width}}  {value}")

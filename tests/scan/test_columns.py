@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from overlay.arrays import AnyArray
 from overlay.scan import MALFORMED, MISSING, UNDECODED
 from overlay.scan.columns import NO_TIMESTAMP, TYPES, Column, Origin, coalesce, gather, read_times, wrap
 from tests.oracle.values import BAD, NOT_UTF8, read
@@ -270,7 +271,7 @@ def test_what_cannot_be_read_is_not_filled_from_elsewhere() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_numbers_are_wrapped_as_arrow_would(dtype: type) -> None:
-    numbers = np.arange(20, dtype=dtype)[3:]
+    numbers: AnyArray = np.arange(20, dtype=dtype)[3:]
     assert wrap(numbers).equals(pa.array(numbers))
     for absent in (numbers < 0, numbers % 3 == 0, numbers >= 0):
         assert wrap(numbers, absent).equals(pa.array(numbers, mask=absent))
