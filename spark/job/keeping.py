@@ -93,6 +93,8 @@ INDEX_CATCH_UP = 1_000_000
 """How many offsets are indexed at most after a batch, beside as many as the batch had."""
 ONE_TASK = 100_000
 """Up to so many offsets of a partition are indexed by one task, without counting their batches first."""
+MEMBERS_S = 1.0
+"""Seconds between two looks whether a service runs."""
 READABLE_S = 10.0
 """Seconds within which Kafka has to show what it has committed."""
 
@@ -165,6 +167,8 @@ class StreamKeeper:
         self._kept: _Kept | None = None
         self._retry_at, self._told = 0.0, dict[str, str]()
         """When to try again, monotonic seconds, and the last reasons that were logged, by what is not kept."""
+        self._was_served, self._ask_at = False, 0.0
+        """Whether a service ran at the last look for `find_reach`, and when to look again, monotonic seconds."""
         self._ledger: Ledger | None = None
         self._ids = dict[str, str]()
         """Kafka's ids of the stream's topics when the job last became the owner, by name."""
@@ -251,8 +255,10 @@ class StreamKeeper:
         """Return up to where a batch that is begun now can have sequences in each partition of `ends`, at most `ends`: while a
         service keeps the stream's ledger, up to where that has come. Raises SourceUnavailable.
         """
-        is_served = len(ends) > 1 and self._thread.run(self._is_served())
-        return self._followed.limit(ends) if is_served else dict(ends)
+        if len(ends) > 1 and monotonic() >= self._ask_at:
+            # Spark asks for a batch many times a second
+            self._was_served, self._ask_at = self._thread.run(self._is_served()), monotonic() + MEMBERS_S
+        return self._followed.limit(ends) if len(ends) > 1 and self._was_served else dict(ends)
 
     async def _is_served(self) -> bool:
         """Return whether a service runs; False if the group of workers may not be looked at."""

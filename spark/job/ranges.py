@@ -30,18 +30,21 @@ from overlay.clock import monotonic, now_ms, now_ns
 from overlay.config.loader import sign
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_topic
+from overlay.logs import get_logger
 from overlay.state.job_log import read_last
 from overlay.state.job_plan import BatchPlan, Ends, decode_plan
 from spark.kept import keep
 from spark.options import EARLIEST, IDS, Ask
 from spark.stream import JOB, OverlayStreamReader, Position, Spots, read_position
 
+from .following import FOLLOW_S
+
+log = get_logger(__name__)
+
 FindReach = Callable[[Spots], Mapping[TopicPartition, int]]
 
 SETTLED_NS = 1_000_000_000
 """For how long no file may have changed before a change is taken up: an editor may still be writing."""
-
-
 PAUSE_S = 0.1
 """Seconds between two looks at where the ledger ends."""
 REACH_S = 10.0
@@ -63,6 +66,8 @@ class RangesReader(OverlayStreamReader):
         super().__init__(ask, StructType())
         self._job, self._folder = job, folder
         self._find_reach, self._find_retry = find_reach, find_retry
+        self._held: tuple[Spots, float] | None = None
+        """Where the ledger has come to, and since when, monotonic seconds."""
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
         """Return where the next batch ends. It differs from `start` if there is anything to do. Raises DataLoss, and
@@ -84,7 +89,20 @@ class RangesReader(OverlayStreamReader):
         while self._target is not None and reach != ends and monotonic() < until:
             time.sleep(PAUSE_S)
             reach = self._find_reach(ends)
+        self._tell(ends, dict(reach))
         return dict(reach)
+
+    def _tell(self, ends: Spots, reach: Spots) -> None:
+        """Log that records wait for their sequences: each FOLLOW_S in which the ledger has not moved, and at the end of a query
+        that ends with what there is."""
+        now = monotonic()
+        if reach == ends or self._held is None or self._held[0] != reach:
+            self._held = reach, now
+        if reach != ends and (self._target is not None or now - self._held[1] >= FOLLOW_S):
+            self._held = reach, now
+            waiting = sum(ends.values()) - sum(reach.values())
+            reason = "a service runs, which keeps the ledger of the stream and has not come to them"
+            log.warning("records wait for their sequences", job=self._job, records=waiting, reason=reason)
 
     def _read_plan(self) -> BatchPlan | None:
         """Return the job's last plan, None for a new job."""

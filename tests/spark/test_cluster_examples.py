@@ -65,7 +65,7 @@ def test_workers_are_forked_from_a_module_that_there_is(name: str) -> None:
 def test_the_driver_is_a_command_that_there_is() -> None:
     pod = read_manifests()["Deployment"]["spec"]["template"]["spec"]
     (driver,) = pod["containers"]
-    assert driver["command"] == ["python3", "-m", main.callback.__module__]  # type: ignore[union-attr]
+    assert driver["command"] == ["python3", "-m", main.callback.__module__]
     given = main.make_context("pipeline", list(driver["args"])).params
     assert not given["once"] and given["master"].startswith("k8s://")
     assert {"mountPath": str(given["folder"]), "name": "config"} in driver["volumeMounts"]

@@ -262,6 +262,23 @@ def test_a_partition_that_is_added_while_a_job_starts_is_read_from_its_start(mon
     assert OverlayStreamReader(ask, StructType()).initialOffset() == {"t": {"0": 4, "1": 9}}
 
 
+def test_records_that_wait_for_the_ledger_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a minute while it stands still, and where a query ends without them."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("spark.job.ranges.monotonic", lambda: clock.now)
+    monkeypatch.setattr("spark.job.ranges.REACH_S", 0.0)
+    bounds = ReadBounds((OffsetRange(T, 0, 9), OffsetRange(U, 0, 5)), Sources((T, U), {}), {T: 0, U: 0})
+    ask, ledger = read_options({"bootstrap": "127.0.0.1:1", "topic": "t"}), {T: 4, U: 5}
+    reader = RangesReader(ask, "J", Path(), lambda ends: {s: min(end, ledger[s]) for s, end in ends.items()})
+    with capture_logs() as logged:
+        for clock.now, ledger[T] in ((0.0, 4), (59.0, 4), (60.0, 6), (119.0, 6), (120.0, 6), (121.0, 6), (200.0, 9)):
+            assert reader._find_ends(bounds) == {T: ledger[T], U: 5}
+        assert [each["records"] for each in logged] == [3]
+        ledger[T], reader._target = 7, {T: 9, U: 5}
+        assert reader._find_ends(bounds) == {T: 7, U: 5}
+        assert [each["records"] for each in logged] == [3, 2]
+
+
 def test_the_row_of_a_batch_has_the_ids_of_its_topics() -> None:
     starts, stops = ({source: span[at] for source, span in ENDS.items()} for at in (0, 1))
     text = Positions().find_text(write_position(starts, IDS), write_position(stops, IDS))
