@@ -34,8 +34,8 @@ def test_readers_get_the_record_without_that_header(scene: Scene, new_topic: New
     with serve(scene), overlay.open(scene.folder) as client:
         with client.subscribe("push") as messages:
             pushed = list(islice(messages, COUNT))
-            for message in pushed:
-                message.ack_sync()
+            for each in pushed:
+                each.ack_sync()
         found["push"] = pushed
         found["pull"] = list(client.pull("pull").fetch(COUNT, timeout=DEADLINE_S))
         with client.ordered("S") as ordered:
