@@ -45,7 +45,8 @@ from .job_watch import JobStandings, JobWatch
 from .membership import Membership
 from .metric_series import Series
 from .own_picture import OwnPicture, describe_own
-from .report import Rates, report_readiness, report_service
+from .rates import Rates
+from .report import report_readiness, report_service
 from .session import Session
 from .shard_manager import ShardManager
 from .status import ProcessStart, StatusSource, name_worker

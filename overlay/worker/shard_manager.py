@@ -40,7 +40,8 @@ from .job_watch import JobStandings
 from .membership import Membership
 from .metric_series import Series, observe_all
 from .places import find_places
-from .report import Rates, report_consumer, report_readiness, report_service
+from .rates import Rates
+from .report import report_consumer, report_readiness, report_service
 from .round.task import Counts
 from .session import Session
 from .shard import Shard

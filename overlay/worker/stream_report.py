@@ -18,7 +18,7 @@ from .commit.first_reads import ReadCounts
 from .cursors.cursor import Cursor
 
 if TYPE_CHECKING:
-    from .report import Rates
+    from .rates import Rates
     from .session import Session
 
 

@@ -11,7 +11,7 @@ from overlay.config import StreamConfig
 from overlay.fleet.status import StreamStatus, clean
 from overlay.state.shard_state import StreamPartition
 
-from .report import Rates
+from .rates import Rates
 from .session import Session
 
 STOPPED = "stopped"

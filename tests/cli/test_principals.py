@@ -24,6 +24,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, A
 from confluent_kafka.admin._resource import ResourceType
 
 import overlay
+from overlay.cli.init import init
 from overlay.cli.validate import ROLES, validate
 from overlay.client.control.control import Control
 from overlay.client.control.refusals import Refused
@@ -290,6 +291,18 @@ def scan(site: Site, served: Served) -> None:
     assert sorted(values) == [b"1", b"2", b"3"]
 
 
+def draft(site: Site, served: Served) -> None:
+    """Have `overlay init` make a folder of the source topic. Its password comes from the environment."""
+    kafka = {**site.kafka("init"), "sasl.password": "env:INIT_PASSWORD"}
+    server, folder = kafka.pop("bootstrap.servers"), site.folder / "drafted"
+    words = ["--bootstrap", server, "--topic", "orders", "--dir", str(folder)]
+    words += [word for name, value in kafka.items() for word in ("-X", f"{name}={value}")]
+    result = CliRunner(env={"INIT_PASSWORD": PASSWORD}).invoke(init, words)
+    assert result.exit_code == 0, result.output
+    (stream,) = load(folder, environment={"INIT_PASSWORD": PASSWORD}).streams.values()
+    assert stream.topic_names == ("orders",)
+
+
 WORK: dict[str, Callable[[Site, Served], None]] = {
     "reader": read_outputs,
     "acker": send_acks,
@@ -297,6 +310,7 @@ WORK: dict[str, Callable[[Site, Served], None]] = {
     "admin": administer,
     "viewer": look,
     "scanner": scan,
+    "init": draft,
 }
 MAY: dict[str, tuple[set[str], set[str]]] = {
     "reader": ({"out-plain", "out-acked"}, set()),
@@ -305,6 +319,7 @@ MAY: dict[str, tuple[set[str], set[str]]] = {
     "admin": (set(), {"sec.control"}),
     "viewer": ({"sec.state", "sec.control", "sec.ORDERS.index"}, set()),
     "scanner": ({"orders", "sec.ORDERS.index"}, set()),
+    "init": ({"orders"}, set()),
 }
 """Which of TOPICS a role may read, and which it may write."""
 

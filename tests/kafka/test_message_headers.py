@@ -31,7 +31,12 @@ def received(bootstrap: str, new_topic: NewTopicFixture) -> list[Message]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[Message] = []
-    wait_until(lambda: found.extend(consumer.consume(MANY, 0.2)) or len(found) == MANY, 30, "all records come")
+
+    def take() -> bool:
+        found.extend(consumer.consume(MANY, 0.2))
+        return len(found) == MANY
+
+    wait_until(take, 30, "all records come")
     consumer.close()
     return found
 

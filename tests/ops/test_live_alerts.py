@@ -61,7 +61,12 @@ class Watching:
     def await_firing(self, *names: str) -> None:
         """Wait until each of these alerts was seen firing, at the same time or not."""
         seen = set[str]()
-        wait_until(lambda: seen.update(self.list_firing()) or seen >= {*names}, DEADLINE_S, f"{names} fire")
+
+        def look() -> bool:
+            seen.update(self.list_firing())
+            return seen >= {*names}
+
+        wait_until(look, DEADLINE_S, f"{names} fire")
 
     def await_end(self, *names: str) -> None:
         wait_until(lambda: not self.list_firing() & {*names}, DEADLINE_S, f"{names} end")

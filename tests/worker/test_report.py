@@ -17,7 +17,8 @@ from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.cursors.table import State
 from overlay.worker.job_watch import JobStandings
 from overlay.worker.places import find_places
-from overlay.worker.report import PARKED, SLOT_MS, WINDOW_MS, Rates, report_consumer, report_readiness
+from overlay.worker.rates import SLOT_MS, WINDOW_MS, Rates
+from overlay.worker.report import PARKED, report_consumer, report_readiness
 from overlay.worker.round.task import Counts
 from tests.control.registries import make_config
 

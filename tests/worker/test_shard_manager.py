@@ -18,7 +18,7 @@ from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId, StateUnreadable
 from overlay.worker.changes import LIGHT, is_light
 from overlay.worker.metric_series import TURN, Series
-from overlay.worker.report import Rates
+from overlay.worker.rates import Rates
 from overlay.worker.round.task import Counts
 from overlay.worker.shard_manager import ShardManager
 from tests.control.registries import make_config, make_files

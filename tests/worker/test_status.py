@@ -18,7 +18,7 @@ from overlay.fleet.timetable import Scope
 from overlay.kafka.own_topics import shard_of
 from overlay.state.partitions import Sources
 from overlay.state.shard_state import ConsumerId, StreamPartition
-from overlay.worker.report import Rates
+from overlay.worker.rates import Rates
 from overlay.worker.round.indexing import Reach
 from overlay.worker.round.task import Counts
 from overlay.worker.shard_manager import ShardManager

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from overlay.config.consumer import Engine
-from overlay.worker.report import Rates
+from overlay.worker.rates import Rates
 from overlay.worker.stream_report import report_streams
 from tests.fuzz.budget import count_lines
 

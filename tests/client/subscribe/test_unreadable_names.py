@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from itertools import islice
 
 import pytest
@@ -29,12 +30,13 @@ def test_readers_get_the_record_without_that_header(scene: Scene, new_topic: New
     scene.add_consumer("S", "pull", "t.a", deliver_subject="", ack_policy="explicit")
     batch = build([Record(number, now, b"k", b"%d" % number, HEADERS) for number in range(COUNT)])
     assert send_batch(scene.bootstrap, topic, batch) == 0
-    found: dict[str, list[Delivered]] = {}
+    found: dict[str, Sequence[Delivered]] = {}
     with serve(scene), overlay.open(scene.folder) as client:
         with client.subscribe("push") as messages:
-            found["push"] = list(islice(messages, COUNT))
-            for message in found["push"]:
-                message.ack_sync()
+            pushed = list(islice(messages, COUNT))
+            for each in pushed:
+                each.ack_sync()
+        found["push"] = pushed
         found["pull"] = list(client.pull("pull").fetch(COUNT, timeout=DEADLINE_S))
         with client.ordered("S") as ordered:
             found["ordered"] = list(islice(ordered, COUNT))
