@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from overlay.clock import now_ms
@@ -69,6 +69,8 @@ class ChangeQueue:
     """Changes that the reading loop has still to take up."""
     _open: set[asyncio.Future[bool]] = field(default_factory=set)
     """What waits for changes to be taken up and committed."""
+    _waiting: set[asyncio.Future[bool]] = field(default_factory=set)
+    """What waits for a step of the dispatcher to end, and is not queued yet."""
     _is_closed: bool = False
 
     async def put(self, change: Change) -> bool:
@@ -77,12 +79,12 @@ class ChangeQueue:
         the caller does not wait any more."""
         taken = asyncio.get_running_loop().create_future()
         try:
-            async with self._between_steps(change.step):
+            self._open.add(taken)
+            async with self._between_steps(change.step, taken):
                 if self._is_closed:
                     return False
                 queued = _Queued(change, taken)
                 self._queued.append(queued)
-                self._open.add(taken)
                 self.wake()
                 await queued.is_looked_at.wait()
             return bool(await taken)
@@ -90,11 +92,24 @@ class ChangeQueue:
             self._open.discard(taken)
             taken.cancel()  # nothing if it is done
 
-    def _between_steps(self, step: Step) -> contextlib.AbstractAsyncContextManager[object]:
-        """Return what keeps the dispatcher from its next step if consumers with machines come, change or go."""
+    @contextlib.asynccontextmanager
+    async def _between_steps(self, step: Step, taken: asyncio.Future[bool]) -> AsyncIterator[None]:
+        """Keep the dispatcher from its next step if consumers with machines come, change or go. Wait for the step that is
+        under way, unless `taken` is done before."""
         if self.dispatch_loop is None or not step.with_machines:
-            return contextlib.nullcontext()
-        return self.dispatch_loop.between_steps
+            yield
+            return
+        lock = self.dispatch_loop.between_steps
+        acquiring = asyncio.ensure_future(lock.acquire())
+        try:
+            self._waiting.add(taken)
+            await asyncio.wait((acquiring, taken), return_when=asyncio.FIRST_COMPLETED)
+            self._waiting.discard(taken)
+            yield
+        finally:
+            self._waiting.discard(taken)
+            if not acquiring.cancel():  # it is done, so the lock is held here
+                lock.release()
 
     def close(self) -> None:
         """Take no more changes up, since the session is to end: what is under way may take seconds to be committed. Those
@@ -104,6 +119,8 @@ class ChangeQueue:
         self._queued.clear()
         for queued in waiting:
             queued.refuse()
+        for taken in [each for each in self._waiting if not each.done()]:
+            taken.set_result(False)
 
     def give_up(self) -> None:
         """Refuse every change that is not committed, since the session has ended."""

@@ -114,6 +114,28 @@ async def test_a_session_that_is_to_end_takes_up_no_change_and_says_so_at_once()
         assert not await changes.put(change)
 
 
+async def test_a_change_that_waits_for_a_step_is_refused_when_the_session_is_to_end() -> None:
+    """The step may take long. It goes on, and none waits for what the change would have held."""
+    config = make_config(ack_policy="explicit")
+    change, nothing = Change(Step({}, {}, {config.id: config}, {}, {}, ())), cast("Any", None)
+    lock = asyncio.Lock()
+    changes = ChangeQueue(*[nothing] * 5)
+    changes.dispatch_loop = cast("Any", SimpleNamespace(between_steps=lock))
+    async with lock:
+        given_up, waiting = (asyncio.create_task(changes.put(change)) for _ in range(2))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        changes.close()
+        async with asyncio.timeout(20):
+            assert not await waiting
+        assert given_up.cancelled()
+        assert lock.locked()
+    async with asyncio.timeout(20), lock:
+        pass
+
+
 async def test_what_a_consumer_was_given_before_it_moves_says_nothing_about_its_new_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
