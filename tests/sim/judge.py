@@ -26,6 +26,8 @@ The promises, for each consumer:
   lower sequence does either (with `at_least_once` a former owner may still deliver it that has not noticed that it is fenced);
 - what was acked before its ack_wait was over does not come again (where clocks do not jump, no acks are lost, and ack_wait
   begins when the reader group has committed past the delivery);
+- no more messages than max_ack_pending wait for an ack when a new one is delivered (where the times can be compared; an ack
+  counts from when it is in Kafka, and where the limit changes the highest one counts);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason (with
   `at_least_once` a delivery may be lost with its owner; where the filter changes then, the message does not come again).
 
@@ -326,6 +328,9 @@ class Judge:
         again = set(self._find_answered(timed, said, letters if is_timed else {}, self._asked))
         self._blame(consumer, "came again after the answer to its ack", again)
         self._check_letters(consumer, deliveries, said, letters)
+        if consumer.is_exact and is_timed and not consumer.is_pulled:
+            overfull = set(self._find_overfull(consumer, deliveries, said, letters))
+            self._blame(consumer, "delivered beyond max_ack_pending", overfull)
         if consumer.is_exact and consumer.policy == "explicit" and consumer.config.get("interest") == "group":
             is_timely = not self._run.plan.has_jumps and not self._run.plan.loses_acks
             early = set(self._find_prompt(consumer, deliveries, said, letters)) if is_timely else set()
@@ -468,6 +473,37 @@ class Judge:
             read = [at for at, partition, offset in commits if partition == record.partition and offset > record.offset]
             if not read or min(entry.acked) < began_ms + min(read) * 1000 + wait_ms - 1:
                 yield sequence
+
+    def _find_overfull(
+        self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
+    ) -> Iterator[int]:
+        """Yield the sequences that were delivered for the first time while max_ack_pending messages waited for an ack."""
+        limits = [int(version.config["max_ack_pending"]) for version in self._run.files.versions[consumer.name]]
+        most = max(limits) if min(limits) > 0 else math.inf
+        settled: dict[int, float] = {}
+        covered = math.inf
+        for sequence in sorted({each.token.sequence for each in deliveries}, reverse=True):
+            entry = said[sequence]
+            covered = min([covered, *entry.acked]) if consumer.policy == "all" else min(entry.acked, default=math.inf)
+            # what a reader delays need not count
+            others = [
+                *entry.termed,
+                *entry.nakked,
+                *entry.dated,
+                *(each.timestamp for each in letters.get(sequence, ())),
+            ]
+            settled[sequence] = min([covered, *others])
+        waiting: list[float] = []
+        seen: set[int] = set()
+        for each in sorted(deliveries, key=lambda each: each.token.consumer_sequence):
+            sequence = each.token.sequence
+            if sequence in seen:
+                continue
+            seen.add(sequence)
+            waiting = [until for until in waiting if until > each.record.timestamp]
+            if len(waiting) >= most:
+                yield sequence
+            waiting.append(settled[sequence])
 
 
 def _find_ends(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], float]:

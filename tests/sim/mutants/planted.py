@@ -165,4 +165,15 @@ PLANTED = (
             ),
         ),
     ),
+    Mutant(
+        "twice-as-many-pending",
+        """Let twice max_ack_pending messages wait for their acks before new ones are held back.""",
+        (
+            Change(
+                "overlay.consumer.window",
+                "        return max(most - self.pending.count + freed, 0)\n",
+                "        return max(2 * most - self.pending.count + freed, 0)\n",
+            ),
+        ),
+    ),
 )
