@@ -86,7 +86,8 @@ class _Ground:
     starts: dict[TopicPartition, int]
     bounds: dict[TopicPartition, tuple[int, int]]
     transactions: Transactions
-    generation: int | None
+    signature: Delta
+    """What the state gets with each transaction (`ShardState.sign`)."""
     identities: dict[tuple[str, str], str]
     """Kafka's ids of the topics that the index is made from, by stream and topic."""
 
@@ -114,7 +115,7 @@ async def _index(spark: SparkSession, loaded: Loaded, name: str) -> IndexingResu
             async for sealed in waves:
                 entries = [Entry(ground.topic, Record(*pair)) for pairs in sealed for pair in pairs]
                 await ground.transactions.begin()
-                state = encode(Delta(generation=ground.generation, topics=ground.identities))
+                state = encode(ground.signature.merge(Delta(topics=ground.identities)))
                 await ground.transactions.finish(state, press_entries(entries, now_ms()))
                 chunks += len(entries)
     total = sum(end - first for first, end in ground.bounds.values())
@@ -210,7 +211,7 @@ async def _stand(loaded: Loaded, name: str) -> AsyncIterator[_Ground]:
         compacted = [t for t, f in facts.items() if "compact" in f.config.get("cleanup.policy", "")]
         bounds = await admin.find_bounds(sources)
         starts = await find_starts(client, admin, Index(stream), topic, bounds, compacted, bound)
-        yield _Ground(topic, starts, bounds, transactions, state.generation, identities)
+        yield _Ground(topic, starts, bounds, transactions, state.sign(), identities)
 
 
 async def ensure_index(admin: Admin, stream: StreamConfig, topics: TopicsConfig) -> str:

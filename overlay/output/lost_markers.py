@@ -54,6 +54,8 @@ from overlay.kafka.protocol import Code, TopicsRequest, Unsupported
 from overlay.kafka.transaction_requests import DescribeProducersRequest, DescribeTransactionsRequest
 from overlay.waits import run_all
 
+from .ending import Ending
+
 NO_LEADER = -1
 
 
@@ -92,7 +94,7 @@ class LastTransaction:
     """The last transaction of a transactional id. `outcome`: None if the coordinator does not know
     of one. `unmarked`: the partitions whose markers are still to be written. `epoch`: of its
     producer, -1 if unknown. `is_ongoing`: it has not ended, so that `unmarked` are all of its
-    partitions. `began`: when, ms since 1970; -1 if unknown.
+    partitions. `began`: when, ms since 1970; -1 if unknown. `producer`: its id, -1 if unknown.
     """
 
     outcome: Outcome | None
@@ -100,6 +102,15 @@ class LastTransaction:
     epoch: int = -1
     is_ongoing: bool = False
     began: int = -1
+    producer: int = -1
+
+    def find_ending(self) -> Ending | None:
+        """Return what later owners have to know of this transaction; None if it is not known how it was decided."""
+        if self.outcome is None:
+            return None
+        is_committed = self.outcome is Outcome.COMMITTED
+        places = frozenset((tp.topic, tp.partition) for tp in self.unmarked) if self.is_ongoing else None
+        return Ending(self.producer, self.epoch, is_committed, places)
 
     def follow(self, later: LastTransaction) -> LastTransaction:
         """Return which of two looks at the same id counts, this one or the `later` one. An answer to InitProducerId
@@ -136,13 +147,13 @@ async def find_last(client: AIOKafkaClient, coordinator: int, transactional_id: 
         response = await client.send(coordinator, request, group=ConnectionGroup.COORDINATION)
     except Unsupported:
         return LastTransaction(None)
-    ((code, _, state, _, began, _, epoch, topics, _),) = response.transactions
+    ((code, _, state, _, began, producer, epoch, topics, _),) = response.transactions
     if code in _NEVER_TELLS:
         return LastTransaction(None)
     if code:
         raise for_code(code)(transactional_id)
     unmarked = frozenset(TopicPartition(topic, index) for topic, indexes, _ in topics for index in indexes)
-    return LastTransaction(_OUTCOMES.get(state), unmarked, epoch, state == _ONGOING, began)
+    return LastTransaction(_OUTCOMES.get(state), unmarked, epoch, state == _ONGOING, began, producer)
 
 
 async def find_leaderless(

@@ -42,6 +42,7 @@ from overlay.logs import get_logger
 from overlay.waits import Backoff, finish_within
 
 from .batch_builder import OutputBatch
+from .ending import Ending, find_ending
 from .entry import Entry, press_entries
 from .lost_markers import (
     LastTransaction,
@@ -173,6 +174,8 @@ class Transactions(_Sender):
         self._answered = asyncio.Event()
         self._last = LastTransaction(None)
         """The last transaction before this producer, if the coordinator knew it."""
+        self._endings: tuple[Ending, ...] = ()
+        """How the last transactions of owners before the last one were decided."""
         self._markers = OwnMarkers(self._producer.client, lambda: self._producer._txn_manager._pid_and_epoch)
         self._left: set[str] = set()
         """Topics to which nothing more is written, and whose partitions may have a transaction open."""
@@ -205,6 +208,16 @@ class Transactions(_Sender):
         """
         await self._end_open(await self._find_open({TopicPartition(*each) for each in partitions}), state)
 
+    def know_endings(self, endings: Iterable[Ending]) -> None:
+        """Take in how the last transactions of owners before the last one were decided, as the state says. Call it before
+        `end_lost` for other partitions than the state's."""
+        self._endings = tuple(endings)
+
+    def find_ending(self) -> Ending | None:
+        """Return how the last transaction before this producer was decided, which the state has to keep for later owners;
+        None if that is not known. Valid after `start`."""
+        return self._last.find_ending()
+
     def doubt_topics(self, topics: Iterable[str]) -> None:
         """Have the partitions of these topics asked as by `end_lost`, which is called before, without a wait: `begin` ends
         what is open there, and none is added to a transaction before it has told. The topics must be looked up."""
@@ -213,11 +226,7 @@ class Transactions(_Sender):
     async def _end_open(self, found: Mapping[TopicPartition, OpenTransaction], state: bytes | None) -> None:
         """End the transactions `found`, each as it was decided. What was begun under our own epoch was committed, since we
         write nothing after an abort. `state`, and what is raised: as `end_lost`."""
-        epoch = self._producer._txn_manager.producer_epoch
-        outcomes = {
-            tp: Outcome.COMMITTED if opened.epoch == epoch else self._last.decide(tp, opened, self._state)
-            for tp, opened in found.items()
-        }
+        outcomes = {tp: self._decide(tp, opened) for tp, opened in found.items()}
         if unknown := [tp for tp, outcome in outcomes.items() if outcome is None]:
             raise SourceUnavailable(
                 f"{_name(found, unknown)}: a transaction of {self._producer._txn_manager.transactional_id} ended without its"
@@ -229,6 +238,17 @@ class Transactions(_Sender):
                 event = "ending a transaction whose marker Kafka has lost"
                 log.warning(event, partitions=_name(found, chosen), outcome=outcome.value)
                 await self._end_as(outcome, chosen, state)
+
+    def _decide(self, tp: TopicPartition, opened: OpenTransaction) -> Outcome | None:
+        """Return how the transaction `opened`, which is open in the partition `tp`, was decided; None if that is not known.
+        The state's partition is judged without the endings in the state, which it hides."""
+        producer, epoch = self._producer._txn_manager._pid_and_epoch
+        if opened.epoch == epoch:
+            return Outcome.COMMITTED
+        ending = find_ending(self._endings, producer, opened.epoch)
+        if ending is None or tp == self._state:
+            return self._last.decide(tp, opened, self._state)
+        return Outcome.COMMITTED if ending.has_committed((tp.topic, tp.partition)) else Outcome.ABORTED
 
     async def _end_as(self, outcome: Outcome, partitions: set[TopicPartition], state: bytes | None) -> None:
         """End what is open in these partitions as `outcome` says, in a transaction of our own without records. Only if

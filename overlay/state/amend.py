@@ -103,7 +103,7 @@ async def amend_shard(
     `amend`. Raises Fenced, SourceUnavailable, StateUnreadable, SourceChanged, and what `change` and `confirm` raise."""
 
     async def write(transactions: Transactions, state: ShardState) -> None:
-        delta = Delta(generation=state.generation).merge(change(state))
+        delta = state.sign().merge(change(state))
         await transactions.begin()
         await transactions.finish(encode(delta, after=state.end), after=state.end)
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.output.ending import Ending, from_wire, to_wire
 from overlay.output.record import Record
 from overlay.units import read_int64
 
@@ -103,6 +104,9 @@ class Delta:
     sequences: dict[str, int] = field(default_factory=dict)
     """By stream whose ledger this shard keeps, the sequence that is given out next. A ledger that ends
     below it has lost its end."""
+    endings: tuple[Ending, ...] = ()
+    """How the last transactions of former owners were decided (output/ending.py), all that are kept; empty if that has not
+    changed."""
 
     def merge(self, later: Delta) -> Delta:
         """Return one delta that changes a state as this one and then `later` would. Both stay as they are."""
@@ -116,11 +120,12 @@ class Delta:
             (*self.reset, *later.reset),
             {**_without(later.reset, self.acks), **later.acks},
             {**{name: at for name, at in self.sequences.items() if name not in later.reset}, **later.sequences},
+            later.endings or self.endings,
         )
 
     def __bool__(self) -> bool:
         changes = self.cursors or self.consumers or self.topics or self.forgotten or self.reset or self.acks
-        return bool(changes or self.sequences) or self.generation is not None
+        return bool(changes or self.sequences or self.endings) or self.generation is not None
 
 
 @dataclass(slots=True)
@@ -139,6 +144,7 @@ class ShardState:
     """The offset after the last record of the log that this state contains: what the next record
     follows (state_links.py)."""
     sequences: dict[str, int] = field(default_factory=dict)
+    endings: tuple[Ending, ...] = ()
     machines: dict[ConsumerId, list[bytes]] = field(default_factory=dict)
     """Records of each consumer's machine in order, as they were read. A session that runs a machine
     takes its records out."""
@@ -166,6 +172,7 @@ class ShardState:
         self.topics.update(delta.topics)
         self.acks.update(delta.acks)
         self.sequences.update(delta.sequences)
+        self.endings = delta.endings or self.endings
         if delta.generation is not None:
             self.generation = delta.generation
 
@@ -198,7 +205,13 @@ class ShardState:
             generation=self.generation,
             acks=self.acks,
             sequences=self.sequences,
+            endings=self.endings,
         )
+
+    def sign(self) -> Delta:
+        """Return what every owner writes in its first transaction: its generation, and how the last transactions of
+        former owners were decided."""
+        return Delta(generation=self.generation, endings=self.endings)
 
 
 def _without(streams: tuple[str, ...], entries: dict[tuple[str, Part], Fact]) -> dict[tuple[str, Part], Fact]:
@@ -240,6 +253,8 @@ def encode(delta: Delta, *, checkpoint: bool = False, after: int | None = None, 
         record["reset"] = delta.reset
     if delta.sequences:
         record["sequences"] = delta.sequences
+    if delta.endings:
+        record["endings"] = to_wire(delta.endings)
     return json.dumps(record, separators=(",", ":")).encode()
 
 
@@ -300,6 +315,7 @@ def decode(value: bytes) -> StateRecord:
                 for stream, topic, p, *log_position in record.get("acks", ())
             },
             dict(record.get("sequences", {})),
+            from_wire(record.get("endings", ())),
         )
         return StateRecord(delta, record["kind"] == "checkpoint", record.get("after"), record.get("whole", False))
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -28,6 +28,7 @@ from overlay.kafka.own_topics import STATE_CONFIG, shard_id, state_topic, worker
 from overlay.kafka.properties import Properties
 from overlay.kafka.range_reader import read_records
 from overlay.logs import get_logger
+from overlay.output.ending import add
 
 from .shard_state import Delta, ShardState, StateReplay, encode
 from .state_links import find_void
@@ -144,7 +145,8 @@ async def take_over(
             raise Fenced(
                 f"shard {shard} is not ours any more (its state is of generation {state.generation}); leaving it alone"
             )
-        state.apply(Delta(generation=generation))
+        transactions.know_endings(state.endings)
+        state.apply(Delta(generation=generation, endings=add(state.endings, transactions.find_ending())))
         state.length = count
         log.info("shard taken over", shard=shard, generation=generation, state_records=count)
     except BaseException:

@@ -136,7 +136,7 @@ async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Exten
         end = (await find_ends(client, admin, (plan.first,)))[plan.first]
         first = write_round(plan.topic, plan.stream.name, extend(plan.first, end), now_ms())
         await transactions.begin()
-        value = encode(Delta(generation=state.generation).merge(mark), after=state.end)
+        value = encode(state.sign().merge(mark), after=state.end)
         await transactions.finish(value, [first], after=state.end)
         cut = end.position
 

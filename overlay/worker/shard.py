@@ -421,7 +421,7 @@ async def _record(transactions: Transactions, state: ShardState, delta: Delta) -
     """Commit a delta in a transaction of its own, and then apply it to `state`, whose end and length it
     moves. For use before the session begins. Raises Fenced, SourceUnavailable."""
     await transactions.begin()
-    value = encode(Delta(generation=state.generation).merge(delta), after=state.end)
+    value = encode(state.sign().merge(delta), after=state.end)
     offset, _ = await transactions.finish(value, after=state.end)
     state.apply(delta)
     state.end = offset + 1

@@ -125,9 +125,10 @@ class _Kept:
     """The ledger and the chunk index as the owner of their shard knows them.
 
     `topic`: the index topic. `starts`: the first offset of each log. `is_served`: whether the service has delivered
-    or read records of the stream. `generation`: that of the shard's last owner. `identities`: Kafka's ids of the
-    stream's topics and of the index topic, by name; `recorded`: the names of the topics that have their id in the
-    shard's state. `compacted`: the stream's topics with compaction. `progress`: None if the chunk index is not kept.
+    or read records of the stream. `signature`: what the state gets first (`ShardState.sign`), None once it has it.
+    `identities`: Kafka's ids of the stream's topics and of the index topic, by name; `recorded`: the names of the
+    topics that have their id in the shard's state. `compacted`: the stream's topics with compaction. `progress`: None
+    if the chunk index is not kept.
     """
 
     topic: str
@@ -135,7 +136,7 @@ class _Kept:
     transactions: Transactions
     starts: Mapping[TopicPartition, int]
     is_served: bool
-    generation: int | None
+    signature: Delta | None
     identities: Mapping[str, str]
     recorded: set[str]
     compacted: Sequence[str]
@@ -417,16 +418,15 @@ class StreamKeeper:
 
     async def _write(self, kept: _Kept, records: Sequence[Record], topics: Iterable[str]) -> None:
         """Write records into the index topic, and in the same transaction the ids of `topics` into the shard's state
-        as far as it lacks them.
+        as far as it lacks them. The first transaction has the signature of the owner as well.
         """
         batches = press_entries([Entry(kept.topic, record) for record in records], now_ms())
         fresh = {topic: kept.identities[topic] for topic in topics if topic not in kept.recorded}
-        if not fresh:
+        if not fresh and kept.signature is None:
             await kept.transactions.write(batches)
             return
-        delta = Delta(
-            generation=kept.generation, topics={(self._stream.name, topic): each for topic, each in fresh.items()}
-        )
+        signature, kept.signature = kept.signature or Delta(), None
+        delta = signature.merge(Delta(topics={(self._stream.name, topic): each for topic, each in fresh.items()}))
         await kept.transactions.begin()
         await kept.transactions.finish(encode_delta(delta), batches)
         kept.recorded |= fresh.keys()
@@ -566,7 +566,7 @@ class StreamKeeper:
             progress = IndexProgress(await find_resumes(client, index, bounds, compacted, recorded))
         starts = {source: first for source, (first, _) in bounds.items()}
         return _Kept(
-            topic, index.ledger, transactions, starts, _is_served(stream.name, state, starts), state.generation,
+            topic, index.ledger, transactions, starts, _is_served(stream.name, state, starts), state.sign(),
             {**sources.identities, topic: identity}, recorded, compacted, progress,
         )  # fmt: skip
 

@@ -153,6 +153,24 @@ MARKERS = (
         history="test_own_markers.py::test_a_commit_is_kept_beside_a_transaction_elsewhere[aborted]",
     ),
     Mutant(
+        "ending-of-the-former-owner-not-kept",
+        """Do not write down how the last transaction of the former owner was decided. An output that tells only a later owner
+        what is open there loses what was committed.""",
+        (
+            Change(
+                "overlay.state.takeover", "add(state.endings, transactions.find_ending())", "add(state.endings, None)"
+            ),
+        ),
+        history="test_endings.py::test_a_commit_is_kept_that_an_owner_in_between_could_not_see",
+    ),
+    Mutant(
+        "command-that-does-not-keep-endings",
+        """Have an operator's command change the state without writing down how the last transaction before it was decided. An
+        output that has open what was aborted shows it with the next commit.""",
+        (Change("overlay.state.amend", "state.sign().merge(", "Delta(generation=state.generation).merge("),),
+        history="test_endings.py::test_an_abort_is_not_shown_after_an_owner_that_writes_no_outputs",
+    ),
+    Mutant(
         "state-that-does-not-tell-taken-for-settled",
         """Go on as if nothing were open in the state while its leader does not tell. What was open there ends as the next
         transaction does, also if it was aborted.""",
