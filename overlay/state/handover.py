@@ -42,6 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TransactionalIdAuthorizationFailed
@@ -51,7 +52,6 @@ from overlay.config import ServiceConfig
 from overlay.consumer.snapshot import decode as decode_machine
 from overlay.consumer.snapshot import has_pending
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
-from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.admin import Admin
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import job_id, job_topic, shard_of, state_topic
@@ -64,11 +64,15 @@ from .partitions import find_anew
 from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, StateUnreadable
 from .takeover import read_state
 
+if TYPE_CHECKING:
+    # commands that only look at the plans load no Arrow
+    from overlay.index.ledger.ledger import Ledger
+
 Starts = Mapping[TopicPartition, int]
 """The partitions of a stream, with the log start of each."""
 
 
-ReadLedger = Callable[[], Awaitable[Ledger | None]]
+ReadLedger = Callable[[], Awaitable["Ledger | None"]]
 """Reads a stream's ledger as it is now; None if there is none."""
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from overlay.config import Loaded
-from overlay.state.amend import amend
 from overlay.worker.change_setup import prepare
 
 from .asking import ask, await_answer
@@ -91,9 +90,9 @@ def test_a_worker_whose_heartbeats_hang_fences_no_journal() -> None:
     world.run(history)
 
 
-@pytest.mark.parametrize(("config", "place"), [(WITH_MACHINE, "shard_manager.amend"), (CONSUMER, "shard.prepare")])
+@pytest.mark.parametrize("config", [WITH_MACHINE, CONSUMER], ids=["machine", "no machine"])
 def test_a_worker_that_slept_while_it_dropped_a_state_leaves_the_state_of_a_namesake_alone(
-    config: dict[str, Any], place: str
+    config: dict[str, Any],
 ) -> None:
     """Its successor has dropped the state meanwhile, and serves a new consumer by the same name."""
     warm_up()
@@ -106,9 +105,9 @@ def test_a_worker_that_slept_while_it_dropped_a_state_leaves_the_state_of_a_name
             slept.append(process.name)
             world.freeze(process.name)
             await asyncio.sleep(0)
-        return await (amend if config is WITH_MACHINE else prepare)(*arguments, **named)
+        return await prepare(*arguments, **named)
 
-    world = World(2, brokers=1, limits={f"overlay.worker.{place}": sleep_first})
+    world = World(2, brokers=1, limits={"overlay.worker.shard.prepare": sleep_first})
 
     async def history(world: World) -> None:
         workers = await start(world, config)
