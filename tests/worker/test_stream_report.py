@@ -28,8 +28,9 @@ def make_worker(streams: int) -> tuple[Any, list[Any]]:
     assignment = SimpleNamespace(
         stopped={"S1": "why"}, sources={}, unindexed={}, indexes=dict.fromkeys(names), ledgers={}
     )
+    reach = SimpleNamespace(chunks=4, position=5, addresses=SimpleNamespace(records=9, unaddressed=1, last=(2, 5)))
     session = SimpleNamespace(
-        assignment=assignment, gates={}, reaches={place: SimpleNamespace(chunks=4, position=5) for place in cursors},
+        assignment=assignment, gates={}, reaches=dict.fromkeys(cursors, reach),
         cursors=SimpleNamespace(halts={}, partitions=lambda: iter(cursors.items()), of=cursors.__getitem__),
     )  # fmt: skip
     return loaded, [session]
@@ -42,7 +43,8 @@ def test_a_stream_is_told_of_by_its_own_consumers_and_cursors() -> None:
     assert list(found) == ["S1", "S0"]
     assert (found["S0"]["state"], found["S0"]["consumers"]) == ("running", ["c0", "c1000"])
     assert found["S0"]["partitions"] == {"t-0": {"end": 9, "position": 7}}
-    assert found["S0"]["index"]["partitions"] == {"t-0": {"chunks": 4, "position": 5, "end": 9}}
+    chunks = {"chunks": 4, "position": 5, "end": 9, "records": 9, "unaddressed": 1, "unaddressed_in": (2, 5)}
+    assert found["S0"]["index"]["partitions"] == {"t-0": chunks}
     assert (found["S1"]["state"], found["S1"]["reason"]) == ("stopped", "why")
     states = [each["state"] for each in report_streams(loaded, [], Rates(began=0), ["S2", "S3", "S4"], away)]
     assert states == ["elsewhere", "idle", "idle"]

@@ -107,7 +107,7 @@ def count_metric(served: Served, name: str, **labels: str) -> float:
 def run_page(scene: Scene) -> str:
     """What the command of the page prints that finds such events."""
     lines = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").splitlines()
-    (line,) = (each.strip() for each in lines if each.startswith("    overlay read --topic overlay.events"))
+    (line,) = (each for each in lines if each.startswith("overlay read --topic overlay.events"))
     _, *arguments = shlex.split(line.replace("overlay.events", events_topic(scene.prefix)))
     command = [sys.executable, "-m", "overlay", *arguments, "--bootstrap", scene.bootstrap]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
