@@ -87,7 +87,7 @@ class RangesReader(OverlayStreamReader):
         reach = self._find_reach(ends)
         until = monotonic() + REACH_S
         while self._target is not None and reach != ends and monotonic() < until:
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # no event tells Spark's thread that the ledger goes further
             reach = self._find_reach(ends)
         self._tell(ends, dict(reach))
         return dict(reach)

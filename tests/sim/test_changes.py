@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -538,42 +539,53 @@ def test_a_change_that_the_session_cannot_prepare_is_taken_up_by_a_new_one(
     run(act)
 
 
+class SessionEnds:
+    """Ends a session once at a place where it takes a change up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, moment: str, is_killed: bool) -> None:
+        """`moment`: the method of ChangeQueue after which it ends. `is_killed`: with its worker, else by an error of Kafka."""
+        self._is_killed, self._ends = is_killed, list[Callable[[], None]]()
+        own = getattr(ChangeQueue, moment)
+
+        def end_then(*args: Any) -> Any:
+            result = own(*args)
+            if self._ends:
+                self._ends.pop()()
+            return result
+
+        monkeypatch.setattr(ChangeQueue, moment, end_then)
+
+    async def change(self, world: World, worker: Worker, id: str, op: str = "consumer.create", **body: Any) -> None:
+        """Ask for a change, whose session ends at the place, and wait until it is answered and the shard served again."""
+        session = find_session(worker)
+        self._ends.append(worker.kill if self._is_killed else fail)
+        await ask(world, id, op, "S", **body)
+        await until(lambda: self._has_ended(worker, session), "the session ends", pause_s=0.01)
+        assert not self._ends, "it has come to the place where it is ended"
+        if self._is_killed:
+            await begin(worker)
+        assert "error" not in await await_answer(world, id)
+        await until(lambda: bool(worker.service.sessions), "the shard is served again")
+
+    def _has_ended(self, worker: Worker, session: Session) -> bool:
+        return worker.process.state is State.DEAD if self._is_killed else session not in worker.service.sessions
+
+
+def fail() -> None:
+    raise SourceUnavailable("Kafka is away for a moment")
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("moment", ["_change", "_finish"])
 def test_a_session_that_ends_while_it_takes_a_change_up(
     moment: str, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the change is committed, or after it and before the shard knows."""
-    own, ends = getattr(ChangeQueue, moment), list[Callable[[], None]]()
-
-    def end_then(*args: Any) -> Any:
-        result = own(*args)
-        if ends:
-            ends.pop()()
-        return result
-
-    monkeypatch.setattr(ChangeQueue, moment, end_then)
+    place = SessionEnds(monkeypatch, moment, is_killed)
 
     async def act(world: World, crew: list[Worker]) -> None:
         worker = crew[0]
-
-        def fail() -> None:
-            raise SourceUnavailable("Kafka is away for a moment")
-
-        def has_ended(session: Session) -> bool:
-            return worker.process.state is State.DEAD if is_killed else session not in worker.service.sessions
-
-        async def change_with_an_end(id: str, op: str = "consumer.create", **body: Any) -> None:
-            session = find_session(worker)
-            ends.append(worker.kill if is_killed else fail)
-            await ask(world, id, op, "S", **body)
-            await until(lambda: has_ended(session), "the session ends", pause_s=0.01)
-            assert not ends, "it has come to the place where it is ended"
-            if is_killed:
-                await begin(worker)
-            assert "error" not in await await_answer(world, id)
-            await until(lambda: bool(worker.service.sessions), "the shard is served again")
-
+        change_with_an_end = functools.partial(place.change, world, worker)
         await change_with_an_end("c", config=describe("c", "out-c"))
         await until(lambda: len(read_own(world, "c", "out-c")) > 10, "it is served")
         await change_with_an_end("m", config=describe("c", "out-d"))

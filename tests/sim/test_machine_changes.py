@@ -5,28 +5,26 @@ The histories are those of test_changes.py; the stream has a consumer with acks 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from overlay.consumer.info import ConsumerInfo
-from overlay.errors import SourceUnavailable
 from overlay.kafka.header_names import TOKEN
-from overlay.worker.change_queue import ChangeQueue
 from overlay.worker.dispatch_loop import DispatchLoop
 from overlay.worker.session import Session
 
-from .asking import ask, await_answer
+from .asking import ask
 from .host import Worker
-from .process import State
 from .reading import Found, read_topic
 from .scenes import until
 from .test_changes import (
     ALL,
     NONE,
     STAYS_S,
-    begin,
+    SessionEnds,
     change,
     check_whole,
     count_records,
@@ -246,36 +244,11 @@ def test_a_session_that_ends_while_it_takes_a_change_up(
     moment: str, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the change is committed, or after it and before the shard knows. Nothing is lost or comes twice."""
-    own, ends = getattr(ChangeQueue, moment), list[Callable[[], None]]()
-
-    def end_then(*args: Any) -> Any:
-        result = own(*args)
-        if ends:
-            ends.pop()()
-        return result
-
-    monkeypatch.setattr(ChangeQueue, moment, end_then)
+    place = SessionEnds(monkeypatch, moment, is_killed)
 
     async def act(world: World, crew: list[Worker]) -> None:
         worker = crew[0]
-
-        def fail() -> None:
-            raise SourceUnavailable("Kafka is away for a moment")
-
-        def has_ended(session: Session) -> bool:
-            return worker.process.state is State.DEAD if is_killed else session not in worker.service.sessions
-
-        async def change_with_an_end(id: str, op: str = "consumer.create", **body: Any) -> None:
-            session = find_session(worker)
-            ends.append(worker.kill if is_killed else fail)
-            await ask(world, id, op, "S", **body)
-            await until(lambda: has_ended(session), "the session ends", pause_s=0.01)
-            assert not ends, "it has come to the place where it is ended"
-            if is_killed:
-                await begin(worker)
-            assert "error" not in await await_answer(world, id)
-            await until(lambda: bool(worker.service.sessions), "the shard is served again")
-
+        change_with_an_end = functools.partial(place.change, world, worker)
         await change_with_an_end("c", config=describe_acked("shared", max_ack_pending=5))
         await until(lambda: len(read_own(world, "c", "shared")) == 5, "it is served")
         await change_with_an_end(
