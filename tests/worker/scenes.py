@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,10 @@ class AckClock:
     def advance(self, seconds: float) -> None:
         self._ahead_ns += int(seconds * 1e9)
 
+    def reach(self, at_ns: int) -> None:
+        """Be at a moment at least, ns since 1970."""
+        self._ahead_ns = max(self._ahead_ns, at_ns - time.time_ns())
+
 
 @pytest.fixture
 def ack_clock(monkeypatch: pytest.MonkeyPatch) -> AckClock:
@@ -290,15 +295,36 @@ class Served:
             raise self.error
 
 
-def await_ack_wait(served: Served) -> None:
-    """Wait until the ack_wait of a message has begun: the service knows that a reader has taken it."""
+@contextlib.contextmanager
+def ending_ack_waits(served: Served, clock: AckClock, redeliveries: int) -> Iterator[None]:
+    """For the block, end each ack_wait as soon as it has begun, until the service has redelivered so many messages.
 
-    def has_begun() -> bool:
-        loops = [session.dispatch_loop for session in served.service.sessions]
-        # 0: a step is due at once, before which nothing may be waited for yet
-        return any(loop is not None and 0 < loop.dispatcher.next_at < NEVER for loop in loops)
+    A reader that subscribes tells from time to time what it has read, and ack_wait begins when the service has heard that: no
+    test can know when. The clock goes to the end of an ack_wait that was seen, so none that begins later ends with it.
+    """
+    left = threading.Event()
 
-    wait_until(has_begun, DEADLINE_S, "ack_wait of a message has begun")
+    def has_redelivered() -> bool:
+        registry = served.service.metrics.registry
+        found = [sample for metric in registry.collect() for sample in metric.samples]
+        return sum(each.value for each in found if each.name == "overlay_redeliveries_total") >= redeliveries
+
+    def follow() -> None:
+        while not left.wait(0.05):
+            loops = [session.dispatch_loop for session in served.service.sessions]
+            ends = min((loop.dispatcher.next_at for loop in loops if loop is not None), default=NEVER)
+            if has_redelivered():
+                return
+            if ends < NEVER:
+                clock.reach(ends)
+
+    with ThreadPoolExecutor(1) as executor:
+        following = executor.submit(follow)
+        try:
+            yield
+        finally:
+            left.set()
+        following.result(DEADLINE_S)
 
 
 @contextlib.contextmanager

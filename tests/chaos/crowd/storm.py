@@ -57,6 +57,16 @@ class Found:
     figures: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """Whether the picture is whole, and for the message of a wait that fails, what it lacks."""
+
+    difference: str
+
+    def __bool__(self) -> bool:
+        return not self.difference
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
     """`at`: seconds since the storm began; `until`: when it ends; `victim`: a worker's number, `fleet` or `faust`."""
@@ -179,7 +189,7 @@ class Storm:
         wait_until(lambda: all(worker.is_ready() for worker in self._workers), START_S, "all workers are ready")
         self._request_rest()
         watch = Watch(self._bootstrap, PREFIX, self._fleet.url, SHARDS)
-        wait_until(lambda: not watch.find_difference(), START_S, "the picture is whole")
+        wait_until(lambda: _Whole(watch.find_difference()), START_S, "the picture is whole")
         watch.absent = watch.longest = 0.0
         self._faust = FaustApp(
             GROUP, self._bootstrap, self._config, FAUST, "each", self.folder, more={"SESSION_S": "6"}
