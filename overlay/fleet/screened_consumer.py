@@ -1,9 +1,11 @@
 """Faust's Kafka consumer for topics to which others may write.
 
 Three things are different from Faust's own. Answers to fetches are screened before aiokafka decodes them
-(screening.py). Committed records alone are read: the service writes events in transactions. And a topic
-that was deleted and created anew is read from its start: Faust drops records below the offset that it has
-read last, and its client begins at the start of such a topic when its own position is beyond the end.
+(screening.py). Committed records alone are read: the service writes events in transactions. And no record
+is dropped: Faust leaves out those below the offset that it has read last. That is wrong for a topic that was
+deleted and created anew, where its client begins at the start when its own position is beyond the end. It
+is wrong as well after a rebalance: Faust goes back to the committed offset, because records that
+waited for agents are gone, while a record that was on its way may still set the offset read last.
 
 Names with an underscore are Faust's and aiokafka's; tests/fleet/test_screened_consumer.py checks what is
 assumed about them.
@@ -46,13 +48,15 @@ class ScreenedConsumer(Consumer):
         """Yield records and their partitions as Faust's consumer does."""
         async for tp, message in super().getmany(timeout):
             if tp.topic in self.topics and message.offset < (self._read_offset[tp] or 0):
-                self._begin_anew(tp)
+                if message.offset < (self._committed_offset[tp] or 0):
+                    self._begin_anew(tp)
+                self._read_offset.pop(tp, None)
             yield tp, message
 
     def _begin_anew(self, tp: TP) -> None:
-        """Forget how far a partition was read: its topic was created anew, and counts from 0 again."""
+        """Forget what was acked and committed of a partition: its topic was created anew, and counts from 0 again."""
         log.warning("the topic was created anew and is read from its start", topic=tp.topic, partition=tp.partition)
-        for known in (self._read_offset, self._committed_offset, self._gap, self._acked, self._acked_index, self.told):
+        for known in (self._committed_offset, self._gap, self._acked, self._acked_index, self.told):
             known.pop(tp, None)
 
 

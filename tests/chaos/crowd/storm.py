@@ -59,9 +59,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """Whether the picture is whole, and for the message of a wait that fails, what it lacks."""
+    """Whether the picture is whole, and for the message of a wait that fails, what it lacks and what the fleet has logged."""
 
     difference: str
+    log: str
 
     def __bool__(self) -> bool:
         return not self.difference
@@ -189,7 +190,7 @@ class Storm:
         wait_until(lambda: all(worker.is_ready() for worker in self._workers), START_S, "all workers are ready")
         self._request_rest()
         watch = Watch(self._bootstrap, PREFIX, self._fleet.url, SHARDS)
-        wait_until(lambda: _Whole(watch.find_difference()), START_S, "the picture is whole")
+        wait_until(lambda: self._see_whole(watch), START_S, "the picture is whole")
         watch.absent = watch.longest = 0.0
         self._faust = FaustApp(
             GROUP, self._bootstrap, self._config, FAUST, "each", self.folder, more={"SESSION_S": "6"}
@@ -216,6 +217,10 @@ class Storm:
         for application in applications:
             application.is_diligent = True
         return self._judge(read_source(self._bootstrap, traffic.written), watch, applications)
+
+    def _see_whole(self, watch: Watch) -> _Whole:
+        """Return whether Kafka's group and the fleet say the same. Raises AssertionError if the fleet's process has ended."""
+        return _Whole(watch.find_difference(), self._find("fleet").read_log()[-4_000:])
 
     def _request_rest(self) -> None:
         """Have the service make the consumers that are in no file."""
