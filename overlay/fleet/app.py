@@ -54,6 +54,8 @@ SESSION_S = 10.0
 """Seconds after which another process takes over from one that is not heard."""
 PAUSES_S = (0.5, 30.0)
 """Shortest and longest pause before the application starts again after an error."""
+STOP_S = 15.0
+"""Seconds in which an application commits and stops. One that hangs is left alone, and Kafka misses it SESSION_S later."""
 LOOK_S = 30.0
 """Seconds between two looks at which topics there are to follow. A change of them is a new start."""
 METADATA_MS = 5_000
@@ -153,10 +155,29 @@ async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Eve
                 waits = [app.wait_until_stopped(), _await_change(service, live, followed)]
                 await unless(stop, _await_first(waits))
         finally:
-            with contextlib.suppress(TimeoutError):
-                await app.stop()
+            await _end(app)
         if app.crash_reason is not None and not stop.is_set():
             raise app.crash_reason
+
+
+async def _end(app: faust.App) -> None:
+    """Stop an application, whatever state it is in.
+
+    Faust first commits what its agents have done. After an error in one part that may fail, because the client for it
+    has ended as well, and Faust leaves the other parts as they are then: its client would stay in the group, with the
+    topics. So they are stopped here.
+    """
+    for stop in (app.stop, app._stop_children, app._stop_futures, app._stop_exit_stacks):
+        try:
+            async with asyncio.timeout(STOP_S):
+                await stop()
+            if stop == app.stop:
+                return
+        except (Exception, asyncio.CancelledError) as error:
+            # Faust hands on that one of its own tasks was cancelled as if it was this one
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            log.debug("a part of the fleet's application did not stop", part=stop.__name__, reason=repr(error))
 
 
 async def _await_first(waits: list[Coroutine[Any, Any, None]]) -> None:
@@ -170,6 +191,15 @@ async def _await_first(waits: list[Coroutine[Any, Any, None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _OnePartition(faust.Table[str, Any]):
+    """A table with one partition. Timers write to it as well, beside the streams, so a row has no event whose partition could
+    be its own; and Faust's partitioner fails while its producer has not heard of the changelog's topic.
+    """
+
+    def partition_for_key(self, key: str) -> int:
+        return 0
 
 
 def make_app(service: ServiceConfig, live: LivePicture, folder: str, followed: Followed = Followed()) -> faust.App:
@@ -191,11 +221,11 @@ def make_app(service: ServiceConfig, live: LivePicture, folder: str, followed: F
         topic_partitions=1,
         topic_replication_factor=topics.replication,
         web_enabled=False,
+        Table=_OnePartition,
         **make_credentials(service.kafka),
     )
-    # written by a timer as well, beside the streams: so not to the partition of a stream's event, but to the only one
     tables = {
-        name: app.Table(name, partitions=1, use_partitioner=True)
+        name: app.Table(name, partitions=1)
         for name in ("workers", "consumers", "streams", "findings", "definitions", "tallies")
     }
     live.memory = Memory(tables["workers"], tables["consumers"], tables["streams"])

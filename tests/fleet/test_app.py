@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,7 +10,8 @@ from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.types import EventT
 
 from overlay.clock import now_ms
-from overlay.fleet.app import make_credentials, take_event
+from overlay.config.service import ServiceConfig
+from overlay.fleet.app import make_app, make_credentials, take_event
 from overlay.fleet.live import LivePicture
 from overlay.fleet.status import encode
 from overlay.kafka.oauth import Tokens
@@ -55,3 +57,12 @@ def test_records_have_kafkas_time() -> None:
     take_event(live, cast("EventT[bytes]", SimpleNamespace(message=message)), "overlay")
     (row,) = live.memory.list_workers()
     assert (row.seen, row.ahead_ms) == (appended, 5)
+
+
+async def test_a_row_needs_no_producer_that_knows_its_topic(tmp_path: Path) -> None:
+    """On a busy broker the timer writes the first rows before that. The producer here is not even started."""
+    app = make_app(ServiceConfig.model_validate({"kafka": SERVERS}), LivePicture(), str(tmp_path))
+    for table in app.tables.values():
+        table["a"] = {"b": 1}
+        assert table["a"] == {"b": 1}
+    assert len(app.tables) == 6
