@@ -172,7 +172,7 @@ class Memory:
         """Put what a status says of its worker into the worker's row; remove the row if the worker is leaving. Return
         why the status is passed over, None if it is not. LIMIT: it is of one worker too many. PAST: it is not newer
         than the last of the same process, or it is of another process that began no later than the known one, which
-        is not silent; that process then counts as a rival.
+        is not silent; that process counts as a rival then, unless the status came before the known one's last.
         """
         known = self.find_worker(status.worker)
         rival = 0
@@ -186,8 +186,9 @@ class Memory:
         elif appended <= known.seen + known.silent_after_ms and status.started <= known.started:
             # of an earlier process, which may still run under the same name; if the known one is silent, this one
             # has taken its place, and the machine's clock has been set back
-            row = known.model_copy(update={"rival": appended})
-            self.workers[status.worker] = row.model_dump(mode="json", exclude_defaults=True)
+            if appended >= known.seen:  # else it is read once more, from before the known one's last
+                row = known.model_copy(update={"rival": appended})
+                self.workers[status.worker] = row.model_dump(mode="json", exclude_defaults=True)
             return Refusal.PAST
         if status.leaving or known is None or known.boot != status.boot:
             self._end_streams(status.worker)

@@ -97,6 +97,18 @@ def test_two_processes_under_one_name() -> None:
     assert get_worker(memory).rival == NOW + 9
 
 
+def test_statuses_that_are_read_again_are_of_no_rival() -> None:
+    """After a kill the fleet has tables that are ahead of what it has committed of the topic."""
+    memory = Memory()
+    told = [(make_status(boot="old", started=NOW - 5, number=number), NOW + number) for number in range(3)]
+    told += [(make_status(boot="new", started=NOW + 3, number=number), NOW + 3 + number) for number in range(3)]
+    for status, appended in told:
+        memory.fold(status, appended)
+    for status, appended in told:
+        assert memory.fold(status, appended) is Refusal.PAST
+    assert (get_worker(memory).boot, get_worker(memory).rival) == ("new", 0)
+
+
 def test_a_worker_whose_clock_was_set_back_is_taken_up_when_its_former_process_is_silent() -> None:
     memory = Memory()
     memory.fold(make_status(boot="first", started=NOW), NOW)
