@@ -23,6 +23,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
+from overlay.chance import shuffle
 from overlay.credentials import Stamp, list_files, resolve, stamp
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.logs import get_logger
@@ -48,6 +49,8 @@ FAILURES = (OSError, KafkaError, UnicodeError)
 GRACE_S = 1.0
 """Time to wait for the other addresses after one broker has refused the connection."""
 RETRY_S = 0.5
+_STARTING = "bootstrap"
+"""aiokafka's name for the broker of the connection by which a client has started."""
 BOOTSTRAP_S = 1.0
 """Seconds for which the start of a client of aiokafka goes on after it was cancelled. Cancelled between
 connecting and the answer to its first request, it would leave the connection open.
@@ -192,7 +195,7 @@ async def _try_host(
 
 
 def mend_client(client: AIOKafkaClient, kafka: Properties, seen: Stamp) -> None:
-    """Change what an aiokafka client does in three cases, before it is started. `kafka`: the settings that it was
+    """Change what an aiokafka client does in four cases, before it is started. `kafka`: the settings that it was
     made of; `seen`: the stamp of their files from before `for_aiokafka` read them.
 
     A broker that the controller does not hear from answers, but lists no broker, not even itself. aiokafka takes that
@@ -202,10 +205,14 @@ def mend_client(client: AIOKafkaClient, kafka: Properties, seen: Stamp) -> None:
     the request times out, and with a single broker for ever. Here the connections that serve such requests (the
     default group) are closed if no broker has answered, and the next request makes new ones.
 
+    A request for metadata lets a broker create the topics that are missing, which is the default of brokers as well. A
+    topic that was deleted would come back within seconds, with other settings, for as long as a client knows its name.
+    Here no request for metadata creates a topic: what this service needs, it creates itself.
+
     A client keeps the certificates and passwords that it was made with. Here they are read again before the start and
     before a new connection, if their files were replaced.
     """
-    bootstrap, update = client.bootstrap, client._metadata_update
+    bootstrap = client.bootstrap
     renewal = _Renewal(client, kafka, seen) if list_files(kafka) else None
     if renewal is not None:
         client._get_conn = renewal.get_connection
@@ -218,7 +225,7 @@ def mend_client(client: AIOKafkaClient, kafka: Properties, seen: Stamp) -> None:
             raise KafkaConnectionError("the cluster lists no broker: none is heard by its controller at present")
 
     async def update_or_leave(cluster: ClusterMetadata, topics: Set[str]) -> bool:
-        is_done: bool = await update(cluster, topics)
+        is_done = await _update_metadata(client, cluster, topics)
         if not is_done:
             for (_, group), connection in list(client._conns.items()):
                 if group == ConnectionGroup.DEFAULT:
@@ -227,6 +234,35 @@ def mend_client(client: AIOKafkaClient, kafka: Properties, seen: Stamp) -> None:
 
     client.bootstrap = bootstrap_and_look
     client._metadata_update = update_or_leave
+
+
+async def _update_metadata(client: AIOKafkaClient, cluster: ClusterMetadata, topics: Set[str] | None) -> bool:
+    """Do what `AIOKafkaClient._metadata_update` does, by a request that creates no topic: ask one broker after the other,
+    in random order, until one answers; the connection of the start as well, as long as there is one. `topics`: those to
+    ask for; all if there are none. Return whether one has answered with a broker.
+    """
+    request = MetadataRequest(list(topics) if topics else None, allow_auto_topic_creation=False)
+    starting = (_STARTING, ConnectionGroup.DEFAULT)
+    nodes: list[int | str] = [broker.nodeId for broker in client.cluster.brokers()]
+    if starting in client._conns:
+        nodes.append(_STARTING)
+    for node in shuffle(nodes):
+        connection = await client._get_conn(node)
+        if connection is None:
+            continue
+        try:
+            answer = await connection.send(request)
+        except (KafkaError, TimeoutError) as error:
+            log.info("a broker did not answer", node=node, reason=str(error) or type(error).__name__)
+            continue
+        if not answer.brokers:
+            return False
+        cluster.update_metadata(answer)
+        if client.cluster.brokers() and (connection := client._conns.pop(starting, None)) is not None:
+            connection.close()
+        return True
+    cluster.failed_update(None)
+    return False
 
 
 class _Renewal:

@@ -61,6 +61,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
+from overlay.arrays import Bytes
 from overlay.clock import monotonic
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.logs import get_logger
@@ -167,6 +168,7 @@ class SharedFetches:
     _bytes: int = 0
     _fetcher: Fetcher | None = None
     """Reads the fronts; None while there is no client."""
+    _client: AIOKafkaClient | None = None
     _topics: dict[str, bool] = field(default_factory=dict)
     """Topics with several readers, and whether the client knows them already."""
     _counted: int = 0
@@ -181,7 +183,7 @@ class SharedFetches:
         readers[fetch] = fetcher
         if fetch.topic not in self._topics and self._is_shared(fetch.tp):
             self._topics[fetch.topic] = False
-            self._wake()
+            self._news.set()
 
     def leave(self, fetch: PartitionFetch) -> None:
         """Note that a partition fetch has ended. Does nothing if that is known."""
@@ -194,6 +196,8 @@ class SharedFetches:
                 self._give_up(front)
         if not readers:
             self._readers.pop(fetch.tp, None)
+            if not any(tp.topic == fetch.topic for tp in self._readers):
+                self._forget_topic(fetch.topic)
 
     def serve(self, fetch: PartitionFetch) -> bool:
         """Fill a partition fetch that wants data from what is kept, or have it wait at the front. Return False if it
@@ -243,8 +247,7 @@ class SharedFetches:
             front.reach, front.epoch, front.reached = begin, fetch.epoch, fetch.answered
             has_changed = True
         if fetched is not None and fetched.next_offset > front.reach:
-            # a view would keep the bytes of the whole response
-            self._keep(front, _Answer(replace(fetched, data=fetched.data.copy()), fetch.answered))
+            self._keep(front, _Answer(replace(fetched, data=_copy(fetched.data)), fetch.answered))
             has_changed = True
         front.advance()
         if has_changed:
@@ -277,16 +280,18 @@ class SharedFetches:
 
     async def _read(self, stop: asyncio.Event) -> None:
         """Open a client, and take up what comes for the fronts until `stop`. Raises SourceUnavailable, KafkaError."""
-        client = await open_client(self.kafka)
+        self._client = client = await open_client(self.kafka)
         try:
             self._fetcher = fetcher = Fetcher(client)
             self._counted = 0
             following = asyncio.create_task(set_after(stop, fetcher.changed), name="stopping")
+            learning = asyncio.create_task(self._learn_topics(client), name="learning")
+            learning.add_done_callback(lambda _: fetcher.changed.set())
             try:
                 while not stop.is_set():
-                    self._news.clear()
                     fetcher.changed.clear()
-                    await self._learn_topics(client)
+                    if learning.done():
+                        learning.result()
                     for front in list(self._fronts.values()):
                         self._hear(front)
                     self.count(fetcher.bytes_fetched - self._counted)
@@ -295,8 +300,10 @@ class SharedFetches:
                         self._drop_old()
             finally:
                 following.cancel()
+                learning.cancel()
                 await self._close(fetcher)
         finally:
+            self._client = None
             await client.close()
 
     async def _close(self, fetcher: Fetcher) -> None:
@@ -308,10 +315,23 @@ class SharedFetches:
         await fetcher.close()
 
     async def _learn_topics(self, client: AIOKafkaClient) -> None:
-        """Have the client ask for the topics that it does not know yet."""
-        for topic in [topic for topic, is_known in self._topics.items() if not is_known]:
-            await client.add_topic(topic)
-            self._topics[topic] = True
+        """Have the client ask for the topics that it does not know yet, until cancelled. Apart from `_read`: a broker that
+        does not answer must not hold up what comes from others.
+        """
+        while True:
+            self._news.clear()
+            for topic in [topic for topic, is_known in self._topics.items() if not is_known]:
+                await client.add_topic(topic)
+                if topic in self._topics:
+                    self._topics[topic] = True
+                else:
+                    client._topics.discard(topic)
+            await self._news.wait()
+
+    def _forget_topic(self, topic: str) -> None:
+        """Ask no more for the metadata of a topic that is read no more."""
+        if self._topics.pop(topic, None) is not None and self._client is not None:
+            self._client._topics.discard(topic)
 
     def _hear(self, front: _Front) -> None:
         """Take up what has come for a front."""
@@ -377,10 +397,14 @@ class SharedFetches:
             front.kept.popleft()  # both are in the order in which they came
             self._bytes -= answer.fetched.data.size
 
-    def _wake(self) -> None:
-        self._news.set()
-        if self._fetcher is not None:
-            self._fetcher.changed.set()
+
+def _copy(data: Bytes) -> Bytes:
+    """Return a copy of data that was fetched: a view would keep the bytes of the whole response. It is for reading only,
+    as all that is fetched: kernels are compiled for such data, and would be once more for other data.
+    """
+    copy = data.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def _may_share(fetch: PartitionFetch) -> bool:

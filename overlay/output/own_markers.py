@@ -155,6 +155,9 @@ class OwnMarkers:
                     raise
             except (KafkaError, OSError) as error:
                 log.info("a leader was not asked for markers", leader=leader, reason=str(error) or type(error).__name__)
+            except Exception:
+                # unforeseen; a watch that has ended would be taken for one that asks
+                log.exception("a leader was not asked for markers", leader=leader)
 
     async def _ask(self, asked: Mapping[TopicPartition, float]) -> None:
         """Ask the leader of these partitions once, and note what it tells. `asked`: since when each is asked for."""

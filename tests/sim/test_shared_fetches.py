@@ -380,6 +380,60 @@ def test_a_fetcher_that_ends_leaves_the_others(sent: Counter[str]) -> None:
     run(3, act)
 
 
+def test_what_is_kept_is_for_reading_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As all that is fetched: kernels would be compiled once more for data that can be written to."""
+    monkeypatch.setattr("overlay.kafka.fetcher.PARTITION_BYTES", 1)
+
+    async def act(sharers: Sharers) -> None:
+        await sharers.meet()
+        for number in range(5, 9):
+            await write(sharers.world, "t", [str(number)])
+        ahead = await sharers.begin(2, 8)
+        assert await sharers.read(2, ahead, 9) == [8]
+        assert not any(answer.fetched.data.flags.writeable for _, answer, _ in sharers.sharing._order)
+        assert sharers.sharing._order
+
+    run(3, act)
+
+
+def test_a_topic_that_is_learnt_slowly_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(sharers: Sharers) -> None:
+        fetches = await sharers.meet()
+        assert sharers.sharing._client is not None
+        asked: list[str] = []
+
+        async def never(topic: str) -> None:
+            asked.append(topic)
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(sharers.sharing._client, "add_topic", never)
+        sharers.world.cluster.create_topic("u")
+        for fetcher in sharers.fetchers:
+            await fetcher.open("u", 0, 0)
+        await until(lambda: asked == ["u"], "the other topic is asked for")
+        await write(sharers.world, "t", ["5"])
+        for number, fetch in enumerate(fetches):
+            assert await sharers.read(number, fetch, 6) == [5]
+        assert not any(fetcher.bytes_fetched for fetcher in sharers.fetchers)
+
+    run(2, act)
+
+
+def test_a_topic_that_is_read_no_more_is_asked_for_no_more() -> None:
+    async def act(sharers: Sharers) -> None:
+        first, second = await sharers.meet()
+        client = sharers.sharing._client
+        assert client is not None and client._topics == {"t"}
+        sharers.fetchers[0].shut(first)
+        assert client._topics == {"t"}
+        sharers.fetchers[1].shut(second)
+        assert client._topics == set() and not sharers.sharing._topics
+        await sharers.meet()
+        assert client._topics == {"t"}
+
+    run(2, act)
+
+
 def test_damaged_headers_give_the_front_up() -> None:
     """Each reader finds the batch for itself, and acts by its own rules."""
 
