@@ -20,7 +20,7 @@ consumers that are behind the new position. The unit of the delivery removes the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiokafka.client import AIOKafkaClient
@@ -118,6 +118,8 @@ class DispatchLoop:
     _held: dict[ConsumerId, Undelivered] = field(default_factory=dict)
     _heard_to: dict[tuple[str, TopicPartition], LogPosition] = field(default_factory=dict)
     """Shared positions in ack topics as they were last put into a round."""
+    _names: dict[str, Sequence[str]] = field(default_factory=dict)
+    """Names of all consumers of a stream, if they have changed since acks of it were decoded."""
     _behind: set[ConsumerId] = field(default_factory=set)
     """Consumers that have read less of an ack topic than the others of their stream."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -235,7 +237,14 @@ class DispatchLoop:
     def know(self, stream: str, names: Iterable[str]) -> None:
         """Process the acks of a stream's consumers that have a machine here, and skip those of its others. `names`: of
         all its consumers."""
+        self._names.pop(stream, None)
         self.ack_decoders[stream].know([name for at, name in self.dispatcher.slots if at == stream], names)
+
+    def learn(self, stream: str, names: Sequence[str]) -> None:
+        """Do as `know` before the next acks of the stream are decoded. No step has to wait for it, since no consumer of this
+        session has changed; without it the acks of a new consumer of another shard would be refused here."""
+        if stream in self.ack_decoders:
+            self._names[stream] = names
 
     # the work
 
@@ -377,8 +386,10 @@ class DispatchLoop:
             patience = min(patience, PROBE_S)
         await is_set_within(self._wake, patience)
 
-    def _hear(self, fetches: Iterable[tuple[StreamPartition, Fetched]]) -> list[tuple[StreamPartition, DecodedAcks]]:
+    def _hear(self, fetches: Collection[tuple[StreamPartition, Fetched]]) -> list[tuple[StreamPartition, DecodedAcks]]:
         """Decode fetches of ack topics. Return the stream and the partition, and the acks, of each fetch."""
+        for stream in {partition[0] for partition, _ in fetches} & self._names.keys():
+            self.know(stream, self._names[stream])
         since = self.listening.since
         return [
             (

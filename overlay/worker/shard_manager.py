@@ -68,6 +68,12 @@ def find_filtered(configs: Mapping[ConsumerId, ConsumerConfig]) -> set[ConsumerI
     return {id for id, each in configs.items() if each.filter.sql is not None or each.filter.properties is not None}
 
 
+def _list_changed_names(before: Loaded, after: Loaded) -> dict[str, list[str]]:
+    """Return the names of all consumers of each stream in which one comes or goes."""
+    streams = {stream for stream, _ in before.consumers.keys() ^ after.consumers.keys()}
+    return {each: [name for stream, name in after.consumers if stream == each] for each in streams}
+
+
 @dataclass(slots=True)
 class ShardManager:
     """Runs the shards of one group membership. `loaded`: the configs to serve; `count`: the number
@@ -176,10 +182,15 @@ class ShardManager:
         failures: list[OverlayError] = []
         async with self._changing:
             self._streams |= self.loaded.streams.keys()
+            names = _list_changed_names(self.loaded, loaded)
             self.loaded = loaded
             self.series.open_streams(loaded.streams.keys() - self._streams)
             for number in sorted(self.owned):
                 failures += await self._change(number, [id for id in forget if self.find_shard(id) == number])
+            for session in self.sessions:
+                if session.dispatch_loop is not None:
+                    for stream, each in names.items():
+                        session.dispatch_loop.learn(stream, each)
             # after the last commits of the ended sessions, which would open the series again
             elsewhere = {id for id in forget if self.find_shard(id) is None}
             await self._drop(self._find_unserved() | elsewhere)
