@@ -77,6 +77,8 @@ class ChangeQueue:
         """Have the reading loop take up a change, and wait until what it must record is committed. Return whether that was
         done: False if the session ends before, or has become such that a new one has to take it up. It may be done later if
         the caller does not wait any more."""
+        if self._is_closed:
+            return False
         taken = asyncio.get_running_loop().create_future()
         try:
             self._open.add(taken)
@@ -140,8 +142,12 @@ class ChangeQueue:
             if not can_take_up(self.assignment, self.cursors, self.commits.state, change.step):
                 queued.refuse()
                 continue
-            last = self._dismiss_machines(change)
-            delta = self._change(change, pipeline)
+            try:
+                last = self._dismiss_machines(change)
+                delta = self._change(change, pipeline)
+            except BaseException:
+                queued.refuse()  # the session ends by it
+                raise
             log.info("consumers change while the session runs", **change.step.describe())
             # the one who waits, and so the next step of the dispatcher, goes on when this task waits: the unit is queued then
             queued.is_looked_at.set()

@@ -11,6 +11,7 @@ import pytest
 from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.own_topics import index_topic
 from overlay.metrics import Metrics
+from overlay.worker import change_queue
 from overlay.worker import shard as shard_module
 from overlay.worker.change_queue import ChangeQueue
 from overlay.worker.changes import Change, Step, find_step
@@ -134,6 +135,34 @@ async def test_a_change_that_waits_for_a_step_is_refused_when_the_session_is_to_
         assert lock.locked()
     async with asyncio.timeout(20), lock:
         pass
+
+
+async def test_a_change_that_is_put_after_the_end_waits_for_no_step() -> None:
+    config = make_config(ack_policy="explicit")
+    change, nothing = Change(Step({}, {}, {config.id: config}, {}, {}, ())), cast("Any", None)
+    changes, lock = ChangeQueue(*[nothing] * 5), asyncio.Lock()
+    changes.dispatch_loop = cast("Any", SimpleNamespace(between_steps=lock))
+    changes.close()
+    async with lock, asyncio.timeout(20):
+        assert not await changes.put(change)
+
+
+async def test_a_change_that_fails_is_left_to_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error ends the session, and the one who waits is told before that."""
+
+    def fail(*_: Any) -> None:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(change_queue, "can_take_up", lambda *_: True)
+    monkeypatch.setattr(ChangeQueue, "_change", fail)
+    nothing = cast("Any", None)
+    changes = ChangeQueue(nothing, nothing, cast("Any", SimpleNamespace(state=None)), nothing, nothing)
+    waiting = asyncio.create_task(changes.put(Change(Step({}, {}, {}, {}, {}, ()))))
+    await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="unforeseen"):
+        await changes.take_up(nothing)
+    async with asyncio.timeout(20):
+        assert not await waiting
 
 
 async def test_what_a_consumer_was_given_before_it_moves_says_nothing_about_its_new_topic(
