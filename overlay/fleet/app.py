@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,8 @@ from faust.auth import OAuthCredentials
 from faust.types import TP, EventT, StreamT
 
 from overlay.clock import monotonic, now_ms, now_ns
-from overlay.config import ServiceConfig
+from overlay.config import Loaded, ServiceConfig
+from overlay.control.tail import read_registry
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import for_aiokafka, reach
@@ -37,7 +38,7 @@ from overlay.kafka.properties import Properties, list_servers
 from overlay.logs import get_logger
 from overlay.waits import Backoff, unless
 
-from .definitions import Definitions
+from .definitions import Confirmed, Definitions
 from .findings import OpenFindings
 from .live import LivePicture, encode_event
 from .memory import Memory
@@ -54,8 +55,12 @@ SESSION_S = 10.0
 """Seconds after which another process takes over from one that is not heard."""
 PAUSES_S = (0.5, 30.0)
 """Shortest and longest pause before the application starts again after an error."""
-STOP_S = 15.0
+STOP_S = 10.0
 """Seconds in which an application commits and stops. One that hangs is left alone, and Kafka misses it SESSION_S later."""
+CLOCKS_MS = 60_000
+"""By how many ms this clock and Kafka's may differ when rows of definitions are compared with the control topic."""
+MOST_LETTER_TOPICS = 500
+"""Most topics of dead letters that are followed, whatever is written to the control topic."""
 LOOK_S = 30.0
 """Seconds between two looks at which topics there are to follow. A change of them is a new start."""
 METADATA_MS = 5_000
@@ -125,11 +130,27 @@ async def find_followed(service: ServiceConfig, live: LivePicture, before: Follo
     """
     prefix = service.topics.prefix
     events, control = events_topic(prefix), control_topic(prefix)
-    letters = live.letter_topics | {*before.letters}
+    letters = {*_choose_letter_topics(live, prefix), *before.letters}
     async with Admin(service.kafka) as admin:
         found = await admin.find_readable({events, control, *letters})
     single = {name for name, partitions in found.items() if partitions == 1}
     return Followed(events in single, control in single, tuple(sorted(letters & single - {events, control})))
+
+
+def _choose_letter_topics(live: LivePicture, prefix: str) -> list[str]:
+    """Return which topics of dead letters to follow: those that files name first. None of the overlay's own, whatever a
+    definition says: an application that takes its own changelog for one hangs.
+    """
+    named = sorted(live.letter_topics, key=lambda name: (name not in live.expected.letter_topics, name))
+    return [name for name in named if not name.startswith(f"{prefix}.")][:MOST_LETTER_TOPICS]
+
+
+async def find_confirmed(service: ServiceConfig) -> Confirmed:
+    """Return which consumers the control topic has defined now. Raises SourceUnavailable, CredentialsRefused."""
+    before = now_ms() - CLOCKS_MS
+    async with Admin(service.kafka) as admin:
+        registry = await read_registry(service.kafka, admin, Loaded(service, {}, {}, (), {}))
+    return Confirmed(frozenset(id for id, each in registry.definitions.items() if not each.is_deleted), before)
 
 
 async def _await_change(service: ServiceConfig, live: LivePicture, followed: Followed) -> None:
@@ -148,36 +169,54 @@ async def _run_once(service: ServiceConfig, live: LivePicture, stop: asyncio.Eve
     """Run a new application until `stop`, until other topics than these are to be followed, or until it ends by itself.
     In the last case raise the error that has ended it, if there was one.
     """
+    confirmed = await find_confirmed(service) if followed.control else None
     with tempfile.TemporaryDirectory(prefix="overlay-fleet-") as folder:
         app = make_app(service, live, folder, followed)
+        live.definitions.confirmed = confirmed
         try:
             if await unless(stop, app.start()):
                 waits = [app.wait_until_stopped(), _await_change(service, live, followed)]
                 await unless(stop, _await_first(waits))
         finally:
+            live.stand_by()
             await _end(app)
         if app.crash_reason is not None and not stop.is_set():
             raise app.crash_reason
 
 
 async def _end(app: faust.App) -> None:
-    """Stop an application, whatever state it is in.
+    """Stop an application within 2 * STOP_S seconds, whatever state it is in.
 
-    Faust first commits what its agents have done. After an error in one part that may fail, because the client for it
-    has ended as well, and Faust leaves the other parts as they are then: its client would stay in the group, with the
-    topics. So they are stopped here.
+    Faust first commits what its agents have done. After an error in one part, or while Kafka is away, that fails or does
+    not end, and Faust leaves the other parts as they are then: its client would stay in the group, with the topics, and
+    timers would go on. So they are stopped here.
     """
-    for stop in (app.stop, app._stop_children, app._stop_futures, app._stop_exit_stacks):
-        try:
-            async with asyncio.timeout(STOP_S):
-                await stop()
-            if stop == app.stop:
-                return
-        except (Exception, asyncio.CancelledError) as error:
-            # Faust hands on that one of its own tasks was cancelled as if it was this one
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            log.debug("a part of the fleet's application did not stop", part=stop.__name__, reason=repr(error))
+    if await _end_within(STOP_S, [app.stop()]):
+        return
+    parts = [app, *_list_parts(app)]
+    for part in parts:
+        for future in [*part._futures]:
+            future.cancel()
+    if not await _end_within(STOP_S, [part.stop() for part in parts]):
+        log.warning("parts of the fleet's application did not stop")
+
+
+def _list_parts(service: Any) -> list[Any]:
+    """Return what a service of Faust has started, and what that has."""
+    children = [child for child in service._children if child is not None]
+    return children + [part for child in children for part in _list_parts(child)]
+
+
+async def _end_within(patience_s: float, ends: Sequence[Coroutine[Any, Any, None]]) -> bool:
+    """Run these until they have ended, but no longer than so many seconds. Return whether all ended well."""
+    tasks = [asyncio.ensure_future(end) for end in ends]
+    try:
+        await asyncio.wait(tasks, timeout=patience_s)
+    finally:
+        # a task of Faust may swallow that, so nothing waits for it
+        for task in tasks:
+            task.cancel()
+    return all(task.done() and not task.cancelled() and task.exception() is None for task in tasks)
 
 
 async def _await_first(waits: list[Coroutine[Any, Any, None]]) -> None:

@@ -7,6 +7,7 @@ worker died is told of no more, and one that was made by request is in no file. 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,22 @@ MOST_NAME = 255
 _KAFKA_NAME = 249
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Which consumers the control topic has defined. It is compacted and keeps deletions for an hour, so the rows of a fleet
+    that was away for longer may be of consumers whose deletion is not there to be read any more.
+
+    `before`: rows from before that are of other consumers are wrong; Kafka's time, ms since 1970.
+    """
+
+    consumers: frozenset[ConsumerId]
+    before: int
+
+    def may_be(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row may be right."""
+        return row.get("deleted", False) or row["seen"] >= self.before or (row["stream"], row["name"]) in self.consumers
+
+
 @dataclass(slots=True)
 class Definitions:
     """The rows, as JSON objects by stream/name: `seen` (Kafka's time, ms since 1970), `deleted`, `by_request`, `served`
@@ -33,6 +50,8 @@ class Definitions:
     rows: Rows = field(default_factory=dict)
     refused: Counter[Refusal] = field(default_factory=Counter)
     """How many records were passed over."""
+    confirmed: Confirmed | None = None
+    """What the topic has defined, for the next `forget`; None if it was not asked."""
 
     def take(self, key: bytes | None, value: bytes | None, appended: int) -> None:
         """Put a record of the control topic into the rows if it is about how a consumer is defined. Of others, count those
@@ -59,7 +78,13 @@ class Definitions:
         self.rows[id] = {"stream": names[0], "name": names[1], "seen": appended, **row}
 
     def forget(self, now: int) -> None:
-        """Drop the rows of consumers that were deleted FORGET_MS ago. `now`: Kafka's time, ms since 1970."""
+        """Drop the rows of consumers that were deleted FORGET_MS ago, and those that `confirmed` does not have. `now`: Kafka's
+        time, ms since 1970.
+        """
+        if (confirmed := self.confirmed) is not None:
+            self.confirmed = None
+            for id in [id for id, row in self.rows.items() if not confirmed.may_be(row)]:
+                self.rows.pop(id, None)
         for id in [id for id, row in self.rows.items() if row.get("deleted") and row["seen"] < now - FORGET_MS]:
             self.rows.pop(id, None)
 

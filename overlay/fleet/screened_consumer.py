@@ -21,6 +21,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from faust import App
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP, Message
+from mode.threads import WorkerThread
 
 from overlay.logs import get_logger
 from overlay.scan.codec import Arena
@@ -50,7 +51,8 @@ class ScreenedConsumer(Consumer):
             if tp.topic in self.topics and message.offset < (self._read_offset[tp] or 0):
                 if message.offset < (self._committed_offset[tp] or 0):
                     self._begin_anew(tp)
-                self._read_offset.pop(tp, None)
+                # as after a rebalance; without it Faust takes offsets without records for records that are not acked
+                self._read_offset[tp] = self._committed_offset[tp]
             yield tp, message
 
     def _begin_anew(self, tp: TP) -> None:
@@ -60,7 +62,17 @@ class ScreenedConsumer(Consumer):
             known.pop(tp, None)
 
 
+class _Daemon(WorkerThread):
+    """A thread that keeps no process alive: its client may wait for a Kafka that is away."""
+
+    def __init__(self, service: Any, **more: Any) -> None:
+        super().__init__(service, **more)
+        self.daemon = True
+
+
 class _ScreenedThread(AIOKafkaConsumerThread):
+    Worker = _Daemon
+
     def _create_worker_consumer(self, transport: Transport) -> Any:
         consumer = super()._create_worker_consumer(transport)
         # aiokafka takes it over when the consumer starts

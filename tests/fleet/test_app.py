@@ -6,12 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.types import EventT
 
 from overlay.clock import now_ms
 from overlay.config.service import ServiceConfig
-from overlay.fleet.app import make_app, make_credentials, take_event
+from overlay.fleet import app as app_module
+from overlay.fleet.app import find_followed, make_app, make_credentials, take_event
+from overlay.fleet.findings import Expected
 from overlay.fleet.live import LivePicture
 from overlay.fleet.status import encode
 from overlay.kafka.oauth import Tokens
@@ -66,3 +69,34 @@ async def test_a_row_needs_no_producer_that_knows_its_topic(tmp_path: Path) -> N
         table["a"] = {"b": 1}
         assert table["a"] == {"b": 1}
     assert len(app.tables) == 6
+
+
+async def test_no_topic_of_the_overlays_own_is_taken_for_one_of_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a definition says; and not more than a process can follow."""
+    live = LivePicture(expected=Expected(letter_topics=frozenset({"z-graves"})))
+    named = {"overlay.fleet-workers-changelog", "overlay.state", *(f"graves-{n}" for n in range(9))}
+    for number, name in enumerate(named):
+        body = {"config": {"dead_letter": name}, "origin": "request"}
+        live.definitions.rows[f"S/c{number}"] = {
+            "stream": "S",
+            "name": f"c{number}",
+            "seen": 1,
+            "letters": name,
+            **body,
+        }
+    monkeypatch.setattr(app_module, "MOST_LETTER_TOPICS", 3)
+
+    class AllThere:
+        def __init__(self, kafka: object) -> None: ...
+
+        async def __aenter__(self) -> AllThere:
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def find_readable(self, names: set[str]) -> dict[str, int]:
+            return dict.fromkeys(names, 1)
+
+    monkeypatch.setattr(app_module, "Admin", AllThere)
+    found = await find_followed(ServiceConfig.model_validate({"kafka": SERVERS}), live)
+    assert found.letters == ("graves-0", "graves-1", "z-graves")

@@ -18,7 +18,7 @@ from overlay.control.records import (
 )
 from overlay.control.records import Subject as About
 from overlay.fleet import definitions
-from overlay.fleet.definitions import Definitions
+from overlay.fleet.definitions import Confirmed, Definitions
 from overlay.fleet.findings import DELETED_MS, Expected, Kind, look, survey
 from overlay.fleet.memory import Memory
 from overlay.fleet.picture import DescribedConsumers as Described
@@ -93,6 +93,22 @@ def test_rows_are_bounded_and_forgotten() -> None:
     assert "S/c" in found.rows
     found.forget(NOW + definitions.FORGET_MS + 1)
     assert not found.rows
+
+
+def test_a_deletion_that_is_to_be_read_no_more_is_made_up_for() -> None:
+    """The control topic keeps deletions for an hour, and the fleet was away for longer."""
+    found = Definitions()
+    for name in ("stays", "went", "came-after"):
+        take(found, define(name), NOW + (name == "came-after"))
+    take(found, define("deleted", deleted=True))
+    found.confirmed = Confirmed(frozenset({("S", "stays")}), before=NOW + 1)
+    found.forget(NOW + 2)
+    assert found.list_wanted() == {("S", "stays"), ("S", "came-after")}
+    assert found.list_deleted().keys() == {("S", "deleted")}
+    # what the topic tells from then on counts
+    take(found, define("went"), NOW)
+    found.forget(NOW + 3)
+    assert ("S", "went") in found.list_wanted()
 
 
 def list_states(memory: Memory, found: Definitions, now: int, expected: Expected) -> dict[str, str]:
