@@ -14,9 +14,9 @@ from overlay.worker.kept.blocked import PATIENCE_S
 
 from .host import Worker, read_config
 from .scenes import await_values, read_sequences, read_values, until
+from .test_earlier_markers import hide
 from .test_index_cut import find_reason
 from .test_lost_markers import INDEX, find, is_open, make_world, run_as_process, sabotage
-from .test_own_markers import hide
 from .world import World
 from .writing import write_under_one_key
 
