@@ -123,13 +123,13 @@ class Index:
         index = self.stream.index
         return bool(chunks.records[row] >= index.chunk_records or chunks.bytes[row] >= index.chunk_bytes)
 
-    async def read(self, client: AIOKafkaClient, topic: str, end: int) -> None:
+    async def read(self, client: AIOKafkaClient, topic: str, end: int, open_s: float | None = None) -> None:
         """Read the index topic from `position` (where the last call ended) up to `end`, and add its
         records to the chunks and the ledger. `end` must not be above the high watermark; what lies
-        above the last stable offset is waited for. Raises SourceChanged, CredentialsRefused or
-        SourceUnavailable.
+        above the last stable offset is waited for, `open_s` seconds as in `read_span`. Raises SourceChanged,
+        CredentialsRefused or SourceUnavailable, of which StillOpen is one.
         """
-        async for fetched in read_span(client, topic, 0, self.position, end, compacted=True):
+        async for fetched in read_span(client, topic, 0, self.position, end, compacted=True, open_s=open_s):
             self.take(topic, fetched, end)
         self.position = max(self.position, end)
 

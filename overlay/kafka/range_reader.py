@@ -18,8 +18,25 @@ from .records import PlainReader, RowReader
 PATIENCE_S = 30.0
 HOLD_S = 5.0
 """Seconds for which a gate may hold back what a range needs. Others may wait for the reader of the range."""
+HANGING = (
+    "Kafka aborts a transaction when its producer's transaction.timeout.ms has passed, but not one that its coordinator"
+    " does not know any more. `kafka-transactions.sh find-hanging` finds such a one, and `abort` ends it"
+)
+"""What becomes of an open transaction, and what an operator does about it."""
 LOOK_BACK = 16
 """Offsets to search first for the last record of a log."""
+
+
+class StillOpen(SourceUnavailable):
+    """A transaction has been open for as long as the caller wants to wait. `offset`: the last stable offset, at which the
+    transaction begins; `end`: the offset up to which the caller reads.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, end: int) -> None:
+        self.offset, self.end = offset, end
+        super().__init__(
+            f"{topic}-{partition}@{offset}: a transaction that began here is open, and nothing behind it can be read. {HANGING}"
+        )
 
 
 async def read_span(
@@ -34,6 +51,7 @@ async def read_span(
     plain: bool = False,
     compacted: bool = False,
     gate: Gate | None = None,
+    open_s: float | None = None,
 ) -> AsyncGenerator[Fetched, None]:
     """Yield fetches that together hold the offsets start <= offset < end, and may hold others around them. `end` must
     not be above the high watermark; what lies above the last stable offset is waited for. If the header of a batch
@@ -42,7 +60,8 @@ async def read_span(
     `size`: approximate bytes of the range, if known; not much more is then fetched. `fetcher`: one to share between
     several ranges that are read at the same time. `plain`: as in Fetcher, if there is none to share. `compacted`:
     whether the topic is compacted. The last fetch is empty then if no batch is left in the rest of the range. `gate`:
-    as in Fetcher.open.
+    as in Fetcher.open. `open_s`: seconds for which an open transaction may hold the read up before StillOpen is raised; None
+    for PATIENCE_S, after which it is SourceUnavailable.
 
     Raises SourceChanged if the log no longer has the offset to read next, `start` or a later one, or has changed, or,
     with the gate's stream, if the gate holds records back for HOLD_S;
@@ -74,6 +93,9 @@ async def read_span(
                     if gate is not None and partition_fetch.held is not None:
                         if not await is_set_within(fetcher.changed, HOLD_S):
                             raise SourceChanged(_explain_hold(topic, partition, position, gate), gate.stream)
+                    elif open_s is not None and 0 <= (stable_end := partition_fetch.stable_end) < end:
+                        if not await is_set_within(fetcher.changed, open_s):
+                            raise StillOpen(topic, partition, stable_end, end)
                     elif not await is_set_within(fetcher.changed, PATIENCE_S):
                         is_open = partition_fetch.stable_end == position
                         raise SourceUnavailable(_explain(topic, partition, position, is_open=is_open))
@@ -96,8 +118,7 @@ def _explain(topic: str, partition: int, position: int, *, is_open: bool) -> str
         return f"{place}: no answer within {PATIENCE_S:.0f} s"
     return (
         f"{place}: a transaction that began here has been open for {PATIENCE_S:.0f} s, and nothing behind it can be read."
-        " Kafka aborts a transaction when its producer's transaction.timeout.ms has passed, but not one that its"
-        " coordinator does not know any more. `kafka-transactions.sh find-hanging` finds such a one, and `abort` ends it"
+        f" {HANGING}"
     )
 
 

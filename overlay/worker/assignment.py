@@ -32,6 +32,7 @@ from overlay.state.leases import find_held, may_be_a_jobs
 from overlay.state.partitions import Sources, list_sources
 from overlay.state.shard_state import ConsumerId, ConsumerState, Delta, ShardState
 
+from .kept.blocked import Blocked
 from .round.deliveries import share_outputs
 from .round.task import Reader
 
@@ -56,6 +57,8 @@ class Assignment:
     stopped: dict[str, str] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     """Stopped streams whose ledger still numbers records of a log that was cut: the worker that keeps it restarts it."""
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+    """Stopped streams whose ledger is behind an open transaction. They go on when that has ended."""
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
     kept_policies: dict[ConsumerId, AckPolicy] = field(default_factory=dict)
     """The ack policies with which consumers were delivered whose config says another one now. They are stalled."""
@@ -137,6 +140,11 @@ class Assignment:
         del self.streams[stream], self.sources[stream]
         self.stopped[stream] = reason
         log.error("stream stopped", stream=stream, reason=reason)
+
+    def block(self, stream: str, ledger: Blocked) -> None:
+        """Stop a stream, as `stop` does, until the transaction has ended behind which its ledger is."""
+        self.blocked[stream] = ledger
+        self.stop(stream, ledger.explain(stream))
 
     def find_starts(self, stream: str) -> dict[TopicPartition, int]:
         """Return the log start of each partition of a stream that is served."""

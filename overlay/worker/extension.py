@@ -131,7 +131,7 @@ async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Exten
         nonlocal cut
         assert plan.first is not None
         await transactions.end_lost(await transactions.find_partitions([plan.topic]))
-        if (await _read_index(client, admin, plan.stream, plan.topic)).ledger.next_sequence > 1:
+        if (await _read_index(client, admin, plan.stream, plan.topic, whole=True)).ledger.next_sequence > 1:
             return
         end = (await find_ends(client, admin, (plan.first,)))[plan.first]
         first = write_round(plan.topic, plan.stream.name, extend(plan.first, end), now_ms())
@@ -144,12 +144,14 @@ async def _cut(client: AIOKafkaClient, admin: Admin, loaded: Loaded, plan: Exten
     return cut
 
 
-async def _read_index(client: AIOKafkaClient, admin: Admin, stream: StreamConfig, topic: str) -> Index:
+async def _read_index(
+    client: AIOKafkaClient, admin: Admin, stream: StreamConfig, topic: str, *, whole: bool = False
+) -> Index:
     """Read the stream's index topic up to its last stable offset, and return its chunk headers and
     ledger. Unless the caller owns the shard that keeps the stream, another process may add entries
-    meanwhile."""
+    meanwhile. `whole`: read up to the high watermark, and wait for what is not committed yet. Raises SourceUnavailable."""
     index = Index(stream)
-    index.position, end = (await admin.find_bounds([(topic, 0)]))[topic, 0]
+    index.position, end = (await admin.find_bounds([(topic, 0)], committed=not whole))[topic, 0]
     await index.read(client, topic, end)
     return index
 

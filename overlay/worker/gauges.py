@@ -69,7 +69,7 @@ class Gauges:
         metrics, name = self.metrics, found["name"]
         # a worker that keeps its index reads it as well
         if found["state"] != "elsewhere" or found["index"] is not None:
-            metrics.stream_stopped.labels(name).set(found["state"] == "stopped")
+            metrics.stream_stopped.labels(name).set(found["state"] in ("stopped", "waiting"))
             metrics.partitions_awaiting_schemas.labels(name).set(len(found["waiting"]))
         if (index := found["index"]) is not None:
             metrics.index_stopped.labels(name).set(index["reason"] != "")

@@ -98,6 +98,8 @@ class Shard:
     again."""
     _stopped: dict[str, tuple[str, float]] = field(default_factory=dict)
     """The same for streams."""
+    _blocked: frozenset[str] = frozenset()
+    """Streams whose ledgers were behind open transactions when the last session began."""
     _unindexed: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Streams whose index topic refuses."""
     _unaltered: dict[str, str] = field(default_factory=dict)
@@ -263,20 +265,21 @@ class Shard:
         was opened.
         """
         service = self.loaded.service
+        prefix = service.topics.prefix
         client = await open_client(service.kafka)
         closing.push_async_callback(client.close)
         outputs = {config.deliver_subject for config in self.mine.values() if config.is_push}
-        transactions, state = await take_over(
-            service.kafka, client, self.admin, service.topics.prefix, self.number, self._confirm
-        )
+        transactions, state = await take_over(service.kafka, client, self.admin, prefix, self.number, self._confirm)
         closing.push_async_callback(transactions.close)
-        prefix = service.topics.prefix
         own = {*outputs, *(index_topic(prefix, stream) for stream in self.keeps), events_topic(prefix)}
         await self._end_lost(transactions, own)
         assignment, delta = await make_assignment(
             client, self.admin, self.loaded, self.mine, self.keeps, state, *self._left_out()
         )
-        resumes = await open_indexes(client, self.admin, service, self._list_indexes(), assignment, state, delta)
+        resumes = await open_indexes(
+            client, self.admin, service, self._list_indexes(), assignment, state, delta, self._blocked
+        )
+        self._blocked = frozenset(assignment.blocked)
         self._note_passed_over(assignment)
         record = functools.partial(_record, transactions, state)
         await enlist(client, self.admin, self.loaded, self.mine, state, assignment, delta, record)

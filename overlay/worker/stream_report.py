@@ -70,7 +70,7 @@ def report_streams(
             if name in session.assignment.sources and session.assignment.sources[name].unread:
                 found["reason"] = f"not read until `overlay stream extend`: {session.assignment.sources[name].unread}"
         if (why := stops.get(name)) is not None:
-            found |= {"state": "stopped", "reason": why}
+            found |= {"state": "waiting" if _is_blocked(sessions, name) else "stopped", "reason": why}
         yield found
 
 
@@ -120,6 +120,15 @@ def find_stops(sessions: Iterable[Session]) -> dict[str, str]:
         for (name, _), halt in session.cursors.halts.items():
             found.setdefault(name, []).append(str(halt))
     return {name: "; ".join(dict.fromkeys(reasons)) for name, reasons in found.items()}
+
+
+def _is_blocked(sessions: Iterable[Session], stream: str) -> bool:
+    """Return whether nothing stops a stream but open transactions in its ledger: it goes on by itself."""
+    return not any(
+        (stream in session.assignment.stopped and stream not in session.assignment.blocked)
+        or any(name == stream for name, _ in session.cursors.halts)
+        for session in sessions
+    )
 
 
 def report_waits(sessions: Iterable[Session], stream: str) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,8 @@
 If a source topic is deleted or replaced, the session ends at once: what was read since must not be
 committed. If an output topic accepts no more records, it ends at once as well, since a transaction
 would wait for that topic and hold up all consumers. The next session creates a deleted output topic
-again, and leaves out a faulty one. All other changes wait until what is under way is committed.
+again, and leaves out a faulty one. All other changes wait until what is under way is committed. One of them is the end of
+a transaction behind which a stream's ledger is (kept/blocked.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from overlay.logs import get_logger
 from overlay.output.topics import find_fault
 
 from .assignment import Assignment
+from .kept.blocked import find_ended
 
 log = get_logger(__name__)
 
@@ -63,6 +65,8 @@ async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> st
                 and (reason := _judge_output(name, output, now.get(name)))
             ):
                 return reason
+        if assignment.blocked and (reason := await find_ended(admin, assignment.blocked.values())):
+            return reason
 
 
 def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, served: bool) -> str:

@@ -17,7 +17,7 @@ from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetch_response import fetch
 from overlay.kafka.fetcher import LONG_WAIT_MS, Denied, Fetched, Fetcher, Lost, PartitionFetch
-from overlay.kafka.range_reader import LOOK_BACK, find_records_end, read_records, read_span
+from overlay.kafka.range_reader import LOOK_BACK, StillOpen, find_records_end, read_records, read_span
 from overlay.scan import Decoder, Records, make_plan
 from tests.index.test_start_positions import delete_below
 from tests.kafka.answers import refuse_fetches
@@ -444,4 +444,8 @@ async def test_a_span_behind_an_open_transaction(
     with pytest.raises(SourceUnavailable, match=f"{topic}-0@3: a transaction that began here has been open for 2 s"):
         async for _ in read_span(client, topic, 0, 0, 4):
             pass
+    with pytest.raises(StillOpen, match=f"{topic}-0@3: a transaction that began here is open") as caught:
+        async for _ in read_span(client, topic, 0, 0, 4, open_s=0.1):
+            pass
+    assert (caught.value.offset, caught.value.end) == (3, 4)
     producer.abort_transaction(30)

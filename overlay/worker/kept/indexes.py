@@ -6,7 +6,7 @@ created or written to, the stream has no index and reports the reason; consumers
 one.
 
 A ledger is different, for without it the stream has no sequences. If it cannot be opened
-(ledgers.py), the stream stops.
+(ledgers.py), the stream stops. Behind an open transaction it waits (blocked.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Container, Mapping
 
 from aiokafka.client import AIOKafkaClient
 
-from overlay.config import ServiceConfig, StreamConfig
+from overlay.config import ServiceConfig
 from overlay.index.log_check import void
 from overlay.index.retention import index_config
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, TopicFacts, new_topic
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import index_topic
+from overlay.kafka.range_reader import StillOpen
 from overlay.logs import get_logger
 from overlay.output.topics import find_fault
 from overlay.state.shard_state import Delta, ShardState, StreamPartition
@@ -29,7 +30,7 @@ from overlay.worker.assignment import Assignment
 from overlay.worker.cursors.cursors import Cursors
 from overlay.worker.round.indexing import Reach
 
-from . import ledgers
+from . import blocked, ledgers
 from .merging import merge_small
 
 log = get_logger(__name__)
@@ -43,11 +44,13 @@ async def open_indexes(
     assignment: Assignment,
     state: ShardState,
     delta: Delta,
+    waited: Container[str] = (),
 ) -> dict[StreamPartition, LogPosition]:
     """Open the indexes of the assignment's streams. Return the log position from which indexing goes on in each
     partition of the streams whose index is kept here.
 
-    `keeps`: the streams whose index this shard keeps, each with the reason if it is left out for now, else "".
+    `keeps`: the streams whose index this shard keeps, each with the reason if it is left out for now, else "". `waited`:
+    streams whose ledgers were behind an open transaction already in the last session, so that no time is left for them.
 
     Fills the assignment's `index_topics` and `unindexed` for these streams, and `opening` with batches for their
     topics. Fills `indexes` for all streams whose index topic can be used and that are not stopped, since catching-up
@@ -77,10 +80,12 @@ async def open_indexes(
                 log.error("the stream has no index", stream=name, reason=refused[topic])
             continue
         bound = {source for source in assignment.streams[name].topic_names if (name, source) in state.topics}
-        whole = is_kept and needs_ledger
-        index, log_positions = await _open(
-            client, admin, topic, assignment.streams[name], assignment, bound, whole=whole
-        )
+        open_s = _find_patience(name, waited, assignment) if is_kept and needs_ledger else None
+        try:
+            index, log_positions = await _open(client, admin, topic, name, assignment, bound, open_s)
+        except StillOpen as error:
+            assignment.block(name, blocked.Blocked(topic, error.offset, error.end))
+            continue
         if needs_ledger or index.ledger.next_sequence > 1:
             # a ledger in the topic counts even if the stream did not seem to need one
             opening = ledgers.Opening(name, topic, present[topic].identity, index, is_kept)
@@ -92,6 +97,12 @@ async def open_indexes(
             assignment.opening += await merge_small(client, admin, topic, index, log_positions)
             resumes |= {(name, source): log_position for source, log_position in log_positions.items()}
     return resumes
+
+
+def _find_patience(stream: str, waited: Container[str], assignment: Assignment) -> float:
+    """Return for how many seconds an open transaction in a stream's ledger is waited for: 0 after the first such ledger, and
+    for a stream in `waited`, as the other streams of the shard wait meanwhile."""
+    return 0.0 if stream in waited or assignment.blocked else blocked.PATIENCE_S
 
 
 async def _open_ledger(
@@ -106,7 +117,12 @@ async def _open_ledger(
     whether the ledger is open. Raises SourceUnavailable."""
     stream = opening.stream
     if why := ledgers.find_trouble(opening, state, assignment) or assignment.unindexed.get(stream, ""):
-        assignment.stop(stream, why)
+        # the ledger of another shard was read up to an open transaction only, and its rounds may all be behind it
+        is_bare = not opening.is_kept and opening.index.ledger.next_sequence == 1
+        if is_bare and (found := await blocked.find_blocked(admin, opening.topic)) is not None:
+            assignment.block(stream, found)
+        else:
+            assignment.stop(stream, why)
         return False
     if not opening.is_kept and (why := await ledgers.find_outdated(client, admin, opening, assignment)):
         assignment.stop(stream, why)
@@ -155,27 +171,27 @@ async def _open(
     client: AIOKafkaClient,
     admin: Admin,
     topic: str,
-    stream: StreamConfig,
+    name: str,
     assignment: Assignment,
     bound: Container[str],
-    *,
-    whole: bool,
+    open_s: float | None,
 ) -> tuple[Index, dict[TopicPartition, LogPosition]]:
-    """Read an index from its topic and drop the chunks whose records the log no longer has as they
+    """Read the index of the stream `name` from its topic and drop the chunks whose records the log no longer has as they
     were. Return the index, and the log position in each partition from which indexing goes on.
 
-    `whole`: wait for records that are not committed yet, instead of reading without them.
+    `open_s`: seconds for which an open transaction is waited for; StillOpen is raised then. None to read without what is not
+    committed yet.
 
     `bound`: the source topics whose ids the state knows. A compacted topic that is not among them
     may have been created again. Its batches cannot tell, since compaction changes them, so its
     chunks are dropped and made anew.
     """
-    index = Index(stream)
-    first, end = (await admin.find_bounds([(topic, 0)], committed=not whole))[topic, 0]
+    index = Index(assignment.streams[name])
+    first, end = (await admin.find_bounds([(topic, 0)], committed=open_s is None))[topic, 0]
     index.position = first
-    await index.read(client, topic, end)
-    assignment.passed_over += ((stream.name, found) for found in index.passed_over.values())
-    sources = assignment.sources[stream.name].partitions
+    await index.read(client, topic, end, open_s)
+    assignment.passed_over += ((name, found) for found in index.passed_over.values())
+    sources = assignment.sources[name].partitions
     bounds = await admin.find_bounds(sources, committed=False)
     resumes = {}
     for source in sources:
@@ -183,16 +199,12 @@ async def _open(
         chunks.drop(bounds[source][0])
         compacted = assignment.is_compacted(source[0])
         if compacted and source[0] not in bound and len(chunks):
-            log.warning(
-                "chunks of a compacted topic are made anew", stream=stream.name, partition=source, chunks=len(chunks)
-            )
+            log.warning("chunks of a compacted topic are made anew", stream=name, partition=source, chunks=len(chunks))
             chunks.truncate(0)
-        await void(client, stream.name, source, chunks, bounds[source], compacted=compacted)
+        await void(client, name, source, chunks, bounds[source], compacted=compacted)
         resumes[source] = index.find_resume(source, bounds[source][0])
-    held = sum(len(chunks) for chunks in index.chunks.values())
-    log.info(
-        "index read", stream=stream.name, chunks=held, resumes={f"{t}-{p}": m.position for (t, p), m in resumes.items()}
-    )
+    count = sum(len(chunks) for chunks in index.chunks.values())
+    log.info("index read", stream=name, chunks=count, resumes={f"{t}-{p}": m.position for (t, p), m in resumes.items()})
     return index, resumes
 
 
