@@ -240,14 +240,13 @@ class Control:
         Each worker tells of the consumers of its shards. If one does not answer within GATHER_S seconds, the state of its
         consumers is `elsewhere`, the reason says so, and their numbers are not known.
         """
-        found: list[dict[str, Any]] = []
-        while True:
-            answer = self._ask(Op.LIST, stream=stream, offset=len(found))
-            found += answer["consumers"]
-            if len(found) >= answer["total"] or not answer["consumers"]:
-                break
-        own = answer.get("overlay", {})
+        found, own = self._list(stream)
         return list(map(read_info, self._ask_others(stream, found, own.get("shards", ()), own.get("shard_count", 0))))
+
+    def list_names(self) -> list[tuple[str, str]]:
+        """Return stream and name of all consumers, sorted. One worker is asked, since each knows the names of all."""
+        found, _ = self._list("")
+        return [(info["stream_name"], info["name"]) for info in found]
 
     def list_shards(self, stream: str, counts: Mapping[int, int], timeout: float) -> dict[int, list[dict[str, Any]]]:
         """Return by shard what its worker says of the shard's consumers, as ConsumerInfo objects in JSON. A shard is left out
@@ -408,6 +407,17 @@ class Control:
                 ) from error
 
     # requests
+
+    def _list(self, stream: str) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+        """Return the consumers of a stream, or of all if it is "", as one worker lists them: ConsumerInfo objects in JSON; and
+        which shards that worker has.
+        """
+        found: list[dict[str, Any]] = []
+        while True:
+            answer = self._ask(Op.LIST, stream=stream, offset=len(found))
+            found += answer["consumers"]
+            if len(found) >= answer["total"] or not answer["consumers"]:
+                return found, answer.get("overlay", {})
 
     def _define(
         self,
