@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import click
 import pytest
+from aiokafka.client import AIOKafkaClient
 
 from overlay.cli.consumer import check_unused, find_consumer, find_named
 from overlay.cli.lookup import join_names
 from overlay.config import Loaded
 from overlay.errors import OverlayError
 from overlay.view.facts import ConsumerFacts, OverlayFacts, StreamFacts
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.service import RunningService, StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
@@ -102,6 +103,21 @@ def test_an_idle_pull_consumer_is_told_of_alike_everywhere_after_a_restart(
     told = f'overlay_consumer_lag_records{{consumer="work",stream="TRIPS"}} {float(known[0])}\n'
     # a page is kept for a moment
     wait_until(lambda: told in service.get("/metrics"), DEADLINE_S, "the metric agrees")
+
+
+def test_a_look_at_kafka_reads_with_one_client(trips: Trips, monkeypatch: pytest.MonkeyPatch) -> None:
+    for topic in ("control", "state"):
+        make_topic(trips.bootstrap, f"{trips.prefix}.{topic}")
+    trips.add_consumer("rome")
+    opened = []
+
+    def open_counted(**settings: Any) -> AIOKafkaClient:
+        opened.append(AIOKafkaClient(**settings))
+        return opened[-1]
+
+    monkeypatch.setattr("overlay.kafka.connection.AIOKafkaClient", open_counted)
+    assert [found["name"] for found in trips.run_json("consumer", "ls")["consumers"]] == ["rome"]
+    assert [any(each.connected() for each in client._conns.values()) for client in opened] == [False]
 
 
 def test_names_that_do_not_exist(trips: Trips) -> None:
