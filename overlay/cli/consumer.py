@@ -26,6 +26,7 @@ from .folder import (
     refuse_unknown,
 )
 from .groups import SuggestingGroup
+from .lookup import choose, find_config, join_names, names_argument
 
 if TYPE_CHECKING:
     from overlay.config import Loaded
@@ -63,7 +64,7 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
 
 
 @consumer.command()
-@click.argument("names", nargs=-1, required=True, metavar="[STREAM] NAME")
+@names_argument
 @look_options
 def info(names: tuple[str, ...], folder: Path, as_json: bool) -> None:
     """Show one consumer: output, positions, sequence, rate, lag, and its whole config.
@@ -86,7 +87,7 @@ def info(names: tuple[str, ...], folder: Path, as_json: bool) -> None:
 
 
 @consumer.command()
-@click.argument("names", nargs=-1, required=True, metavar="[STREAM] NAME")
+@names_argument
 @click.option(
     "--out",
     "file",
@@ -103,8 +104,6 @@ def export(names: tuple[str, ...], file: Path | None, folder: Path) -> None:
     """
     from overlay.config.spelling import write_file
 
-    from .lookup import find_config
-
     name = join_names(names)
     loaded = open_folder(folder)
     text = write_file(find_config(loaded, name, folder, loaded.service.kafka))
@@ -120,16 +119,16 @@ def export(names: tuple[str, ...], file: Path | None, folder: Path) -> None:
 
 
 @consumer.command()
-@click.argument("stream")
-@click.argument("name")
+@names_argument
 @change_options
 @click.option("--force", is_flag=True, help="Also when its file is still there: the consumer then begins anew.")
-def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
+def rm(names: tuple[str, ...], folder: Path, yes: bool, force: bool) -> None:
     """Remove a consumer and its state.
 
-    The state is its positions, its sequence and its pending acks. A consumer that was made by `add`
-    is removed as well. For a consumer with a file, remove the file first. With --force it begins
-    anew instead, by its deliver_policy and with sequence 1. Output topics stay as they are.
+    STREAM may be left out if only one stream has a consumer of this name. The state is its positions,
+    its sequence and its pending acks. A consumer that was made by `add` is removed as well. For a
+    consumer with a file, remove the file first. With --force it begins anew instead, by its
+    deliver_policy and with sequence 1. Output topics stay as they are.
     """
     import asyncio
 
@@ -137,9 +136,11 @@ def rm(stream: str, name: str, folder: Path, yes: bool, force: bool) -> None:
     from overlay.view.removal import find_removal
     from overlay.view.table import print_consumer
 
+    wanted = join_names(names)
     loaded = open_folder(folder)
     facts = look_around(loaded)
-    found = find_consumer(facts, stream, name, folder)
+    found = find_named(facts, wanted, folder)
+    stream, name = found.id
     removal = asyncio.run(find_removal(loaded, found.id))
     if not force and not removal.is_by_request:
         check_unused(loaded, facts, found)
@@ -166,13 +167,6 @@ def check_stream(facts: OverlayFacts, stream: str, folder: Path) -> None:
         raise refuse_unknown("stream", stream, known, folder)
 
 
-def join_names(names: tuple[str, ...]) -> str:
-    """Return the words [STREAM] NAME as NAME or STREAM/NAME. Raises click.UsageError for more than two."""
-    if len(names) > 2:
-        raise click.UsageError("name one consumer: [STREAM] NAME")
-    return "/".join(names)
-
-
 def find_named(facts: OverlayFacts, name: str, folder: Path) -> ConsumerFacts:
     """Return the facts about a consumer by NAME or STREAM/NAME. Raises OverlayError, with a suggestion if it is unknown,
     with all that have the name if it is ambiguous.
@@ -180,13 +174,7 @@ def find_named(facts: OverlayFacts, name: str, folder: Path) -> ConsumerFacts:
     stream, slash, rest = name.rpartition("/")
     if slash:
         return find_consumer(facts, stream, rest, folder)
-    found = [each for each in facts.consumers.values() if each.name == name]
-    if not found:
-        raise refuse_unknown("consumer", name, ("/".join(id) for id in facts.consumers), folder)
-    if len(found) > 1:
-        names = ", ".join("/".join(each.id) for each in found)
-        raise OverlayError(f"{folder}: several streams have a consumer {name!r}. Name one of {names}")
-    return found[0]
+    return facts.consumers[choose(facts.consumers, name, folder)]
 
 
 def find_consumer(facts: OverlayFacts, stream: str, name: str, folder: Path) -> ConsumerFacts:

@@ -12,6 +12,7 @@ import click
 from overlay.errors import OverlayError
 
 from .folder import config_option, json_option, look_options, open_control, parse_object, print_json
+from .lookup import find_served, join_names, names_argument
 
 if TYPE_CHECKING:
     from overlay.client.control.control import ConsumerInfo
@@ -66,19 +67,20 @@ def add(stream: str, name: str | None, folder: Path, as_json: bool, **given: Any
 
 
 @click.command()
-@click.argument("stream")
-@click.argument("name")
+@names_argument
 @fields_options
 @config_option
 @json_option
-def update(stream: str, name: str, folder: Path, as_json: bool, **given: Any) -> None:
+def update(names: tuple[str, ...], folder: Path, as_json: bool, **given: Any) -> None:
     """Change a consumer that was made by `add`, while it runs.
 
-    Flags change the fields that they name. A --file replaces the whole config: fields that it leaves out go back to
-    their defaults. A pause stays as it is.
+    STREAM may be left out if only one stream has a consumer of this name. Flags change the fields that
+    they name. A --file replaces the whole config: fields that it leaves out go back to their defaults.
+    A pause stays as it is.
     """
-    fields = collect_fields(given)
+    wanted, fields = join_names(names), collect_fields(given)
     with open_control(folder) as control:
+        stream, name = find_served(control, wanted, folder)
         if given["file"] is None:
             from overlay.control.records import write_config
 
@@ -90,19 +92,22 @@ def update(stream: str, name: str, folder: Path, as_json: bool, **given: Any) ->
 
 
 @click.command()
-@click.argument("stream")
-@click.argument("name")
+@names_argument
 @click.option("--until", metavar="TIME", help="RFC 3339 with a zone, like 2026-01-31T12:00:00Z.")
 @click.option("--for", "span", metavar="DURATION", help="How long from now, like 30m.")
 @config_option
 @json_option
-def pause(stream: str, name: str, until: str | None, span: str | None, folder: Path, as_json: bool) -> None:
-    """Stop a consumer's deliveries for a while. It still accepts acks."""
+def pause(names: tuple[str, ...], until: str | None, span: str | None, folder: Path, as_json: bool) -> None:
+    """Stop a consumer's deliveries for a while. It still accepts acks.
+
+    STREAM may be left out if only one stream has a consumer of this name.
+    """
     from datetime import timedelta
 
     from overlay.client.control.control import write_time
     from overlay.units import parse_duration
 
+    wanted = join_names(names)
     if (until is None) == (span is None):
         raise click.UsageError("Say --until TIME or --for DURATION.")
     try:
@@ -111,6 +116,7 @@ def pause(stream: str, name: str, until: str | None, span: str | None, folder: P
         raise click.BadParameter(str(error), param_hint="--for") from error
     text = write_time(when)
     with open_control(folder) as control:
+        stream, name = find_served(control, wanted, folder)
         is_paused = control.pause(stream, name, text)
         info = control.info(stream, name)
     if as_json:
@@ -121,13 +127,17 @@ def pause(stream: str, name: str, until: str | None, span: str | None, folder: P
 
 
 @click.command()
-@click.argument("stream")
-@click.argument("name")
+@names_argument
 @config_option
 @json_option
-def resume(stream: str, name: str, folder: Path, as_json: bool) -> None:
-    """End the pause of a consumer."""
+def resume(names: tuple[str, ...], folder: Path, as_json: bool) -> None:
+    """End the pause of a consumer.
+
+    STREAM may be left out if only one stream has a consumer of this name.
+    """
+    wanted = join_names(names)
     with open_control(folder) as control:
+        stream, name = find_served(control, wanted, folder)
         control.resume(stream, name)
         info = control.info(stream, name)
     _print_info(info, as_json, "resumed")

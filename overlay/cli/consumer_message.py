@@ -18,7 +18,7 @@ from .folder import (
     open_folder,
     print_json,
 )
-from .lookup import find_all
+from .lookup import find_all, find_consumer, find_served, join_names, names_argument
 
 if TYPE_CHECKING:
     from overlay.client.control.control import Control, Pulled
@@ -27,8 +27,7 @@ _tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
 
 
 @click.command("next")
-@click.argument("stream")
-@click.argument("name")
+@names_argument
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Messages at the most.")
 @click.option(
     "--wait", default="5s", show_default=True, metavar="DURATION", help="How long to wait until so many are there."
@@ -36,14 +35,17 @@ _tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
 @click.option("--ack", "is_acked", is_flag=True, help="Ack each message that was printed.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a JSON object on a line of its own.")
-def pull(stream: str, name: str, count: int, wait: str, is_acked: bool, folder: Path, as_json: bool) -> None:
+def pull(names: tuple[str, ...], count: int, wait: str, is_acked: bool, folder: Path, as_json: bool) -> None:
     """Pull messages of a pull consumer and print them with their tokens.
+
+    STREAM may be left out if only one stream has a consumer of this name.
 
     Without --ack they are delivered again after ack_wait or backoff, unless `overlay consumer ack`
     acks them. It takes tokens in single quotes: a shell takes $JS for a variable.
     """
-    seconds = _read_seconds(wait, "--wait") or 0.0
+    wanted, seconds = join_names(names), _read_seconds(wait, "--wait") or 0.0
     with open_control(folder) as control:
+        stream, name = find_served(control, wanted, folder)
         found = control.next(stream, name, count, expires=seconds)
         for message in found:
             print_json(describe_pulled(message)) if as_json else _print_pulled(message)
@@ -90,8 +92,7 @@ def term(tokens: tuple[str, ...], reason: str, folder: Path) -> None:
 
 
 @click.command("replay-dead-letter")
-@click.argument("stream")
-@click.argument("name")
+@names_argument
 @click.option("--to", "target", metavar="TOPIC", help="Where to produce them; the stream's topic when it has one only.")
 @click.option("--limit", type=click.IntRange(1), help="How many at the most.")
 @click.option("--again", is_flag=True, help="From the beginning, those that were replayed before included.")
@@ -99,8 +100,7 @@ def term(tokens: tuple[str, ...], reason: str, folder: Path) -> None:
 @change_options
 @json_option
 def replay(
-    stream: str,
-    name: str,
+    names: tuple[str, ...],
     target: str | None,
     limit: int | None,
     again: bool,
@@ -111,6 +111,8 @@ def replay(
 ) -> None:
     """Produce a consumer's dead letters once more, as new messages of its stream.
 
+    STREAM may be left out if only one stream has a consumer of this name.
+
     Key, value and the original headers stay; headers that the overlay added are removed. Every
     consumer of the stream whose filters match gets the messages. The position is remembered, so the
     next call continues after the last one. A dead letter that was too large to keep its value is
@@ -118,7 +120,9 @@ def replay(
     """
     from overlay.client.subscribe.replay import Replay, choose_target
 
+    wanted = join_names(names)
     loaded = find_all(open_folder(folder))
+    stream, name = find_consumer(loaded, wanted, folder).id
     letters, topic = choose_target(loaded, stream, name, target)
     with Replay(loaded.service.kafka, loaded.service.topics.prefix, (stream, name), letters) as replaying:
         found = replaying.read(limit=limit, again=again)

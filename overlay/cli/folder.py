@@ -131,8 +131,8 @@ def look_around(loaded: Loaded, *, asks_others: bool = False) -> OverlayFacts:
 
 
 def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> OverlayError:
-    """Return the error for an unknown name; it suggests the most similar of `known`, and lists up
-    to 20. `kind`: what the name should name, such as "stream".
+    """Return the error for an unknown name; it suggests the most similar of `known`, or what stands behind a slash
+    there, and lists up to 20. `kind`: what the name should name, such as "stream".
     """
     from overlay.config.suggestion import suggest
 
@@ -140,7 +140,8 @@ def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> 
     if not names:
         return OverlayError(f"{folder}: there is no {kind} {name!r}, nor any other. Is --config the right folder?")
     listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    return OverlayError(f"{folder}: there is no {kind} {name!r}.{suggest(name, names)} There is {listed}")
+    near = suggest(name, names) or suggest(name, (each.rpartition("/")[2] for each in names))
+    return OverlayError(f"{folder}: there is no {kind} {name!r}.{near} There is {listed}")
 
 
 def print_json(answer: object) -> None:

@@ -2,30 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from overlay.errors import OverlayError
 
-from .folder import refuse_unknown
+from .folder import Command, refuse_unknown
 
 if TYPE_CHECKING:
+    from overlay.client.control.control import Control
     from overlay.config import ConsumerConfig, Loaded
     from overlay.control.registry import Registry
+
+
+def names_argument(command: Command) -> Command:
+    """Add the words [STREAM] NAME, passed on as `names`, which `join_names` joins."""
+    return click.argument("names", nargs=-1, required=True, metavar="[STREAM] NAME")(command)
+
+
+def join_names(names: tuple[str, ...]) -> str:
+    """Return the words [STREAM] NAME as NAME or STREAM/NAME. Raises click.UsageError for more than two."""
+    if len(names) > 2:
+        raise click.UsageError("name one consumer: [STREAM] NAME")
+    return "/".join(names)
+
+
+def choose(ids: Iterable[tuple[str, str]], name: str, folder: Path) -> tuple[str, str]:
+    """Return the stream and the name of a consumer by NAME or STREAM/NAME. `ids`: all that there are. Raises OverlayError,
+    with a suggestion if it is unknown, with all that have the name if it is ambiguous.
+    """
+    known = list(ids)
+    found = [id for id in known if name in (id[1], "/".join(id))]
+    if not found:
+        raise refuse_unknown("consumer", name, map("/".join, known), folder)
+    if len(found) > 1:
+        names = ", ".join(map("/".join, found))
+        raise OverlayError(f"{folder}: several streams have a consumer {name!r}. Name one of {names}")
+    return found[0]
+
+
+def find_served(control: Control, name: str, folder: Path) -> tuple[str, str]:
+    """Return the stream and the name of a consumer by NAME or STREAM/NAME, for a request about it. Only if the stream is left
+    out, the service is asked which consumers there are: over the connection of the request that takes less time than
+    reading the folder, and it knows those that were made by request. Raises as `choose`, and as `control`.
+    """
+    stream, slash, rest = name.rpartition("/")
+    return (stream, rest) if slash else choose(control.list_names(), name, folder)
 
 
 def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
     """Return a consumer by its name or STREAM/NAME. Raises OverlayError if it is unknown or
     ambiguous.
     """
-    found = [config for id, config in loaded.consumers.items() if name in (id[1], "/".join(id))]
-    if not found:
-        raise refuse_unknown("consumer", name, ("/".join(id) for id in loaded.consumers), folder)
-    if len(found) > 1:
-        names = ", ".join("/".join(config.id) for config in found)
-        raise OverlayError(f"{folder}: several streams have a consumer {name!r}. Name one of {names}")
-    return found[0]
+    return loaded.consumers[choose(loaded.consumers, name, folder)]
 
 
 def find_anywhere(loaded: Loaded, name: str, folder: Path, kafka: Mapping[str, str]) -> ConsumerConfig:

@@ -1,8 +1,8 @@
 """Checks of arguments that several calls of the client share.
 
-Python refuses an unknown keyword of an ordinary signature itself. A function that collects
-keywords, to pass them on as a question or as fields of a consumer, has to check them here.
-Otherwise a misspelled filter would filter nothing.
+Python refuses an unknown keyword of an ordinary signature itself, without saying which was meant: `named` does.
+A function that collects keywords, to pass them on as a question or as fields of a consumer, has to check them
+here. Otherwise a misspelled filter would filter nothing.
 
 Seconds become nanoseconds in requests and acks, and limits of locks. NaN and infinity are neither,
 so they are refused or bounded here, before they are half way out.
@@ -10,11 +10,13 @@ so they are refused or bounded here, before they are half way out.
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import wraps
 from numbers import Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 from overlay.config.consumer import ConsumerConfig
 from overlay.config.suggestion import suggest_name
@@ -39,6 +41,11 @@ class BadQuestion(OverlayError, ValueError):
     acts.
     """
 
+
+FEW = 24
+"""Most arguments that are all listed beside the one that was meant."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ALIASES = {"subject": "subjects", "value": "values"}
 """Other spellings of filter words."""
@@ -92,15 +99,43 @@ def _list_words(given: Any) -> Any:
 
 
 def check_names(function: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise UnknownArgument for the first name in `given` that is not in `known`, with a similar
-    known name as a suggestion.
+    """Raise UnknownArgument for the first name in `given` that is not in `known`, with the known name that
+    was meant as a suggestion, and with all known names if these are few or none is similar.
 
     `function`: its name for the message.
     """
     for name in given:
         if name not in known:
-            near = suggest_name(name, known) or f" Arguments are {', '.join(known)}"
-            raise UnknownArgument(f"{function} has no argument {name!r}.{near}")
+            near = suggest_name(name, known)
+            listed = "" if near and len(known) > FEW else f" Arguments are {', '.join(known)}"
+            raise UnknownArgument(f"{function} has no argument {name!r}.{near}{listed}")
+
+
+def named(word: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator for a function that is called by users. A call with a keyword that the function does not have
+    raises UnknownArgument, a TypeError as Python's own, with the name that was meant. The signature stays as it is.
+
+    `word`: the function's name for the message, if users call it by another than its own.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        code = function.__code__
+        names = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+        known = tuple(name for name in names if name != "self")
+        has = frozenset(known).issuperset
+
+        @wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            if not has(given):
+                check_names(word or function.__name__, given, known)
+            return function(*args, **given)
+
+        async def call_async(*args: P.args, **given: P.kwargs) -> Any:
+            return await cast(Any, call)(*args, **given)
+
+        return cast(Callable[P, R], wraps(function)(call_async)) if inspect.iscoroutinefunction(function) else call
+
+    return decorate
 
 
 def check_wait(name: str, seconds: float) -> float:

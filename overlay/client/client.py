@@ -19,7 +19,7 @@ from overlay.default_folder import find_existing
 from overlay.errors import ConfigError, FilePosition, OverlayError, SourceUnavailable
 from overlay.kafka.own_topics import acks_topic, reply_topic
 
-from .arguments import CONSUMER_FIELDS, FILTER_WORDS, BadQuestion, check_count, check_names, spell_filters
+from .arguments import CONSUMER_FIELDS, FILTER_WORDS, BadQuestion, check_count, check_names, named, spell_filters
 from .connection import Connections
 from .control.control import Control
 from .control.inbox import NoAnswer
@@ -146,6 +146,7 @@ class Client:
         batches = read_alone(self._lines, self._indexes, request, progress)
         return AsyncReading(batches, request.make_form().schema, progress)
 
+    @named()
     def subscribe(
         self,
         consumer: str,
@@ -191,6 +192,7 @@ class Client:
             idle=idle,
         )
 
+    @named()
     def pull(self, consumer: str, *, stream: str = "", batch: int = BATCH, idle: float | None = None) -> PullConsumer:
         """Return a pull consumer, whose messages are asked for: `fetch(500, timeout=2)`, or `for
         message in ...`. Nothing is sent yet. Hold on to the result: it keeps its connections.
@@ -221,6 +223,7 @@ class Client:
         control, topic = Control(self.kafka, self.prefix), acks_topic(self.prefix, stream)
         return OrderedConsumer(self.kafka, control, topic, stream, spell_filters(config))
 
+    @named()
     def find_consumer(self, name: str, stream: str = "") -> ConsumerConfig:
         """Return a consumer's config by its name: from the files; if none describes it, from the
         service.
@@ -278,6 +281,7 @@ class Client:
                     return find_consumer(known, name, stream, self.origin)
         return self.find_consumer(name, stream)
 
+    @named()
     def find_stream(self, name: str) -> StreamConfig:
         """Return the config of the stream `name`, as its file has it. Raises UnknownStream, with a similar
         name as a suggestion, if no file describes it; the service is not asked.
@@ -296,6 +300,7 @@ class Client:
         raise UnknownStream(f"{where}there is no stream {name!r}.{suggest(name, known)} There is {', '.join(known)}")
 
 
+@named("open")
 def open_client(
     config: str | FilePath | Loaded | None = None,
     *,

@@ -82,6 +82,8 @@ class Tail:
     """Called for each reason for which records and batches of a fetch could not be read."""
     plain: bool = False
     """Whether to read without kernels, as commands do (kafka/records.py)."""
+    lent: AIOKafkaClient | None = None
+    """A connected client to read with, which the caller closes after this; None for one of its own."""
     seen: int = 0
     """The next offset to read: what the topic has below it was read."""
     beginnings: int = 0
@@ -133,7 +135,7 @@ class Tail:
         """
         try:
             async with asyncio.timeout(OPEN_S):
-                self._client = await open_client(self.kafka)
+                self._client = self.lent or await open_client(self.kafka)
                 self._fetcher = Fetcher(self._client, plain=self.plain)
                 self._began_at = now_ms()
                 self.seen, self._again_to = await self._find_bounds()
@@ -348,7 +350,7 @@ class Tail:
         """Stop reading and disconnect."""
         if self._fetcher is not None:
             await self._fetcher.close()
-        if self._client is not None:
+        if self._client is not None and self._client is not self.lent:
             with contextlib.suppress(KafkaError, OSError):
                 await self._client.close()
         self._fetcher = self._client = self._partition_fetch = None
@@ -375,12 +377,15 @@ def has_hole(fetched: Fetched, since: int = 0) -> bool:
     return is_late or bool((first[1:] > last[:-1] + 1).any() or (last - first + 1 != batches["count"]).any())
 
 
-async def read_registry(kafka: Properties, admin: Admin, files: Loaded) -> Registry:
+async def read_registry(
+    kafka: Properties, admin: Admin, files: Loaded, *, client: AIOKafkaClient | None = None
+) -> Registry:
     """Return a registry filled from the files and from the topic up to its present last stable
-    offset; from the files alone if there is no topic. Raises SourceUnavailable, CredentialsRefused.
+    offset; from the files alone if there is no topic. `client`: one to read with, which the caller closes
+    soon, since a fetch may be under way; None to connect another. Raises SourceUnavailable, CredentialsRefused.
     """
     registry = Registry(files)
-    tail = Tail(kafka, admin, registry, plain=True)
+    tail = Tail(kafka, admin, registry, plain=True, lent=client)
     if tail.topic not in await admin.find_topics([tail.topic], with_config=False):
         return registry
     try:

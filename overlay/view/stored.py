@@ -73,18 +73,19 @@ async def read_memory(loaded: Loaded) -> Memory:
     await reach(kafka, DEADLINE_S)
     prefix = loaded.service.topics.prefix
     async with Admin(kafka) as admin:
+        # one client for all that is read: connecting takes several requests
         client = await open_client(kafka)
         try:
             states = await read_states(client, admin, prefix)
             has_jobs = len(loaded.served) < len(loaded.consumers)
             has_jobs |= any(known.job for state in states for known in state.consumers.values())
             jobs = await read_plans(client, admin, prefix) if has_jobs else {}
+            registry = await read_registry(kafka, admin, loaded, client=client)
         finally:
             await client.close()
         topics = await admin.find_topics(topic for stream in loaded.streams.values() for topic in stream.topic_names)
         sources = {source for stream in loaded.streams.values() for source in find_partitions(stream, topics)}
         bounds, cluster = await admin.find_bounds(sorted(sources)), await admin.find_cluster()
-        registry = await read_registry(kafka, admin, loaded)
     return Memory(states, topics, bounds, cluster, registry.effective(), jobs)
 
 

@@ -9,12 +9,14 @@ from typing import Any, cast
 
 import click
 import pytest
+from aiokafka.client import AIOKafkaClient
 
-from overlay.cli.consumer import check_unused, find_consumer, find_named, join_names
+from overlay.cli.consumer import check_unused, find_consumer, find_named
+from overlay.cli.lookup import join_names
 from overlay.config import Loaded
 from overlay.errors import OverlayError
 from overlay.view.facts import ConsumerFacts, OverlayFacts, StreamFacts
-from tests.support.kafka import NewTopicFixture
+from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.service import RunningService, StartService
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
@@ -77,9 +79,7 @@ def test_an_idle_pull_consumer_is_told_of_alike_everywhere_after_a_restart(
     )
     trips.produce(10)
     service = running_service(trips.folder)
-    pulled = trips.run(
-        "consumer", "next", "TRIPS", "work", "--count", "2", "--wait", f"{DEADLINE_S}s", "--ack", "--json"
-    )
+    pulled = trips.run("consumer", "next", "work", "--count", "2", "--wait", f"{DEADLINE_S}s", "--ack", "--json")
     assert len(pulled.splitlines()) == 2
     # the messages at 4, 6 and 8 wait to be pulled
     known = 6, 3, {f"{trips.topic}-0": 4}
@@ -105,9 +105,25 @@ def test_an_idle_pull_consumer_is_told_of_alike_everywhere_after_a_restart(
     wait_until(lambda: told in service.get("/metrics"), DEADLINE_S, "the metric agrees")
 
 
+def test_a_look_at_kafka_reads_with_one_client(trips: Trips, monkeypatch: pytest.MonkeyPatch) -> None:
+    for topic in ("control", "state"):
+        make_topic(trips.bootstrap, f"{trips.prefix}.{topic}")
+    trips.add_consumer("rome")
+    opened = []
+
+    def open_counted(**settings: Any) -> AIOKafkaClient:
+        opened.append(AIOKafkaClient(**settings))
+        return opened[-1]
+
+    monkeypatch.setattr("overlay.kafka.connection.AIOKafkaClient", open_counted)
+    assert [found["name"] for found in trips.run_json("consumer", "ls")["consumers"]] == ["rome"]
+    assert [any(each.connected() for each in client._conns.values()) for client in opened] == [False]
+
+
 def test_names_that_do_not_exist(trips: Trips) -> None:
     trips.add_consumer("rome")
     assert "no stream 'TRIP'. Did you mean TRIPS?" in trips.run("consumer", "rm", "TRIP", "rome", code=1)
+    assert "no consumer 'rom'. Did you mean rome? There is TRIPS/rome" in trips.run("consumer", "rm", "rom", code=1)
 
 
 def test_names_are_suggested() -> None:
@@ -148,7 +164,7 @@ def test_removing_a_consumer(trips: Trips, running_service: StartService) -> Non
     service = running_service(trips.folder)
     for name in ("rome", "oslo"):
         await_delivered(service, name, 10)
-    assert "still has consumer rome" in trips.run("consumer", "rm", "TRIPS", "rome", "--yes", code=1)
+    assert "still has consumer rome" in trips.run("consumer", "rm", "rome", "--yes", code=1)
     trips.consumer_file("rome").unlink()
 
     def read_states() -> dict[str, str]:
@@ -157,7 +173,7 @@ def test_removing_a_consumer(trips: Trips, running_service: StartService) -> Non
     # the service notices that the file is gone; the others go on in a new session, and are starting for a moment
     gone = {"oslo": "running", "rome": "removed"}
     wait_until(lambda: read_states() == gone, DEADLINE_S, "rome is not served any more")
-    assert "Say --yes" in trips.run("consumer", "rm", "TRIPS", "rome", code=1)
+    assert "Say --yes" in trips.run("consumer", "rm", "rome", code=1)
     done = trips.run_process("consumer", "rm", "TRIPS", "rome", "--yes")
     assert (done.returncode, done.stderr) == (0, "")
     assert "This state of TRIPS/rome is removed for good" in done.stdout

@@ -59,9 +59,7 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
 
     check_pause(trips, "rome")
     # what is not named stays as it is
-    changed = trips.run_json(
-        "consumer", "update", "TRIPS", "rome", "--subject", "trips.oslo", "--set", "description=x y"
-    )
+    changed = trips.run_json("consumer", "update", "rome", "--subject", "trips.oslo", "--set", "description=x y")
     assert (changed["config"]["filter_subjects"], changed["config"]["description"]) == (["trips.oslo"], "x y")
     assert changed["config"]["deliver_subject"] == trips.output("rome")
     refused = trips.run("consumer", "update", "TRIPS", "rome", "--deliver", "new", code=1)
@@ -93,7 +91,7 @@ def test_a_consumer_without_a_file(trips: Trips, running_service: StartService, 
     assert "rome is removed" in trips.run("consumer", "rm", "TRIPS", "rome", "--yes")
     service = running_service(trips.folder)
     wait_until(lambda: get_consumer(service, "oslo")["state"] == "running", DEADLINE_S, "oslo is served again")
-    assert "oslo is removed" in trips.run("consumer", "rm", "TRIPS", "oslo", "--yes")
+    assert "TRIPS/oslo is removed" in trips.run("consumer", "rm", "oslo", "--yes")
     assert trips.run_json("consumer", "ls")["consumers"] == []
 
 
@@ -105,11 +103,12 @@ def check_pause(trips: Trips, name: str) -> None:
         listed = next(c for c in trips.run_json("consumer", "ls")["consumers"] if c["name"] == name)["state"]
         return info, listed
 
-    said = trips.run("consumer", "pause", "TRIPS", name, "--until", "2099-01-01T00:00:00Z")
+    said = trips.run("consumer", "pause", name, "--until", "2099-01-01T00:00:00Z")
     assert said == f"consumer TRIPS/{name} is paused until 2099-01-01T00:00:00Z\n"
     wait_until(lambda: say() == ("paused", "paused"), DEADLINE_S, "it is paused")
     assert re.search(r"\nreason +until 2099-01-01T00:00:00Z", trips.run("consumer", "info", "TRIPS", name))
-    assert "is resumed" in trips.run("consumer", "resume", "TRIPS", name)
+    assert "no consumer 'rom'. Did you mean rome?" in trips.run("consumer", "resume", "rom", code=1)
+    assert "is resumed" in trips.run("consumer", "resume", name)
     wait_until(lambda: say() == ("running", "running"), DEADLINE_S, "it runs")
 
 
@@ -149,6 +148,12 @@ def test_a_folder_that_changes_is_followed(trips: Trips, running_service: StartS
     ("words", "message"),
     [
         (("pause", "S", "c"), "Say --until TIME or --for DURATION"),
+        (("pause", "S", "c", "d", "--for", "1h"), "name one consumer: [STREAM] NAME"),
+        (("resume",), "Missing argument '[STREAM] NAME'"),
+        (("update", "S", "c", "d"), "name one consumer: [STREAM] NAME"),
+        (("next", "S", "c", "d"), "name one consumer: [STREAM] NAME"),
+        (("rm", "S", "c", "d"), "name one consumer: [STREAM] NAME"),
+        (("replay-dead-letter", "S", "c", "d"), "name one consumer: [STREAM] NAME"),
         (("pause", "S", "c", "--for", "soon"), "durations look like"),
         (("add", "S", "c", "--set", "ack_wait"), "'ack_wait' is not FIELD=VALUE"),
         (("nak", "x", "--delay", "soon"), "durations look like"),

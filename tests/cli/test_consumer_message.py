@@ -62,7 +62,7 @@ def test_messages_by_hand(trips: Trips, running_service: StartService) -> None:
     with CommittedReader(trips.bootstrap, letters) as reader:
         (letter,) = await_records(reader, 1)
     assert (letter.value, letter.header(b"Overlay-Dead-Reason")) == (b"2", b"term")
-    replay = ("consumer", "replay-dead-letter", "TRIPS", "work")
+    replay = ("consumer", "replay-dead-letter", "work")
     assert "replayed 0 of 1" in trips.run(*replay, "--dry-run")
     assert "Say --yes" in trips.run(*replay, code=1)
     done = trips.run_json(*replay)
@@ -80,7 +80,7 @@ def test_messages_by_hand(trips: Trips, running_service: StartService) -> None:
     assert [message["value"] for message in rest] == ["6", "8", "2"]
     trips.run("consumer", "ack", again["token"])
     wait_until(lambda: read_info(trips)["num_ack_pending"] == 0, DEADLINE_S, "all are acked")
-    assert "no message of TRIPS/work within 100ms" in trips.run("consumer", "next", "TRIPS", "work", "--wait", "100ms")
+    assert "no message of TRIPS/work within 100ms" in trips.run("consumer", "next", "work", "--wait", "100ms")
 
 
 def test_what_cannot_be_settled(trips: Trips) -> None:
@@ -89,7 +89,10 @@ def test_what_cannot_be_settled(trips: Trips) -> None:
     assert "a shell takes for a variable. Put it in single quotes" in trips.run("consumer", "ack", taken_apart, code=1)
     trips.add_consumer("rome")
     assert "has no dead_letter topic" in trips.run("consumer", "replay-dead-letter", "TRIPS", "rome", code=1)
-    assert "there is no consumer TRIPS/oslo" in trips.run("consumer", "replay-dead-letter", "TRIPS", "oslo", code=1)
+    for names in (("TRIPS", "oslo"), ("oslo",)):
+        assert f"there is no consumer '{'/'.join(names)}'" in trips.run(
+            "consumer", "replay-dead-letter", *names, code=1
+        )
 
 
 def test_without_a_service(trips: Trips) -> None:
@@ -104,6 +107,7 @@ def test_without_a_service(trips: Trips) -> None:
     for words in (
         ("report",),
         ("next", "TRIPS", "work"),
+        ("next", "work"),
         ("add", "TRIPS", "work"),
         ("pause", "TRIPS", "work", "--for", "1h"),
     ):

@@ -79,7 +79,8 @@ def test_commands_that_ask_the_service(trips: Trips, running_service: StartServi
         return text
 
     ask("add", "TRIPS", "work", "--subject", "trips.rome")
-    text = ask("next", "TRIPS", "work", "--count", "2", "--wait", "60s", "--json")
+    # the stream is found without the folder
+    text = ask("next", "work", "--count", "2", "--wait", "60s", "--json")
     first, second = [json.loads(line)["token"] for line in text.splitlines() if line.startswith("{")]
     ask("ack", first)
     ask("nak", second)

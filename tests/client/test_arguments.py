@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import importlib
 import inspect
 import pkgutil
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, is_typeddict
 
@@ -21,6 +23,7 @@ from overlay.client import (
     Client,
     Control,
     OrderedConsumer,
+    PullConsumer,
     Subscription,
     UnknownArgument,
 )
@@ -152,6 +155,77 @@ def test_a_function_that_collects_keywords_refuses_an_unknown_one(name: str) -> 
 def test_the_nearest_name_is_suggested(name: str, given: str, meant: str) -> None:
     with pytest.raises(UnknownArgument, match=f"no argument '{given}'. Did you mean {meant}[?]"):
         CALLS[name](**{given: "x"})
+
+
+NAMED = {
+    name: value
+    for name, value in CALLABLES.items()
+    if name not in COLLECTING
+    and inspect.isfunction(value)
+    and (
+        name == "overlay.open"
+        or name.startswith(("overlay.client.Client.", "overlay.client.Control.", "overlay.client.PullConsumer."))
+    )
+    and set(inspect.signature(value).parameters) - {"self"}
+}
+"""Those that Python itself would refuse the call of, with a plain TypeError."""
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_a_function_of_the_client_says_which_arguments_it_has(name: str) -> None:
+    known = ", ".join(each for each in inspect.signature(NAMED[name]).parameters if each != "self")
+    said = f"^{name.rpartition('.')[2]} has no argument '{UNKNOWN}'. Arguments are {known}$"
+    with pytest.raises(UnknownArgument, match=said):
+        found = NAMED[name](**{UNKNOWN: 1})
+        if inspect.iscoroutine(found):
+            asyncio.run(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [
+        ("overlay.open", "bootstrap_servers", "bootstrap"),
+        ("overlay.open", "folder", "config"),
+        ("overlay.open", "security_protocol", "kafka"),
+        ("overlay.client.Client.subscribe", "timeout", "idle"),
+        ("overlay.client.Client.subscribe", "consumer_timeout_ms", "idle"),
+        ("overlay.client.Client.subscribe", "durable", "consumer"),
+        ("overlay.client.Client.subscribe", "max_in_flight", "prefetch"),
+        ("overlay.client.Client.pull", "count", "batch"),
+        ("overlay.client.Client.pull", "timeout", "idle"),
+        ("overlay.client.PullConsumer.fetch", "batch", "count"),
+        ("overlay.client.PullConsumer.fetch", "num_messages", "count"),
+        ("overlay.client.PullConsumer.fetch", "expires", "timeout"),
+        ("overlay.client.PullConsumer.fetch", "timeout_ms", "timeout"),
+        ("overlay.client.Control.info", "consumer", "name"),
+        ("overlay.client.Control.pause", "pause_until", "until"),
+        ("overlay.client.Control.pause", "duration", "until"),
+        ("overlay.client.Control.nak", "seconds", "delay"),
+    ],
+)
+def test_words_of_other_systems_are_known(name: str, given: str, meant: str) -> None:
+    with pytest.raises(UnknownArgument, match=f"no argument '{given}'. Did you mean {meant}[?] Arguments are "):
+        NAMED[name](**{given: "x"})
+
+
+def test_a_pull_knows_words_of_other_systems() -> None:
+    for given, meant in (("count", "batch"), ("timeout", "expires"), ("limit", "batch")):
+        with pytest.raises(UnknownArgument, match=f"no argument '{given}'. Did you mean {meant}[?]"):
+            CALLS["overlay.client.Control.next"](**{given: 1})
+
+
+def test_a_wrong_name_is_all_that_is_told() -> None:
+    """No other error is behind it, and the caller's line is followed by one of the client."""
+    with pytest.raises(UnknownArgument) as found:
+        _client().pull("c", count=1)  # type: ignore[call-arg]
+    assert (found.value.__cause__, found.value.__context__) == (None, None)
+    assert [frame.name for frame in traceback.extract_tb(found.value.__traceback__)][1:] == ["call", "check_names"]
+
+
+def test_what_is_checked_keeps_its_signature() -> None:
+    assert list(inspect.signature(Client.pull).parameters) == ["self", "consumer", "stream", "batch", "idle"]
+    assert (Client.pull.__doc__ or "").startswith("Return a pull consumer")
+    assert asyncio.iscoroutinefunction(PullConsumer.fetch_async)
 
 
 @pytest.mark.parametrize(

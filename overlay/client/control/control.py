@@ -29,6 +29,7 @@ from overlay.client.arguments import (
     Delay,
     check_names,
     check_wait,
+    named,
     spell_filters,
     write_delay,
 )
@@ -220,6 +221,7 @@ class Control:
         """
         return self._define(Op.UPDATE, "update", stream, config, fields)
 
+    @named()
     def delete(self, stream: str, name: str) -> None:
         """Delete a consumer and its state, and return once that is done. Its output topic stays, also a temporary
         one: that is only deleted when `inactive_threshold` ends the consumer. Raises Refused if the consumer does not
@@ -227,12 +229,14 @@ class Control:
         """
         self._ask(Op.DELETE, stream=stream, consumer=name)
 
+    @named()
     def info(self, stream: str, name: str) -> ConsumerInfo:
         """Return the state and the config of a consumer, as the service reports them. Raises Refused if
         it does not exist, NoAnswer.
         """
         return read_info(self._ask(Op.INFO, stream=stream, consumer=name))
 
+    @named()
     def consumers(self, stream: str = "") -> list[ConsumerInfo]:
         """Return the info of the consumers of all streams, or of one if `stream` is not empty, sorted by
         stream and name. Raises Refused if the service has no such stream.
@@ -240,15 +244,15 @@ class Control:
         Each worker tells of the consumers of its shards. If one does not answer within GATHER_S seconds, the state of its
         consumers is `elsewhere`, the reason says so, and their numbers are not known.
         """
-        found: list[dict[str, Any]] = []
-        while True:
-            answer = self._ask(Op.LIST, stream=stream, offset=len(found))
-            found += answer["consumers"]
-            if len(found) >= answer["total"] or not answer["consumers"]:
-                break
-        own = answer.get("overlay", {})
+        found, own = self._list(stream)
         return list(map(read_info, self._ask_others(stream, found, own.get("shards", ()), own.get("shard_count", 0))))
 
+    def list_names(self) -> list[tuple[str, str]]:
+        """Return stream and name of all consumers, sorted. One worker is asked, since each knows the names of all."""
+        found, _ = self._list("")
+        return [(info["stream_name"], info["name"]) for info in found]
+
+    @named()
     def list_shards(self, stream: str, counts: Mapping[int, int], timeout: float) -> dict[int, list[dict[str, Any]]]:
         """Return by shard what its worker says of the shard's consumers, as ConsumerInfo objects in JSON. A shard is left out
         if its worker has not answered within `timeout` seconds, which all have together.
@@ -271,6 +275,7 @@ class Control:
         missing = {*pages.values()}
         return {shard: infos for shard, infos in found.items() if shard not in missing}
 
+    @named()
     def pause(self, stream: str, name: str, until: datetime | timedelta | str) -> bool:
         """Pause a consumer, so that it delivers nothing before `until`. Return whether it is paused
         now: False if that time is over, which ends a pause.
@@ -282,10 +287,12 @@ class Control:
         answer = self._ask(Op.PAUSE, stream=stream, consumer=name, pause_until=write_time(until))
         return bool(answer["paused"])
 
+    @named()
     def resume(self, stream: str, name: str) -> None:
         """End a consumer's pause. Raises Refused if the consumer does not exist or a Spark job delivers it."""
         self._ask(Op.RESUME, stream=stream, consumer=name)
 
+    @named()
     def drain(self, worker: str, boot: str) -> None:
         """Have a worker give its shards to the others, and take none until `undrain` or its next start. Returns once
         that is recorded; the shards move to other workers after that. `worker`, `boot`: its name and the id of its
@@ -293,6 +300,7 @@ class Control:
         """
         self._ask(Op.DRAIN, worker=worker, boot=boot)
 
+    @named()
     def undrain(self, worker: str) -> None:
         """Let a worker that was drained have shards again. Returns once that is recorded. Raises Refused, NoAnswer."""
         self._ask(Op.UNDRAIN, worker=worker)
@@ -328,6 +336,7 @@ class Control:
                 raise
         return [_read_message(record) for record in found]
 
+    @named()
     def pull_records(
         self,
         stream: str,
@@ -356,12 +365,14 @@ class Control:
         with self._lock:
             _collect(self._send(Op.NEXT, body, timeout, quiet_s, stop), batch, take)
 
+    @named()
     def ack(self, token: str) -> None:
         """Ack the delivery that an ack token names; return once the service has committed the ack. Raises
         BadAckToken, NoAnswer.
         """
         self.tell(token, Verb.ACK)
 
+    @named()
     def nak(self, token: str, delay: Delay | None = None) -> None:
         """Request redelivery of the message of a delivery, at once or after `delay` (seconds, or a
         timedelta); return once the service has committed that. `token`: the delivery's ack token. Raises
@@ -369,18 +380,21 @@ class Control:
         """
         self.tell(token, Verb.NAK, write_delay(delay))
 
+    @named()
     def term(self, token: str, reason: str = "") -> None:
         """Request that the message of a delivery is never delivered again; return once the service has committed that.
         `token`: the delivery's ack token. Raises BadAckToken, NoAnswer.
         """
         self.tell(token, Verb.TERM, cut_reason(reason))
 
+    @named()
     def in_progress(self, token: str) -> None:
         """Have the ack_wait of a delivery begin again; return once the service has committed that. `token`: the
         delivery's ack token. Raises BadAckToken, NoAnswer.
         """
         self.tell(token, Verb.PROGRESS)
 
+    @named()
     def tell(self, token: str, verb: Verb, text: str = "") -> None:
         """Send an ack, nak, term or progress report for the delivery that an ack token names, and wait
         until the service has committed it. `text`: what follows the verb: the delay of a nak as JSON
@@ -408,6 +422,17 @@ class Control:
                 ) from error
 
     # requests
+
+    def _list(self, stream: str) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+        """Return the consumers of a stream, or of all if it is "", as one worker lists them: ConsumerInfo objects in JSON; and
+        which shards that worker has.
+        """
+        found: list[dict[str, Any]] = []
+        while True:
+            answer = self._ask(Op.LIST, stream=stream, offset=len(found))
+            found += answer["consumers"]
+            if len(found) >= answer["total"] or not answer["consumers"]:
+                return found, answer.get("overlay", {})
 
     def _define(
         self,

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from confluent_kafka import Message as KafkaRecord
 
-from overlay.client.arguments import BadQuestion, check_count, check_wait
+from overlay.client.arguments import BadQuestion, check_count, check_wait, named
 from overlay.client.control.control import Control, PullFields
 from overlay.client.control.inbox import NoAnswer
 from overlay.client.turns import AsyncIteration, IterationGuard
@@ -148,6 +148,7 @@ class PullConsumer:
     def is_closed(self) -> bool:
         return self._is_closed
 
+    @named()
     def fetch(self, count: int, timeout: float = WAIT_S) -> list[Message]:
         """Return up to `count` messages. Blocks until they have come, at most `timeout` seconds; then
         there may be fewer, or none. With a timeout of 0, return those that are there at once.
@@ -168,6 +169,7 @@ class PullConsumer:
             self._fetch(count, timeout, threading.Event())
             return self._hand_out(count, PulledMessage)
 
+    @named()
     async def fetch_async(self, count: int, timeout: float = WAIT_S) -> list[AsyncMessage]:  # noqa: ASYNC109 - as `fetch`
         """Return messages as `fetch` does, without blocking the caller's loop.
 

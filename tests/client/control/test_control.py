@@ -114,6 +114,12 @@ def test_each_worker_tells_of_its_consumers() -> None:
     assert all(info.delivered.consumer_seq == names[info.name] + 1 for info in found)
 
 
+def test_names_are_asked_of_one_worker_alone() -> None:
+    service, names = make_service(800, 3)
+    service.silent = frozenset(range(3))
+    assert open_control(service).list_names() == [("S", name) for name in sorted(names)]
+
+
 def test_a_worker_that_does_not_answer_is_named_by_its_shard() -> None:
     service, names = make_service(20, 3)
     service.silent = frozenset({2})
