@@ -38,7 +38,7 @@ from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.job_pace import Pace, charge
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first, lower
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
 from overlay.state.partitions import find_anew
 from spark.plan import CREATED_AGAIN, DataLoss
 
@@ -195,10 +195,7 @@ class Job:
         log_starts = {source: first for source, (first, _) in batch.bounds.items()}
         limit = Limit(self.catch_up, batch.now, self.consumers.paces, log_starts, self.catch_up_bytes)
         prints = self.consumers.fingerprints
-        begins, log_ends = self.consumers.begins, {source: end for source, (_, end) in batch.bounds.items()}
-        # where another owner has stood before the log lost its end there are other records now
-        floors = {name: lower(begins[name].floors, log_ends) for name in prints}
-        new = {name: replace(begins[name], fingerprint=text, floors=floors[name]) for name, text in prints.items()}
+        new = {name: replace(self.consumers.begins[name], fingerprint=text) for name, text in prints.items()}
         first = partial(draft_first, is_start_given=self.is_start_given)
         draft = first if batch.last is None else batch.last.draft
         drafts = draft(batch.number, batch.ends, new, limit)

@@ -26,6 +26,7 @@ from spark.job.consumers import JobConsumers, digest
 from spark.job.job import Job, JobEnded, find_only
 from spark.job.ranges import RangesReader, parse_range
 from spark.job.readers import JobScan
+from spark.job.start import spell_start
 from spark.options import read_options
 from spark.plan import DataLoss
 from spark.stream import OverlayStreamReader, write_position
@@ -167,14 +168,14 @@ def test_the_plan_that_a_batch_follows() -> None:
 
 
 def test_a_log_that_has_lost_its_end_has_other_records_there() -> None:
-    """They are delivered to every consumer: to one that has begun beyond that, one that reads for itself, one that comes
-    back, and one that another owner has left there."""
+    """They are delivered to every consumer: to one that has begun beyond that, one that reads for itself, and one that comes
+    back."""
     plans = {
         "late": ConsumerPlan("f", 0, 0, 0, {T: 20}),
         "own": ConsumerPlan("f", 0, 0, 0, {T: 0}, reads={T: (12, 19)}),
     }
     left = {"back": JobPosition({T: 20, U: 3}, 7)}
-    names = ("late", "own", "back", "taken")
+    names = ("late", "own", "back")
     job = make_job(replace(LAST, consumers=plans, left=left), Log(IDS, []))
     job.consumers = replace(
         job.consumers,
@@ -186,9 +187,23 @@ def test_a_log_that_has_lost_its_end_has_other_records_there() -> None:
     batch = JobBatch(5, 1, ends, IDS, {T: (0, 17), U: (0, 3)}, (), find_last(job.journal.last, 5, IDS, ends))
     drafts = job._draft(batch)
     assert {name: each.reads.get(T, ends[T]) for name, each in drafts.items()} == {
-        "late": (15, 17), "own": (15, 17), "back": (15, 17), "taken": (17, 17),
+        "late": (15, 17), "own": (15, 17), "back": (15, 17),
     }  # fmt: skip
-    assert {name: each.floors[T] for name, each in drafts.items()} == {"late": 15, "own": 0, "back": 15, "taken": 17}
+    assert {name: each.floors[T] for name, each in drafts.items()} == {"late": 15, "own": 0, "back": 15}
+
+
+@pytest.mark.parametrize("last", [None, replace(LAST, ends={T: (0, 10)})])
+def test_a_consumer_may_begin_behind_the_end_of_the_log(last: BatchPlan | None) -> None:
+    """It waits for a sequence that is not there yet, or is given nothing of transactions that were open at its creation. So it
+    is given nothing before that, whether the job begins with it or has others."""
+    job = make_job(last, Log(IDS, []))
+    config = ConsumerConfig.model_construct(stream="S", durable_name="c")
+    job.consumers = replace(job.consumers, configs=(config,), begins={"c": ConsumerPlan("", 0, 0, 0, {T: 1_000})})
+    for first, after in ((10, 10), (10, 900)):
+        draft = job._draft(JobBatch(5, 1, {T: (first, after)}, IDS, {T: (0, after)}, (), last))["c"]
+        assert (draft.floors[T], draft.reads) == (1_000, {})
+    assert spell_start(job.consumers.begins, {T: (0, 10)}) == '{"t": {"0": 10}}'
+    assert spell_start(job.consumers.begins, {T: (1_005, 1_010)}) == '{"t": {"0": 1005}}'
 
 
 def test_the_partition_that_a_stream_had_alone() -> None:
