@@ -251,10 +251,11 @@ class Job:
             numbered = self._count_lost(numbered, batch, tasks, tables)
             ahead, numbered = self._find_ahead(batch, numbered, planned, tables)
             plan = self._make_plan(batch, numbered, tables, job.writers)
-            plan = replace(plan, log_ends=planned.log_ends, outputs=job.outputs)
+            is_merged = batch.is_merged(merges := find_merges(counts))
+            plan = replace(plan, log_ends=planned.log_ends, outputs=job.outputs, is_merged=is_merged)
             self._write_plan(plan)
             if counts:
-                first, merges = [each.before for each in numbered.values()], find_merges(counts)
+                first, merges = [each.before for each in numbered.values()], merges if is_merged else {}
                 before = number(tables.deliveries, first)
                 number_merged(before, ahead, merges, first, planned.has_gaps(len(first)))
                 work = JobWrite(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from pyspark.sql.types import StructType
 from structlog.testing import capture_logs
@@ -18,15 +19,20 @@ from overlay.client.read.offset_ranges import OffsetRange
 from overlay.config import ConsumerConfig
 from overlay.config.stream import StreamConfig
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition, decode_plan, encode_plan
 from overlay.state.partitions import Sources
 from spark.job.batch import JobBatch, find_last
+from spark.job.blocks import RUNS
 from spark.job.checkpoint import ForeignCheckpoint
 from spark.job.consumers import JobConsumers, digest
 from spark.job.job import Job, JobEnded, find_only
+from spark.job.numbering import Count
 from spark.job.ranges import RangesReader, parse_range
-from spark.job.readers import JobScan
+from spark.job.readers import JobReader, JobScan
+from spark.job.scanning import ScanTask
 from spark.job.start import spell_start
+from spark.job.tasks import BatchTasks
+from spark.job.writing import JobWrite
 from spark.options import read_options
 from spark.plan import DataLoss
 from spark.stream import OverlayStreamReader, write_position
@@ -144,6 +150,81 @@ def test_what_catches_up_is_bounded_by_bytes() -> None:
     drafts = job._draft(batch)
     assert {name: each.reads[T] for name, each in drafts.items()} == {"small": (0, 500), "large": (0, 100)}
     assert asked == [{T: (0, 500)}, {T: (0, 500)}]
+
+
+@dataclass(frozen=True)
+class Output:
+    topic: str
+    partitions: int
+
+
+@dataclass
+class Deliveries:
+    """The plans and the writes of a job whose batch has records of two partitions, 3 of each. `has_ledger`: whether these have
+    sequences, which take turns."""
+
+    has_ledger: bool
+    plans: list[BatchPlan] = field(default_factory=list)
+    writes: list[JobWrite] = field(default_factory=list)
+
+    def count(self, _: object) -> list[Count]:
+        counts = [Count(task, 0, writer, False, rows, 10) for task, writer, rows in ((0, 0, 2), (0, 1, 1), (1, 1, 3))]
+        if self.has_ledger:
+            runs = {task: np.array([[1 + task, 5 + task], [2, 1], [2, 1]], np.int64).tobytes() for task in (0, 1)}
+            counts += [Count(task, 0, RUNS, False, 0, 0, each) for task, each in runs.items()]
+        return counts
+
+    def make_job(self, monkeypatch: pytest.MonkeyPatch, last: BatchPlan) -> Job:
+        nothing = cast("Any", None)
+        frame: Any = SimpleNamespace(persist=lambda: frame, unpersist=lambda: None)
+        unknown = np.full(1, -1, np.int64)
+        tasks = tuple(ScanTask(nothing, (0,)) for _ in (0, 1))
+        planned = BatchTasks(tasks, unknown, unknown, unknown, unknown, {T: 20, U: 3})
+        monkeypatch.setattr(Job, "_scan", lambda *_: frame)
+        monkeypatch.setattr(Job, "_write", lambda job, found, work, stack: self.writes.append(work))
+        monkeypatch.setattr("spark.job.job.count", self.count)
+        job = make_job(last, Log(IDS, []))
+        job.spark = cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(applicationId="app")))
+        job.note = lambda plan: None
+        job._planner = cast("Any", SimpleNamespace(plan=lambda *_: planned))
+        of_journal = {"last": last, "write": self.plans.append, "forget_old": lambda: None}
+        job.journal = cast(
+            "Any", SimpleNamespace(assign_writers=lambda outputs: dict.fromkeys(outputs, 1), **of_journal)
+        )
+        reader = JobReader(("S", "c"), (), None, None, cast("Any", Output("out", 2)), 0)
+        job.consumers = replace(
+            job.consumers,
+            configs=(ConsumerConfig.model_construct(stream="S", durable_name="c"),),
+            scan=replace(job.consumers.scan, readers=(reader,)),
+            writers=(("out", 0), ("out", 1)),
+        )
+        return job
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, last: BatchPlan) -> tuple[BatchPlan, list[int], bool]:
+        """Run batch 5. Return its plan, the sequences before the tasks, and whether a writer merges the blocks."""
+        job = self.make_job(monkeypatch, last)
+        batch = JobBatch(5, 1, ENDS, IDS, ENDS, (), last)
+        job._run(batch, {"c": ConsumerPlan("f", 0, 0, 5)})
+        (write,) = self.writes
+        return self.plans[0], write.before[:, 0].tolist(), bool(write.merges)
+
+
+def test_a_batch_that_is_run_again_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outputs that it has not written yet would else get sequences that the others have. It had the order of the tasks
+    without a ledger, and by an earlier version."""
+    plan, before, merges = Deliveries(True).run(monkeypatch, LAST)
+    assert (plan.is_merged, before, merges) == (True, [0, 0], True)
+    assert Deliveries(True).run(monkeypatch, decode_plan(encode_plan(plan)))[1:] == ([0, 0], True)
+    # the fingerprint tells an earlier version, which knows one order only, that a committed part has another
+    assert plan.fingerprint != replace(plan, is_merged=False).fingerprint
+    plan, before, merges = Deliveries(False).run(monkeypatch, LAST)
+    assert (plan.is_merged, before, merges) == (False, [0, 3], False)
+    record = json.loads(encode_plan(plan))
+    del record["is_merged"]
+    for known in (plan, decode_plan(json.dumps(record).encode())):
+        again, before, merges = Deliveries(True).run(monkeypatch, known)
+        assert (again.is_merged, before, merges) == (False, [0, 3], False)
+        assert again.fingerprint == known.fingerprint
 
 
 def test_a_batch_that_has_ended_is_not_begun_again() -> None:
