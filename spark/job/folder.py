@@ -206,12 +206,15 @@ class JobFolder:
 
     def close(self) -> None:
         """Give all leases back."""
-        self._release(self._leases.keys())
+        self._keep(())
 
-    def _release(self, names: Collection[str]) -> None:
-        for name in tuple(names):
+    def _keep(self, names: Collection[str]) -> None:
+        """Give back every consumer that is not among `names`, and forget where it stood: before the job takes it again, the
+        service or another job may have delivered it."""
+        for name in self._leases.keys() - names:
             self._leases.pop(name).release()
             self._watch.claims.pop(name, None)
+            self._starts.pop(name, None)
 
     def restrict(self, names: Sequence[str]) -> None:
         """Leave out the consumers that are not among these, until `renew` finds them."""
@@ -261,6 +264,7 @@ class JobFolder:
         try:
             chosen = self._choose_anew()
             if chosen.configs == self.chosen.configs:
+                self._keep({output.name for output in self.chosen.outputs})
                 self._digest, self._refusal = digest, ""
                 return None
             self._facts = run_apart(ensure_outputs(chosen))
@@ -269,8 +273,9 @@ class JobFolder:
         except OverlayError as error:
             self._refused, self._retry_at, self._refusal = digest, monotonic() + RETRY_S, str(now_ms())
             log.error("a change of the folder is not taken up; all consumers go on as they were", reason=str(error))
+            self._keep({output.name for output in self.chosen.outputs})
             return None
-        self._release(self._leases.keys() - {output.name for output in chosen.outputs})
+        self._keep({output.name for output in chosen.outputs})
         self.chosen, self._digest, self._refusal = chosen, digest, ""
         log.info("the folder has changed", stream=chosen.stream.name, consumers=len(chosen.outputs))
         return found

@@ -6,30 +6,38 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from structlog.testing import capture_logs
 
+from overlay.client.read.bounds import ReadBounds
+from overlay.client.read.offset_ranges import OffsetRange
 from overlay.config import load
 from overlay.errors import SourceUnavailable
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_topic
+from overlay.state.handover import Claimed
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition, decode_plan
+from overlay.state.partitions import Sources
 from spark.job.folder import RETRY_S, JobFolder, choose_consumers
 from spark.job.journal import Journal
 from spark.job.ranges import RangesReader
 from spark.options import read_options
-from spark.output import UnknownConsumer
+from spark.output import Output, UnknownConsumer
 from spark.pipeline import find_checkpoints, start_pipeline
 from spark.plan import DataLoss, Planner
 from spark.stream import OverlayStreamReader
 from tests.spark.deliveries import write_folder, write_job_folder
 from tests.spark.job.test_job import STREAM, break_once, produce, read
+from tests.spark.test_jobs import settle
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
@@ -114,6 +122,67 @@ def test_where_a_consumer_of_another_owner_goes_on(
         else:
             begins = jobs._find_begins(jobs.chosen, None, {source: 900}, None)
             assert begins == {"c": ConsumerPlan("", 7, 7, 0, {source: floor}, "C")}
+
+
+class Owners:
+    """Kafka as a folder asks it: a stream of two partitions without a ledger, whose service is at `at` with each consumer.
+    `held`: the leases."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at, self.claims = 0, 0
+        self.held = set[str]()
+        ranges = tuple(OffsetRange(("t", number), 0, 100) for number in range(2))
+        bounds = ReadBounds(
+            ranges, Sources(tuple(each.source for each in ranges), {}), {each.source: 0 for each in ranges}
+        )
+
+        def make_lease(output: Output) -> object:
+            take, release = (lambda _: self.held.add(output.name)), (lambda: self.held.discard(output.name))
+            return SimpleNamespace(take=take, release=release, check=lambda: None)
+
+        async def ensure_outputs(_: object) -> dict[str, object]:
+            return {}
+
+        @asynccontextmanager
+        async def connect(_: object) -> AsyncIterator[tuple[None, None]]:
+            yield None, None
+
+        async def claim(_: object, __: object, ___: object, stream: str, names: list[str], *more: object) -> object:
+            self.claims += 1
+            position = JobPosition({each.source: self.at for each in ranges}, self.at, str(self.claims))
+            # the job has had c before
+            return {name: Claimed(str(self.claims), None if name in "cd" else position) for name in names}
+
+        stubs = {"Lease": make_lease, "ensure_outputs": ensure_outputs, "connect": connect, "claim_consumers": claim}
+        for name, stub in (stubs | {"_make_readers": lambda *_: ((), ())}).items():
+            monkeypatch.setattr(f"spark.job.folder.{name}", stub)
+        monkeypatch.setattr(Planner, "look", lambda *_, **__: bounds)
+
+
+def test_a_change_that_is_refused_takes_no_consumer_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that it has claimed beside the one that is refused goes back to the service, and comes later, from where that has
+    come to by then."""
+    owners, jobs = Owners(monkeypatch), make_folder(tmp_path)
+    last = BatchPlan(3, 1, "S", "", {}, {"c": ConsumerPlan("f", 0, 0, 0, claim="1")}, {}, is_complete=True)
+    settle(tmp_path)
+    jobs.own()
+    jobs.prepare(last)
+    owners.at = 10
+    write_consumer(tmp_path, "b", "out-b")
+    write_consumer(tmp_path, "d", "out-d", "deliver_policy: by_start_sequence\nopt_start_seq: 50\n")
+    with capture_logs() as logged:
+        assert jobs.renew(last) is None
+    assert "begins at sequence 50" in logged[-1]["reason"] and owners.held == {"c"}
+    for name in "bd":
+        (tmp_path / f"consumers/{name}.yaml").unlink()
+    assert jobs.renew(last) is None and owners.held == {"c"}
+    owners.at = 40
+    write_consumer(tmp_path, "b", "out-b")
+    renewed = jobs.renew(last)
+    assert renewed is not None and owners.held == {"b", "c"}
+    assert (renewed.begins["b"].floors, renewed.begins["b"].before) == ({("t", 0): 40, ("t", 1): 40}, 40)
+    jobs.close()
+    assert not owners.held
 
 
 def test_consumers_come_change_and_leave(
