@@ -81,28 +81,45 @@ def run_on(jobs: Jobs, enough: threading.Event, streams: StreamWatch | None) -> 
 
 @dataclass(slots=True)
 class StreamWatch:
-    """Looks in a config folder for streams that have got consumers with `engine: spark`. `known`: those that have a job."""
+    """Looks in a config folder for streams that have got consumers with `engine: spark`. `known`: those that have a job, or
+    were put off.
+    """
 
     folder: Path
     known: set[str]
     _digest: str = ""
     _retry: dict[str, float] = field(default_factory=dict)
     """When to try the streams again that could not be started, monotonic seconds."""
+    _refused: str = ""
+    """A digest of the folder that cannot be read, empty if it can."""
+    _look_at: float = 0.0
+    """When to try that again, monotonic seconds: a changed overlay.yaml has no part in the digest."""
 
     def find_new(self) -> list[str]:
         """Return the streams whose job is to be started now, sorted: those that are new, and those that were put off. A folder
-        that is being changed is looked at later."""
+        that is being changed is looked at later, and one that cannot be read, because of a mistake in overlay.yaml, after
+        RETRY_S: it is logged, and the jobs go on.
+        """
         due = {stream for stream, at in self._retry.items() if monotonic() >= at}
         digest = find_digest(self.folder)
-        if digest and (digest != self._digest or due):
-            self._digest = digest
+        if not digest or (digest == self._digest and not due):
+            return []
+        if digest == self._refused and monotonic() < self._look_at:
+            return []
+        try:
             there = set(list_streams(load(self.folder)))
-            due = (there - self.known) | (due & there)
-            self.known |= due
-            for stream in self._retry.keys() & due:
-                del self._retry[stream]
-            return sorted(due)
-        return []
+        except OverlayError as error:
+            if digest != self._refused:
+                log.error("the folder cannot be read; the jobs go on, and none is started", reason=str(error))
+            self._refused, self._look_at = digest, monotonic() + RETRY_S
+            return []
+        self._digest, self._refused = digest, ""
+        # of a stream without consumers no job is to be started, until it gets one
+        self.known -= self._retry.keys() - there
+        new = (there - self.known) | (due & there)
+        self.known |= new
+        self._retry = {stream: at for stream, at in self._retry.items() if stream in there - new}
+        return sorted(new)
 
     def put_off(self, stream: str) -> None:
         """Try the stream again after RETRY_S."""

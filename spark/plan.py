@@ -48,6 +48,7 @@ Ends = dict[TopicPartition, tuple[int, int]]
 
 
 CREATED_AGAIN = "the topic was deleted and created again"
+TRUNCATED = "the topic was truncated or made anew"
 
 
 class DataLoss(OverlayError):
@@ -182,6 +183,14 @@ class Planner:
             replace(each, stop=ends[each.source][1]) if each.source in ends else each for each in bounds.offset_ranges
         )
         return replace(bounds, offset_ranges=offset_ranges)
+
+    def find_cuts(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the last stable offset of each partition whose log ends before its offset in `offsets`, also with the records
+        of open transactions. Asks leaders that know everything that is committed, as `look_anew` does.
+        """
+        ends = self._run(lambda line: line.admin.find_bounds(offsets))
+        whole = self._run(lambda line: line.admin.find_bounds(offsets, committed=False))
+        return {source: ends[source][1] for source, at in offsets.items() if whole[source][1] < at}
 
     def find_ids(self) -> dict[str, str]:
         """Return Kafka's ids of the stream's topics, without topics that do not exist."""
@@ -366,11 +375,9 @@ def check_loss(bounds: ReadBounds, ends: Ends, fails: bool) -> Ends:
                 name, f"offset {start} is gone: the log begins at {first} now (retention, or deleted records)", fails
             )
         elif start > end or (source not in stops and start < stop):
-            report_loss(
-                name, f"offset {start} is behind the log's end, {end}: the topic was truncated or made anew", fails
-            )
+            report_loss(name, f"offset {start} is behind the log's end, {end}: {TRUNCATED}", fails)
         elif start < stop and end < stop:
-            report_loss(name, f"the log ends at {end}, before {stop}: the topic was truncated or made anew", fails)
+            report_loss(name, f"the log ends at {end}, before {stop}: {TRUNCATED}", fails)
         kept[source] = (min(max(start, first), end), min(max(stop, first), end))
     return kept
 

@@ -8,6 +8,7 @@ The first start of an installation has Java list the classes that it loads (`bui
 second Java makes the archive of that list, once, in about ten seconds (`make_archive`). It lies beside the jars in the cache,
 under a name that stands for the Java, the jars and the flags that it was made with. Java itself compares them once more, and
 starts without an archive that does not fit. A Java that cannot make one is not asked again: an empty file stands in its place.
+One that took too long, or was killed, is asked again by the next start: the machine may have been busy.
 """
 
 from __future__ import annotations
@@ -76,17 +77,21 @@ def make_archive(command: Sequence[str], environment: Mapping[str, str], class_l
 
 
 def _make(command: Sequence[str], environment: Mapping[str, str], class_list: Path, archive: Path) -> None:
-    made = archive.with_suffix(".making")
-    # the broker is still writing: what follows the end of the last line is a part of one
-    class_list.write_bytes(class_list.read_bytes().rpartition(b"\n")[0] + b"\n")
-    dump = [*command, "-Xshare:dump", f"-XX:SharedClassListFile={class_list}", f"-XX:SharedArchiveFile={made}"]
+    made, whole = archive.with_suffix(".making"), class_list.with_suffix(".whole")
+    # the broker is still writing its list: what follows the end of the last line is a part of one
+    whole.write_bytes(class_list.read_bytes().rpartition(b"\n")[0] + b"\n")
+    dump = [*command, "-Xshare:dump", f"-XX:SharedClassListFile={whole}", f"-XX:SharedArchiveFile={made}"]
     try:
-        done = subprocess.run(
+        code = subprocess.run(
             dump, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_MAKE_S, check=False
-        )
-        is_made = done.returncode == 0 and made.exists()
+        ).returncode
     except subprocess.TimeoutExpired:
-        is_made = False
-    if not is_made:
+        code = -1
+    finally:
+        whole.unlink(missing_ok=True)
+    if code < 0:
+        made.unlink(missing_ok=True)
+        return
+    if code or not made.exists():
         made.write_bytes(b"")
     made.replace(archive)

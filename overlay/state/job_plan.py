@@ -170,7 +170,8 @@ class BatchPlan:
     what is ahead of the consumers. `owner`: the id of the Spark application whose driver wrote the plan. `ended`: ms
     since 1970 when the last batch that is complete ended, 0 if none has. `ids`: Kafka's id of each topic that the job
     has read, empty in a plan of an earlier version. `outputs`: the partitions that each output topic had when the batch was
-    begun, by which its records are placed; empty in a plan of an earlier version.
+    begun, by which its records are placed; empty in a plan of an earlier version. `is_merged`: whether its records are in the
+    order of the ledger where the tasks find them in another one; false in a plan of an earlier version.
     """
 
     batch: int
@@ -187,10 +188,11 @@ class BatchPlan:
     ended: int = 0
     ids: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, int] = field(default_factory=dict)
+    is_merged: bool = False
 
     @property
     def fingerprint(self) -> str:
-        """What has to be the same when the batch is written again: what it reads, and for whom.
+        """What has to be the same when the batch is written again: what it reads, for whom, and in which order.
 
         Not the sequences: a batch that finds fewer records than before, since the log was compacted,
         numbers them after those that it gave out before.
@@ -199,7 +201,8 @@ class BatchPlan:
             name: [each.fingerprint, _spell_ends(each.reads), *([_spell(each.snapshot)] if each.snapshot else ())]
             for name, each in sorted(self.consumers.items())
         }
-        return json.dumps([self.batch, self.stream, _spell_ends(self.ends), own], sort_keys=True)
+        order = ["merged"] if self.is_merged else []
+        return json.dumps([self.batch, self.stream, _spell_ends(self.ends), own, *order], sort_keys=True)
 
     def complete(self, now: int) -> BatchPlan:
         """Return a copy of this plan that is complete: all its deliveries are committed, and the batch has ended at `now`,
@@ -538,6 +541,7 @@ def encode_plan(plan: BatchPlan) -> bytes:
             "log_ends": _spell(plan.log_ends),
             "ids": dict(sorted(plan.ids.items())),
             "outputs": dict(sorted(plan.outputs.items())),
+            "is_merged": plan.is_merged,
             "left": {
                 name: {**asdict(each), "offsets": _spell(each.offsets), "snapshot": _spell(each.snapshot)}
                 for name, each in plan.left.items()
@@ -569,7 +573,7 @@ def decode_plan(data: bytes) -> BatchPlan:
             found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
             consumers, _parse(found["writers"]), found["is_complete"], left, _parse(found.get("log_ends", {})),
             found.get("owner", ""), found.get("ended", 0), dict(found.get("ids", {})),
-            dict(found.get("outputs", {})),
+            dict(found.get("outputs", {})), found.get("is_merged", False) is True,
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error

@@ -9,6 +9,8 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
 from overlay.state.partitions import find_anew
 
+from .order import Merge
+
 BEYOND = 1 << 62
 """More than any offset."""
 
@@ -35,6 +37,13 @@ class JobBatch:
     def is_again(self) -> bool:
         """Whether the batch has a plan already, and is run again."""
         return self.last is not None and self.last.batch == self.number
+
+    def is_merged(self, merges: Mapping[tuple[int, int], Merge]) -> bool:
+        """Return whether the batch's records are put into the order of the ledger by these `merges` (`find_merges`). A batch
+        that is run again keeps the order that it had: a part of it may be committed. It had another one if there was no ledger
+        then, or by an earlier version.
+        """
+        return self.last.is_merged if self.last is not None and self.is_again else bool(merges)
 
     @property
     def known_ids(self) -> dict[str, str]:

@@ -26,7 +26,7 @@ from overlay.errors import OverlayError
 from overlay.filter import Filter, compile_sql
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.pending.last_per_subject import find_lows, merge_lasts
-from overlay.index.start_positions import Start, find_start, patterns
+from overlay.index.start_positions import Start, find_first, find_start, patterns
 from overlay.index.topic import Index
 from overlay.kafka.admin import TopicFacts, connect
 from overlay.kafka.log_position import TopicPartition
@@ -36,13 +36,13 @@ from overlay.match.values import narrow as narrow_subjects
 from overlay.output.side_topics import ensure_side_topics
 from overlay.output.topics import ensure_topics, make_dead_letter_topic, make_output_topic
 from overlay.state.handover import Claimed, claim_consumers
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition, lower
 from overlay.subject import Pattern
 from spark.lease import ClaimWatch, Lease, run_apart
 from spark.options import Ask, Ranges
 from spark.output import Output, UnknownConsumer, find_output, name_refused
 from spark.partitions import TaskPartition
-from spark.plan import Planner
+from spark.plan import TRUNCATED, Planner, report_loss
 
 from .consumers import JobConsumers, Plan, Search, name_of
 from .ranges import find_digest
@@ -206,12 +206,15 @@ class JobFolder:
 
     def close(self) -> None:
         """Give all leases back."""
-        self._release(self._leases.keys())
+        self._keep(())
 
-    def _release(self, names: Collection[str]) -> None:
-        for name in tuple(names):
+    def _keep(self, names: Collection[str]) -> None:
+        """Give back every consumer that is not among `names`, and forget where it stood: before the job takes it again, the
+        service or another job may have delivered it."""
+        for name in self._leases.keys() - names:
             self._leases.pop(name).release()
             self._watch.claims.pop(name, None)
+            self._starts.pop(name, None)
 
     def restrict(self, names: Sequence[str]) -> None:
         """Leave out the consumers that are not among these, until `renew` finds them."""
@@ -261,6 +264,7 @@ class JobFolder:
         try:
             chosen = self._choose_anew()
             if chosen.configs == self.chosen.configs:
+                self._keep({output.name for output in self.chosen.outputs})
                 self._digest, self._refusal = digest, ""
                 return None
             self._facts = run_apart(ensure_outputs(chosen))
@@ -269,8 +273,9 @@ class JobFolder:
         except OverlayError as error:
             self._refused, self._retry_at, self._refusal = digest, monotonic() + RETRY_S, str(now_ms())
             log.error("a change of the folder is not taken up; all consumers go on as they were", reason=str(error))
+            self._keep({output.name for output in self.chosen.outputs})
             return None
-        self._release(self._leases.keys() - {output.name for output in chosen.outputs})
+        self._keep({output.name for output in chosen.outputs})
         self.chosen, self._digest, self._refusal = chosen, digest, ""
         log.info("the folder has changed", stream=chosen.stream.name, consumers=len(chosen.outputs))
         return found
@@ -302,7 +307,7 @@ class JobFolder:
         bounds = Planner(self._ask).look(with_ledger=kept is None)
         ledger = bounds.ledger if kept is None else kept
         self._claim(chosen, last, {each.source: bounds.log_starts[each.source] for each in bounds.offset_ranges})
-        begins = self._find_begins(chosen, last, [each.source for each in bounds.offset_ranges], ledger)
+        begins = self._find_begins(chosen, last, {each.source: each.stop for each in bounds.offset_ranges}, ledger)
         writers, readers = _make_readers(chosen, self._facts)
         scan = JobScan(resolve(chosen.kafka), chosen.prefix, chosen.stream, readers, now_ms(), self._ask.fails_on_loss)
         plan, planner = make_plan(self._ask, chosen.configs, self._find_ledger), Planner(self._ask)
@@ -354,12 +359,13 @@ class JobFolder:
         self._watch.claims |= {name: each.claim for name, each in claimed.items()}
 
     def _find_begins(
-        self, chosen: Chosen, last: BatchPlan | None, sources: Sequence[TopicPartition], ledger: Ledger | None
+        self, chosen: Chosen, last: BatchPlan | None, log_ends: Mapping[TopicPartition, int], ledger: Ledger | None
     ) -> dict[str, ConsumerPlan]:
         """Return where each consumer begins: as the job's last plan says, where its former owner stood, or by its
-        policy. Raises OverlayError, such as NotForSpark (`check_start`, `check_snapshot`).
+        policy. `log_ends`: the end of each partition's log, as a leader has told it. Raises OverlayError, such as NotForSpark
+        (`check_start`, `check_snapshot`) and DataLoss.
         """
-        begins: dict[str, ConsumerPlan] = {}
+        begins, sources = dict[str, ConsumerPlan](), list(log_ends)
         for config in chosen.configs:
             name = name_of(config)
             claim, start = self._watch.claims[name], self._starts.get(name)
@@ -368,7 +374,8 @@ class JobFolder:
             if known is not None and known.claim == claim:
                 begins[name] = known
             elif start is not None or (left is not None and left.claim == claim):
-                at = start or left
+                # of a position in the job's plan each batch looks itself whether the log has lost it
+                at = left if start is None else self._check_end(config, start, log_ends)
                 assert at is not None
                 begins[name] = ConsumerPlan("", at.sequence, at.sequence, 0, at.offsets, claim, snapshot=at.snapshot)
             else:
@@ -379,6 +386,32 @@ class JobFolder:
                 begins[name] = ConsumerPlan("", 0, 0, 0, floors, claim, snapshot=snapshot)
             check_snapshot(config, begins[name].snapshot, ledger)
         return begins
+
+    def _check_end(
+        self, config: ConsumerConfig, at: JobPosition, log_ends: Mapping[TopicPartition, int]
+    ) -> JobPosition:
+        """Return where a consumer begins that its former owner has left `at` a position: there, but not beyond the end of a log
+        that has lost its last records, as by an unclean election, since from there on it has other ones. `log_ends`: as in
+        `_find_begins`. Raises DataLoss if there is such a log and failOnDataLoss is on.
+        """
+        beyond = {source: end for source, end in find_read(config, at).items() if end > log_ends.get(source, end)}
+        if not beyond:
+            return at
+        cuts = Planner(self._ask).find_cuts(beyond)
+        for source, end in sorted(cuts.items()):
+            what = (
+                f"consumer {name_of(config)!r} was at offset {beyond[source]}, behind the log's end, {end}: {TRUNCATED}"
+            )
+            report_loss(f"{source[0]}-{source[1]}", what, self._ask.fails_on_loss)
+        return replace(at, offsets=lower(at.offsets, cuts), snapshot=lower(at.snapshot, cuts))
+
+
+def find_read(config: ConsumerConfig, at: JobPosition) -> dict[TopicPartition, int]:
+    """Return the offsets of a consumer's position that its owner has come to, without one that it only waits for: that of the
+    first record by `by_start_sequence`, in a stream of one partition."""
+    is_by_sequence = config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
+    awaited = find_first(config) - 1 if is_by_sequence else 0
+    return {source: offset for source, offset in at.offsets.items() if offset != awaited}
 
 
 def check_start(config: ConsumerConfig, partitions: int, ledger: Ledger | None) -> None:

@@ -38,7 +38,7 @@ from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.job_pace import Pace, charge
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first, lower
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
 from overlay.state.partitions import find_anew
 from spark.plan import CREATED_AGAIN, DataLoss
 
@@ -195,10 +195,7 @@ class Job:
         log_starts = {source: first for source, (first, _) in batch.bounds.items()}
         limit = Limit(self.catch_up, batch.now, self.consumers.paces, log_starts, self.catch_up_bytes)
         prints = self.consumers.fingerprints
-        begins, log_ends = self.consumers.begins, {source: end for source, (_, end) in batch.bounds.items()}
-        # where another owner has stood before the log lost its end there are other records now
-        floors = {name: lower(begins[name].floors, log_ends) for name in prints}
-        new = {name: replace(begins[name], fingerprint=text, floors=floors[name]) for name, text in prints.items()}
+        new = {name: replace(self.consumers.begins[name], fingerprint=text) for name, text in prints.items()}
         first = partial(draft_first, is_start_given=self.is_start_given)
         draft = first if batch.last is None else batch.last.draft
         drafts = draft(batch.number, batch.ends, new, limit)
@@ -254,10 +251,11 @@ class Job:
             numbered = self._count_lost(numbered, batch, tasks, tables)
             ahead, numbered = self._find_ahead(batch, numbered, planned, tables)
             plan = self._make_plan(batch, numbered, tables, job.writers)
-            plan = replace(plan, log_ends=planned.log_ends, outputs=job.outputs)
+            is_merged = batch.is_merged(merges := find_merges(counts))
+            plan = replace(plan, log_ends=planned.log_ends, outputs=job.outputs, is_merged=is_merged)
             self._write_plan(plan)
             if counts:
-                first, merges = [each.before for each in numbered.values()], find_merges(counts)
+                first, merges = [each.before for each in numbered.values()], merges if is_merged else {}
                 before = number(tables.deliveries, first)
                 number_merged(before, ahead, merges, first, planned.has_gaps(len(first)))
                 work = JobWrite(

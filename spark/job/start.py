@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from overlay.client import BadQuestion
 from overlay.clock import now_ms
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import BatchPlan, ConsumerPlan
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
 from spark.lease import run_apart
 from spark.options import Ask, read_options
 from spark.plan import Planner
@@ -95,8 +95,7 @@ def start_job(
             index=partial(keeper.index, spark), is_start_given="startingOffsets" in options,
             catch_up_bytes=min(CATCH_UP_BYTES, ask.pace.bytes or CATCH_UP_BYTES),
         )  # fmt: skip
-        log_starts = {source: first for source, (first, _) in consumers.look().items()}
-        begin = spell_start(consumers.begins, log_starts)
+        begin = spell_start(consumers.begins, consumers.look())
         starting = {"startingOffsets": begin} if "startingOffsets" not in options else {}
         whole = read_options({**starting, **source})
         reader = RangesReader(whole, name, chosen.folder, keeper.find_reach, lambda: folder.retry_mark)
@@ -166,11 +165,12 @@ def open_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def spell_start(begins: Mapping[str, ConsumerPlan], log_starts: Mapping[TopicPartition, int]) -> str:
+def spell_start(begins: Mapping[str, ConsumerPlan], log: Ends) -> str:
     """Return the first offset that any consumer wants of each partition, as the option startingOffsets.
 
-    Where retention has removed that offset (`log_starts`: the first one that each log still has), the log's
-    start: a consumer that another owner was late with does not keep the job from beginning.
+    `log`: start and end of each partition's log. Where retention has removed the offset, it is the log's start, and where
+    the log has not come to it, the log's end: a consumer that another owner was late with does not keep the job from
+    beginning, and neither does one that waits for a later offset.
     """
     lowest: dict[TopicPartition, int] = {}
     for begin in begins.values():
@@ -178,5 +178,6 @@ def spell_start(begins: Mapping[str, ConsumerPlan], log_starts: Mapping[TopicPar
             lowest[source] = min(at, lowest.get(source, at))
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), at in sorted(lowest.items()):
-        found.setdefault(topic, {})[str(partition)] = max(at, log_starts.get((topic, partition), at))
+        first, end = log.get((topic, partition), (at, at))
+        found.setdefault(topic, {})[str(partition)] = min(max(at, first), end)
     return json.dumps(found)

@@ -40,12 +40,17 @@ archive.write(open(arguments["-XX:SharedClassListFile"]).read())
 
 def test_made_once_of_whole_lines(files: tuple[Path, Path], tmp_path: Path) -> None:
     class_list, archive = files
+    listed, seen = class_list.read_text(), tmp_path / "as the broker has it"
+    os.link(class_list, seen)
     assert class_data.build_list_flags(archive, class_list) == (f"-XX:DumpLoadedClassList={class_list}",)
     class_data.make_archive(write_java(tmp_path, COPY), {}, class_list, archive)
     assert archive.read_text() == "java/lang/Object id: 0\nkafka/Kafka id: 1\n"
     assert class_data.build_flags(archive) == (f"-XX:SharedArchiveFile={archive}",)
     assert class_data.build_list_flags(archive, class_list) == ()
     assert not class_list.exists()
+    # the broker goes on writing to it
+    assert seen.read_text() == listed
+    assert sorted(each.name for each in tmp_path.glob("classes*")) == ["classes-1.jsa", "classes-1.lock"]
 
 
 def test_a_java_that_cannot_is_asked_once(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -53,6 +58,17 @@ def test_a_java_that_cannot_is_asked_once(files: tuple[Path, Path], tmp_path: Pa
     class_data.make_archive(write_java(tmp_path, "sys.exit(1)"), {}, class_list, archive)
     assert archive.read_bytes() == b""
     assert class_data.build_flags(archive) == class_data.build_list_flags(archive, class_list) == ()
+
+
+@pytest.mark.parametrize("how", ["time.sleep(60)", "os.kill(os.getpid(), 9)"])
+def test_a_java_that_does_not_come_to_its_end_is_asked_again(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    class_list, archive = files
+    monkeypatch.setattr(class_data, "_MAKE_S", 0.3)
+    class_data.make_archive(write_java(tmp_path, f"import os, time\n{COPY}\n{how}"), {}, class_list, archive)
+    assert class_data.build_list_flags(archive, class_list) == (f"-XX:DumpLoadedClassList={class_list}",)
+    assert [each.name for each in tmp_path.glob("classes*")] == ["classes-1.lock"]
 
 
 def test_another_process_that_makes_it_is_not_waited_for(files: tuple[Path, Path], tmp_path: Path) -> None:

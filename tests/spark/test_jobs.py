@@ -16,6 +16,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from structlog.testing import capture_logs
 
+from overlay.config import Loaded, load
 from overlay.errors import OverlayError
 from spark import jobs as module
 from spark.jobs import Jobs, StreamWatch, run_on, run_once
@@ -104,6 +105,54 @@ def test_a_stream_gets_its_first_consumer_while_the_program_runs(
         assert queries.looks["T"] < 100 and not jobs.errors
     assert seen == [[], [], ["T"], [], [], ["T"], [], []]
     assert [each["reason"] for each in logged] == ["not yet"]
+
+
+def test_a_mistake_in_overlay_yaml_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told once. A stream that comes meanwhile gets its job when the file is mended, although no other file changes
+    then."""
+    folder = write_job_folder(tmp_path, "127.0.0.1:1", "out", source="t")
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "monotonic", lambda: clock.now)
+    streams, service = StreamWatch(folder, {"S"}), folder / "overlay.yaml"
+    settle(folder)
+    assert streams.find_new() == []
+    whole = service.read_text()
+    service.write_text("kafka: [\n")
+    assert streams.find_new() == []
+    add(folder, "T")
+    with capture_logs() as logged:
+        for _ in range(3):
+            assert streams.find_new() == []
+            clock.now += module.RETRY_S
+    assert [each["event"] for each in logged] == ["the folder cannot be read; the jobs go on, and none is started"]
+    service.write_text(whole)
+    assert [streams.find_new() for _ in range(2)] == [["T"], []]
+
+
+def test_a_stream_that_was_put_off_and_has_no_consumer_any_more_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it gets one again. The folder is read only when it has changed."""
+    folder = write_job_folder(tmp_path, "127.0.0.1:1", "out", source="t")
+    clock, read = SimpleNamespace(now=100.0), list[Path]()
+
+    def note(folder: Path) -> Loaded:
+        read.append(folder)
+        return load(folder)
+
+    monkeypatch.setattr(module, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(module, "load", note)
+    streams = StreamWatch(folder, {"S"})
+    add(folder, "T")
+    assert streams.find_new() == ["T"]
+    streams.put_off("T")
+    text = (folder / "consumers/other.yaml").read_text()
+    (folder / "consumers/other.yaml").unlink()
+    clock.now += module.RETRY_S
+    assert [streams.find_new() for _ in range(3)] == [[], [], []] and len(read) == 2
+    (folder / "consumers/other.yaml").write_text(text)
+    settle(folder)
+    assert [streams.find_new() for _ in range(2)] == [["T"], []]
 
 
 def add(folder: Path, stream: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from pyspark.sql.types import StructType
 from structlog.testing import capture_logs
@@ -18,14 +19,20 @@ from overlay.client.read.offset_ranges import OffsetRange
 from overlay.config import ConsumerConfig
 from overlay.config.stream import StreamConfig
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition, decode_plan, encode_plan
 from overlay.state.partitions import Sources
 from spark.job.batch import JobBatch, find_last
+from spark.job.blocks import RUNS
 from spark.job.checkpoint import ForeignCheckpoint
 from spark.job.consumers import JobConsumers, digest
 from spark.job.job import Job, JobEnded, find_only
+from spark.job.numbering import Count
 from spark.job.ranges import RangesReader, parse_range
-from spark.job.readers import JobScan
+from spark.job.readers import JobReader, JobScan
+from spark.job.scanning import ScanTask
+from spark.job.start import spell_start
+from spark.job.tasks import BatchTasks
+from spark.job.writing import JobWrite
 from spark.options import read_options
 from spark.plan import DataLoss
 from spark.stream import OverlayStreamReader, write_position
@@ -145,6 +152,81 @@ def test_what_catches_up_is_bounded_by_bytes() -> None:
     assert asked == [{T: (0, 500)}, {T: (0, 500)}]
 
 
+@dataclass(frozen=True)
+class Output:
+    topic: str
+    partitions: int
+
+
+@dataclass
+class Deliveries:
+    """The plans and the writes of a job whose batch has records of two partitions, 3 of each. `has_ledger`: whether these have
+    sequences, which take turns."""
+
+    has_ledger: bool
+    plans: list[BatchPlan] = field(default_factory=list)
+    writes: list[JobWrite] = field(default_factory=list)
+
+    def count(self, _: object) -> list[Count]:
+        counts = [Count(task, 0, writer, False, rows, 10) for task, writer, rows in ((0, 0, 2), (0, 1, 1), (1, 1, 3))]
+        if self.has_ledger:
+            runs = {task: np.array([[1 + task, 5 + task], [2, 1], [2, 1]], np.int64).tobytes() for task in (0, 1)}
+            counts += [Count(task, 0, RUNS, False, 0, 0, each) for task, each in runs.items()]
+        return counts
+
+    def make_job(self, monkeypatch: pytest.MonkeyPatch, last: BatchPlan) -> Job:
+        nothing = cast("Any", None)
+        frame: Any = SimpleNamespace(persist=lambda: frame, unpersist=lambda: None)
+        unknown = np.full(1, -1, np.int64)
+        tasks = tuple(ScanTask(nothing, (0,)) for _ in (0, 1))
+        planned = BatchTasks(tasks, unknown, unknown, unknown, unknown, {T: 20, U: 3})
+        monkeypatch.setattr(Job, "_scan", lambda *_: frame)
+        monkeypatch.setattr(Job, "_write", lambda job, found, work, stack: self.writes.append(work))
+        monkeypatch.setattr("spark.job.job.count", self.count)
+        job = make_job(last, Log(IDS, []))
+        job.spark = cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(applicationId="app")))
+        job.note = lambda plan: None
+        job._planner = cast("Any", SimpleNamespace(plan=lambda *_: planned))
+        of_journal = {"last": last, "write": self.plans.append, "forget_old": lambda: None}
+        job.journal = cast(
+            "Any", SimpleNamespace(assign_writers=lambda outputs: dict.fromkeys(outputs, 1), **of_journal)
+        )
+        reader = JobReader(("S", "c"), (), None, None, cast("Any", Output("out", 2)), 0)
+        job.consumers = replace(
+            job.consumers,
+            configs=(ConsumerConfig.model_construct(stream="S", durable_name="c"),),
+            scan=replace(job.consumers.scan, readers=(reader,)),
+            writers=(("out", 0), ("out", 1)),
+        )
+        return job
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, last: BatchPlan) -> tuple[BatchPlan, list[int], bool]:
+        """Run batch 5. Return its plan, the sequences before the tasks, and whether a writer merges the blocks."""
+        job = self.make_job(monkeypatch, last)
+        batch = JobBatch(5, 1, ENDS, IDS, ENDS, (), last)
+        job._run(batch, {"c": ConsumerPlan("f", 0, 0, 5)})
+        (write,) = self.writes
+        return self.plans[0], write.before[:, 0].tolist(), bool(write.merges)
+
+
+def test_a_batch_that_is_run_again_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outputs that it has not written yet would else get sequences that the others have. It had the order of the tasks
+    without a ledger, and by an earlier version."""
+    plan, before, merges = Deliveries(True).run(monkeypatch, LAST)
+    assert (plan.is_merged, before, merges) == (True, [0, 0], True)
+    assert Deliveries(True).run(monkeypatch, decode_plan(encode_plan(plan)))[1:] == ([0, 0], True)
+    # the fingerprint tells an earlier version, which knows one order only, that a committed part has another
+    assert plan.fingerprint != replace(plan, is_merged=False).fingerprint
+    plan, before, merges = Deliveries(False).run(monkeypatch, LAST)
+    assert (plan.is_merged, before, merges) == (False, [0, 3], False)
+    record = json.loads(encode_plan(plan))
+    del record["is_merged"]
+    for known in (plan, decode_plan(json.dumps(record).encode())):
+        again, before, merges = Deliveries(True).run(monkeypatch, known)
+        assert (again.is_merged, before, merges) == (False, [0, 3], False)
+        assert again.fingerprint == known.fingerprint
+
+
 def test_a_batch_that_has_ended_is_not_begun_again() -> None:
     """Not even to look whether its topics are still there. With other topics it is another batch."""
     log = Log({**IDS, "t": "T2"}, [])
@@ -167,14 +249,14 @@ def test_the_plan_that_a_batch_follows() -> None:
 
 
 def test_a_log_that_has_lost_its_end_has_other_records_there() -> None:
-    """They are delivered to every consumer: to one that has begun beyond that, one that reads for itself, one that comes
-    back, and one that another owner has left there."""
+    """They are delivered to every consumer: to one that has begun beyond that, one that reads for itself, and one that comes
+    back."""
     plans = {
         "late": ConsumerPlan("f", 0, 0, 0, {T: 20}),
         "own": ConsumerPlan("f", 0, 0, 0, {T: 0}, reads={T: (12, 19)}),
     }
     left = {"back": JobPosition({T: 20, U: 3}, 7)}
-    names = ("late", "own", "back", "taken")
+    names = ("late", "own", "back")
     job = make_job(replace(LAST, consumers=plans, left=left), Log(IDS, []))
     job.consumers = replace(
         job.consumers,
@@ -186,9 +268,23 @@ def test_a_log_that_has_lost_its_end_has_other_records_there() -> None:
     batch = JobBatch(5, 1, ends, IDS, {T: (0, 17), U: (0, 3)}, (), find_last(job.journal.last, 5, IDS, ends))
     drafts = job._draft(batch)
     assert {name: each.reads.get(T, ends[T]) for name, each in drafts.items()} == {
-        "late": (15, 17), "own": (15, 17), "back": (15, 17), "taken": (17, 17),
+        "late": (15, 17), "own": (15, 17), "back": (15, 17),
     }  # fmt: skip
-    assert {name: each.floors[T] for name, each in drafts.items()} == {"late": 15, "own": 0, "back": 15, "taken": 17}
+    assert {name: each.floors[T] for name, each in drafts.items()} == {"late": 15, "own": 0, "back": 15}
+
+
+@pytest.mark.parametrize("last", [None, replace(LAST, ends={T: (0, 10)})])
+def test_a_consumer_may_begin_behind_the_end_of_the_log(last: BatchPlan | None) -> None:
+    """It waits for a sequence that is not there yet, or is given nothing of transactions that were open at its creation. So it
+    is given nothing before that, whether the job begins with it or has others."""
+    job = make_job(last, Log(IDS, []))
+    config = ConsumerConfig.model_construct(stream="S", durable_name="c")
+    job.consumers = replace(job.consumers, configs=(config,), begins={"c": ConsumerPlan("", 0, 0, 0, {T: 1_000})})
+    for first, after in ((10, 10), (10, 900)):
+        draft = job._draft(JobBatch(5, 1, {T: (first, after)}, IDS, {T: (0, after)}, (), last))["c"]
+        assert (draft.floors[T], draft.reads) == (1_000, {})
+    assert spell_start(job.consumers.begins, {T: (0, 10)}) == '{"t": {"0": 10}}'
+    assert spell_start(job.consumers.begins, {T: (1_005, 1_010)}) == '{"t": {"0": 1005}}'
 
 
 def test_the_partition_that_a_stream_had_alone() -> None:

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from structlog.testing import capture_logs
 
+from overlay.client.read.bounds import ReadBounds
+from overlay.client.read.offset_ranges import OffsetRange
 from overlay.config import load
 from overlay.errors import SourceUnavailable
+from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_topic
-from overlay.state.job_plan import BatchPlan, decode_plan
+from overlay.state.handover import Claimed
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition, decode_plan
+from overlay.state.partitions import Sources
 from spark.job.folder import RETRY_S, JobFolder, choose_consumers
 from spark.job.journal import Journal
 from spark.job.ranges import RangesReader
 from spark.options import read_options
-from spark.output import UnknownConsumer
+from spark.output import Output, UnknownConsumer
 from spark.pipeline import find_checkpoints, start_pipeline
+from spark.plan import DataLoss, Planner
 from spark.stream import OverlayStreamReader
 from tests.spark.deliveries import write_folder, write_job_folder
 from tests.spark.job.test_job import STREAM, break_once, produce, read
+from tests.spark.test_jobs import settle
 from tests.support.kafka import NewTopicFixture
 from tests.support.waiting import wait_until
 from tests.worker.scenes import read_committed
@@ -47,6 +60,129 @@ def list_plans(folder: Path, bootstrap: str, job: str) -> list[BatchPlan]:
     records = [seen.value or b"" for seen in read_committed(bootstrap, topic)]
     plans = [decode_plan(record) for record in records if json.loads(record)["kind"] == "plan"]
     return [plan for plan in plans if plan.is_complete]
+
+
+def make_folder(place: Path, more: str = "", *, fails_on_loss: bool = True) -> JobFolder:
+    """The folder of job J with consumer c, which asks nothing of Kafka until a test calls it."""
+    folder = write_job_folder(place, "127.0.0.1:1", "out", source="t", more=more)
+    ask = read_options({"bootstrap": "127.0.0.1:1", "topic": "t", "failOnDataLoss": str(fails_on_loss).lower()})
+    return JobFolder(choose_consumers(load(folder)), "J", (), ask, 1.0, lambda: None)
+
+
+class Line:
+    """A connection to a Kafka whose leader has told that the log ends at 900, before it knew all of it. `end`, `watermark`: the
+    last stable offset, and where the log ends with open transactions."""
+
+    def __init__(self, end: int, watermark: int) -> None:
+        self.admin, self.end, self.watermark = self, end, watermark
+
+    async def find_bounds(
+        self, sources: Collection[TopicPartition], *, committed: bool = True
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        return dict.fromkeys(sources, (0, self.end if committed else self.watermark))
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "floor"),
+    [
+        pytest.param(Line(1_000, 1_000), "", 1_000, id="a leader that did not know all yet"),
+        pytest.param(Line(900, 1_000), "deliver_policy: new\n", 1_000, id="a transaction was open"),
+        pytest.param(Line(950, 999), "", 950, id="the log was cut"),
+        pytest.param(
+            Line(950, 999),
+            "deliver_policy: by_start_sequence\nopt_start_seq: 1000\n",
+            950,
+            id="cut behind the first one",
+        ),
+        pytest.param(
+            Line(950, 999),
+            "deliver_policy: by_start_sequence\nopt_start_seq: 1001\n",
+            1_000,
+            id="waits for the first one",
+        ),
+    ],
+)
+def test_where_a_consumer_of_another_owner_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: Line, more: str, floor: int
+) -> None:
+    """Where that has come to, but for a log that has lost its end for sure: from there on it has other records."""
+
+    def run(_: Planner, ask: Callable[[Any], Any]) -> object:
+        return asyncio.run(ask(line))
+
+    source = ("t", 0)
+    monkeypatch.setattr(Planner, "_run", run)
+    for fails_on_loss in (True, False):
+        jobs = make_folder(tmp_path, more, fails_on_loss=fails_on_loss)
+        jobs._watch.claims["c"] = "C"
+        jobs._starts["c"] = JobPosition({source: 1_000}, 7, "C")
+        if fails_on_loss and floor < 1_000:
+            with pytest.raises(DataLoss, match=r"t-0: consumer 'c' was at offset 1000, .* end, 950: .*failOnDataLoss"):
+                jobs._find_begins(jobs.chosen, None, {source: 900}, None)
+        else:
+            begins = jobs._find_begins(jobs.chosen, None, {source: 900}, None)
+            assert begins == {"c": ConsumerPlan("", 7, 7, 0, {source: floor}, "C")}
+
+
+class Owners:
+    """Kafka as a folder asks it: a stream of two partitions without a ledger, whose service is at `at` with each consumer.
+    `held`: the leases."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at, self.claims = 0, 0
+        self.held = set[str]()
+        ranges = tuple(OffsetRange(("t", number), 0, 100) for number in range(2))
+        bounds = ReadBounds(
+            ranges, Sources(tuple(each.source for each in ranges), {}), {each.source: 0 for each in ranges}
+        )
+
+        def make_lease(output: Output) -> object:
+            take, release = (lambda _: self.held.add(output.name)), (lambda: self.held.discard(output.name))
+            return SimpleNamespace(take=take, release=release, check=lambda: None)
+
+        async def ensure_outputs(_: object) -> dict[str, object]:
+            return {}
+
+        @asynccontextmanager
+        async def connect(_: object) -> AsyncIterator[tuple[None, None]]:
+            yield None, None
+
+        async def claim(_: object, __: object, ___: object, stream: str, names: list[str], *more: object) -> object:
+            self.claims += 1
+            position = JobPosition({each.source: self.at for each in ranges}, self.at, str(self.claims))
+            # the job has had c before
+            return {name: Claimed(str(self.claims), None if name in "cd" else position) for name in names}
+
+        stubs = {"Lease": make_lease, "ensure_outputs": ensure_outputs, "connect": connect, "claim_consumers": claim}
+        for name, stub in (stubs | {"_make_readers": lambda *_: ((), ())}).items():
+            monkeypatch.setattr(f"spark.job.folder.{name}", stub)
+        monkeypatch.setattr(Planner, "look", lambda *_, **__: bounds)
+
+
+def test_a_change_that_is_refused_takes_no_consumer_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that it has claimed beside the one that is refused goes back to the service, and comes later, from where that has
+    come to by then."""
+    owners, jobs = Owners(monkeypatch), make_folder(tmp_path)
+    last = BatchPlan(3, 1, "S", "", {}, {"c": ConsumerPlan("f", 0, 0, 0, claim="1")}, {}, is_complete=True)
+    settle(tmp_path)
+    jobs.own()
+    jobs.prepare(last)
+    owners.at = 10
+    write_consumer(tmp_path, "b", "out-b")
+    write_consumer(tmp_path, "d", "out-d", "deliver_policy: by_start_sequence\nopt_start_seq: 50\n")
+    with capture_logs() as logged:
+        assert jobs.renew(last) is None
+    assert "begins at sequence 50" in logged[-1]["reason"] and owners.held == {"c"}
+    for name in "bd":
+        (tmp_path / f"consumers/{name}.yaml").unlink()
+    assert jobs.renew(last) is None and owners.held == {"c"}
+    owners.at = 40
+    write_consumer(tmp_path, "b", "out-b")
+    renewed = jobs.renew(last)
+    assert renewed is not None and owners.held == {"b", "c"}
+    assert (renewed.begins["b"].floors, renewed.begins["b"].before) == ({("t", 0): 40, ("t", 1): 40}, 40)
+    jobs.close()
+    assert not owners.held
 
 
 def test_consumers_come_change_and_leave(

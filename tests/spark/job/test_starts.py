@@ -15,6 +15,8 @@ from overlay.kafka.log_position import LogPosition
 from spark.job.folder import NotForSpark, check_snapshot, check_start, cut_snapshot
 from spark.pipeline import start_pipeline
 from tests.spark.deliveries import write_job_folder
+from tests.spark.job.test_job import STREAM, read, run
+from tests.spark.job.test_job import produce as produce_numbers
 from tests.support.kafka import NewTopicFixture
 from tests.worker.kept.test_indexes import await_indexed
 from tests.worker.scenes import Scene, Seen, await_caught_up, produce, read_committed, serve
@@ -107,6 +109,18 @@ def test_a_job_begins_where_the_service_does(
     assert found[:-5] == sorted(wanted) and found[-5] > 180
     # the service finds them in the ledger
     assert sorted(list_sequences(scene, theirs)) == found
+
+
+def test_a_sequence_that_is_not_there_yet_is_waited_for(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    source, output = new_topic(retention_ms=-1), new_topic()
+    more = "deliver_policy: by_start_sequence\nopt_start_seq: 21\n"
+    folder = write_job_folder(tmp_path / "config", bootstrap, output, source=source, stream=STREAM, more=more)
+    for end in (10, 20, 30):
+        produce_numbers(bootstrap, source, range(end - 10, end))
+        run(spark, folder, tmp_path / "checkpoint")
+    assert read(bootstrap, output) == [(n, n - 19) for n in range(20, 30)]
 
 
 def list_sequences(scene: Scene, output: str) -> list[int]:
