@@ -77,13 +77,13 @@ class ChangeQueue:
         """Have the reading loop take up a change, and wait until what it must record is committed. Return whether that was
         done: False if the session ends before, or has become such that a new one has to take it up. It may be done later if
         the caller does not wait any more."""
-        if self._is_closed:
+        if self._has_ended():
             return False
         taken = asyncio.get_running_loop().create_future()
         try:
             self._open.add(taken)
             async with self._between_steps(change.step, taken):
-                if self._is_closed:
+                if self._has_ended():
                     return False
                 queued = _Queued(change, taken)
                 self._queued.append(queued)
@@ -112,6 +112,10 @@ class ChangeQueue:
             self._waiting.discard(taken)
             if not acquiring.cancel():  # it is done, so the lock is held here
                 lock.release()
+
+    def _has_ended(self) -> bool:
+        """Return whether `close` was called, maybe since it was asked last."""
+        return self._is_closed
 
     def close(self) -> None:
         """Take no more changes up, since the session is to end: what is under way may take seconds to be committed. Those
