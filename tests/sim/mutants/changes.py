@@ -184,11 +184,11 @@ CHANGES = (
         (
             Change(
                 "overlay.worker.change_queue",
-                "            last = self._dismiss_machines(change)\n",
-                "            while self.dispatch_loop is not None and self.dispatch_loop.between_steps.locked():\n"
-                "                queued.is_looked_at.set()\n"
-                "                await asyncio.sleep(0.01)\n"
-                "            last = self._dismiss_machines(change)\n",
+                "                last = self._dismiss_machines(change)\n",
+                "                while self.dispatch_loop is not None and self.dispatch_loop.between_steps.locked():\n"
+                "                    queued.is_looked_at.set()\n"
+                "                    await asyncio.sleep(0.01)\n"
+                "                last = self._dismiss_machines(change)\n",
             ),
         ),
         history="test_machine_changes.py::test_a_step_that_takes_long_holds_up_its_machines_alone",
