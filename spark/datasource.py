@@ -22,6 +22,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from overlay.logs import get_logger
+from overlay.subject import Pattern, intersects
+
 from .form import check_schema, make_schema
 from .options import Ask, read_options
 from .partitions import TaskPartition
@@ -31,6 +34,7 @@ from .scan import read
 from .stream import OverlayStreamReader
 
 NAME = "overlay"
+log = get_logger(__name__)
 
 
 class OverlaySource(DataSource):
@@ -63,6 +67,7 @@ class OverlaySource(DataSource):
         """
         ask = self._ask()
         check_schema(ask.request.stream, schema)
+        warn_of_outside(ask)
         return OverlayStreamReader(ask, schema)
 
     def _ask(self) -> Ask:
@@ -78,7 +83,8 @@ class OverlayReader(DataSourceReader):
         """None if nothing can pass."""
 
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks of the reading; none if no record can pass."""
+        """Return the tasks of the reading; none if no record can pass. Logs a warning for subjects outside of the stream's."""
+        warn_of_outside(self._ask)
         if self._window is None:
             return []
         return list[InputPartition](Planner(self._ask).plan(self._window))
@@ -102,3 +108,18 @@ class PushingReader(OverlayReader):
         self._ask = replace(self._ask, request=pushed.request)
         self._window = None if pushed.is_empty else pushed.window
         return pushed.left
+
+
+def warn_of_outside(ask: Ask) -> None:
+    """Log a warning for each subject that is asked for and that no record of the stream can have."""
+    stream, where = ask.request.stream, f"stream {ask.request.stream.name}"
+    subjects = stream.patterns
+    if not ask.request.is_named:
+        where = f"topic {stream.topic_names[0]}"
+        if isinstance(subject := stream.subject.rule.build((), stream.topic_names[0], 0), str):
+            subjects = (Pattern(subject),)  # the topic's name is its only subject
+    known = ", ".join(own.text for own in subjects)
+    for pattern in ask.request.patterns:
+        if not any(intersects(pattern, own) for own in subjects):
+            reason = f"no record of {where} has a subject like {pattern}: its subjects are {known}"
+            log.warning("a reading finds nothing for one of its subjects", reason=reason)

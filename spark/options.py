@@ -280,8 +280,11 @@ def find_consumer(name: str, stream: str, loaded: Loaded | None) -> ConsumerConf
         if Path(problem.place.file).stem == name:
             raise problem
     known = sorted(own for of, own in loaded.consumers if stream in ("", of))
-    there = f" There is {', '.join(known)}" if known else " There is none"
-    raise UnknownConsumer(f"there is no consumer {name!r}.{suggest(name, known)}{there}")
+    there = f" There is {', '.join(known)}." if known else " There is none."
+    raise UnknownConsumer(
+        f"no file describes a consumer {name!r}.{suggest(name, known)}{there} If it was made by request, `overlay consumer"
+        f" export {name}` writes its file"
+    )
 
 
 def _make_question(given: _Given, stream: StreamConfig, loaded: Loaded | None) -> Question:

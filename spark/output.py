@@ -1,12 +1,13 @@
-"""A consumer's output topic, found by the consumer's name in a config folder."""
+"""A consumer's output topic, found by the consumer's name in a config folder, or among the consumers made by request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from overlay.client.client import check_settings
+from overlay.client.read.defined import read_consumers
 from overlay.config import AckPolicy, ConsumerConfig, Delivery, Loaded, StreamConfig, load
 from overlay.config.suggestion import suggest
 from overlay.errors import OverlayError
@@ -17,7 +18,7 @@ Config = str | Path | Loaded
 
 
 class UnknownConsumer(OverlayError, LookupError):
-    """A consumer that no file describes, one without an output topic, a name that several consumers have, or a folder
+    """A consumer that is not known, one without an output topic, a name that several consumers have, or a folder
     in which no single stream has consumers for a job. The caller acts.
     """
 
@@ -74,20 +75,24 @@ class Output:
         check_topics(look_around(self.kafka), names or (self.topic,))
 
 
-def find_output(config: Config, name: str, stream: str = "") -> Output:
+def find_output(config: Config, name: str, stream: str = "", *, by_request: bool = False) -> Output:
     """Return the output of a push consumer.
 
-    `stream`: needed if several streams have a consumer of that name.
+    `stream`: needed if several streams have a consumer of that name. `by_request`: if no file describes the consumer,
+    look it up in the control topic, which needs no service.
 
     Raises UnknownConsumer if no consumer or several have that name, or if it is a pull consumer. Raises ConfigError for
-    an overlay.yaml that cannot be read.
+    an overlay.yaml that cannot be read and, with `by_request`, SourceUnavailable.
     """
     loaded = config if isinstance(config, Loaded) else load(Path(config))
-    found = [consumer for consumer in loaded.consumers.values() if consumer.id[1] == name]
-    if stream:
-        found = [consumer for consumer in found if consumer.stream == stream]
+    found = _select(loaded.consumers.values(), name, stream)
+    if not found and by_request:
+        known = _list_known(loaded)
+        found = _select(known, name, stream)
+        if not found:
+            raise UnknownConsumer(_explain_absence(loaded, known, name, stream))
     if not found:
-        raise UnknownConsumer(_explain_absence(loaded, name, stream))
+        raise UnknownConsumer(_explain_absence(loaded, loaded.consumers.values(), name, stream))
     if len(found) > 1:
         streams = ", ".join(sorted(consumer.stream for consumer in found))
         raise UnknownConsumer(f"several streams have a consumer {name!r}: {streams}. Say which with stream=")
@@ -100,10 +105,24 @@ def find_output(config: Config, name: str, stream: str = "") -> Output:
     return Output(check_settings(service.kafka), service.topics.prefix, loaded.streams[consumer.stream], consumer)
 
 
-def _explain_absence(loaded: Loaded, name: str, stream: str) -> str:
+def _select(known: Iterable[ConsumerConfig], name: str, stream: str) -> list[ConsumerConfig]:
+    return [each for each in known if each.id[1] == name and stream in ("", each.stream)]
+
+
+def _list_known(loaded: Loaded) -> list[ConsumerConfig]:
+    """Return the consumers of the folder's streams, those made by request included if this user may read the control topic.
+    Raises SourceUnavailable.
+    """
+    known = read_consumers(loaded, loaded.service.kafka)
+    if known is None:
+        return list(loaded.consumers.values())
+    return [each for each in known if each.stream in loaded.streams]
+
+
+def _explain_absence(loaded: Loaded, consumers: Iterable[ConsumerConfig], name: str, stream: str) -> str:
     where = Path(loaded.files[""].file).parent
     of = f" of stream {stream!r}" if stream else ""
-    known = sorted({consumer for of_stream, consumer in loaded.consumers if not stream or of_stream == stream})
+    known = sorted({each.id[1] for each in consumers if stream in ("", each.stream)})
     others = f"{suggest(name, known)} There is {', '.join(known)}" if known else " Nor is there any other"
     return f"{where}: there is no consumer {name!r}{of}.{others}{name_refused(loaded)}"
 

@@ -51,12 +51,13 @@ def read_consumer(
 
     `topic`, `partition` and `offset` are those of the output record; `timestamp` is the source record's. `decode`
     adds `application_properties`, a struct of what the stream's file declares (decoding.py). `options`: more options
-    of Spark's Kafka source, such as `startingOffsets` or `minPartitions`. Raises BadQuestion, UnknownConsumer,
+    of Spark's Kafka source, such as `startingOffsets` or `minPartitions`. If no file describes the
+    consumer, it is looked up in the control topic, which has those made by request. Raises BadQuestion, UnknownConsumer,
     ConfigError, TopicNotFound, SourceUnavailable, CredentialsRefused, and OverlayError for Kafka settings that Java
     cannot have.
     """
     check_options(options)
-    output = find_output(config, name, stream)
+    output = find_output(config, name, stream, by_request=True)
     output.check_topics()
     raw = spark.read.format("kafka").options(**_choose_options(output, options)).load()
     return _shape(raw, output, decode=decode)
@@ -83,7 +84,7 @@ def read_stream_consumer(
     `decode`, and errors: as for `read_consumer`, and NotForStreams.
     """
     check_options(options)
-    output = find_output(config, name, stream)
+    output = find_output(config, name, stream, by_request=True)
     output.check_streaming()
     output.check_topics()
     chosen = {"startingOffsets": "earliest", **_choose_options(output, options)}

@@ -69,7 +69,12 @@ INTERRUPTED = 130
 @click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
 @click.option("--until", metavar="TIME", help="Before this time.")
 @click.option("--from-seq", type=click.IntRange(1), metavar="N", help="From this sequence of the stream on.")
-@click.option("--last", type=click.IntRange(0), metavar="N", help="The last N records that pass.")
+@click.option(
+    "--last",
+    type=click.IntRange(0),
+    metavar="N",
+    help="The last N records that pass: by stream sequence, or by time for a topic.",
+)
 @click.option("--last-per-subject", is_flag=True, help="The last record of each subject that passes.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Stop after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
@@ -323,3 +328,9 @@ def _tell(progress: Progress) -> None:
         click.echo(f"left out: {progress.skipped:,} batches that cannot be read", err=True)
     if progress.lost:
         click.echo(f"left out: {progress.lost:,} offsets that retention removed meanwhile", err=True)
+    if progress.newer:
+        click.echo(
+            "note: --last is by stream sequence, and a backlog is numbered partition after partition; by time"
+            f" {progress.newer:,} other records are newer. A question to the topic, --topic, goes by time",
+            err=True,
+        )

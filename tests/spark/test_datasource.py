@@ -17,12 +17,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from structlog.testing import capture_logs
 
 from overlay.client import BadQuestion
 from overlay.client.read.bounds import NoSequence
 from overlay.errors import OverlayError
 from overlay.filter import Filter, compile_sql
 from spark.columns import find_in_envelope, to_column
+from spark.datasource import OverlaySource
 from spark.form import check_schema, make_schema
 from spark.options import read_options
 from spark.plan import Planner
@@ -299,7 +301,8 @@ BAD: list[tuple[dict[str, str], str]] = [
     ({"sql": "gate > 5"}, "gate"),
     ({"subjects": "t..x"}, "t..x"),
     ({"stream": "SS"}, "there is no stream 'SS'"),
-    ({"consumer": "lat"}, "there is no consumer 'lat'. Did you mean late?"),
+    ({"consumer": "lat"}, "no file describes a consumer 'lat'. Did you mean late?"),
+    ({"consumer": "asked"}, "If it was made by request, `overlay consumer export asked` writes its file"),
     ({"consumer": "late", "sql": "delay > 5"}, "consumer and sql each say what passes"),
     ({"topic": "t"}, "stream and topic each say what to read"),
     ({"columns": "valeu"}, "there is no column 'valeu'"),
@@ -343,6 +346,17 @@ def test_options_that_are_wrong(log: Log, options: dict[str, str], message: str)
 def test_other_spellings_of_options() -> None:
     topic = {"bootstrap": "localhost:1", "topic": "t", "sql": "a = 'x'"}
     assert read_options({**topic, "subject": "t"}).request == read_options({**topic, "SUBJECTS": "t"}).request
+
+
+def test_a_subject_outside_of_the_stream_is_warned_of(log: Log) -> None:
+    said = "no record of stream S has a subject like x.>: its subjects are t.>"
+    options = {"config": log.client.origin, "stream": "S", "subjects": "t.rome,x.>"}
+    with capture_logs() as logged:
+        reader = OverlaySource(options).reader(make_schema(log.client.find_stream("S"), None))
+        assert reader.partitions()
+        OverlaySource(options).streamReader(make_schema(log.client.find_stream("S"), None))
+        OverlaySource(options | {"subjects": "t.rome"}).streamReader(make_schema(log.client.find_stream("S"), None))
+    assert [each["reason"] for each in logged if "one of its subjects" in each["event"]] == [said, said]
 
 
 def test_a_column_of_another_type(log: Log) -> None:

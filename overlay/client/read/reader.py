@@ -44,7 +44,6 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.lost_position import find_start, refuse
 from overlay.kafka.range_reader import PATIENCE_S
 from overlay.logs import get_logger
-from overlay.scan.columns import wrap
 from overlay.scan.decode import NO_STOP
 from overlay.schemas.gate import SchemaGate, open_gate
 from overlay.subject import Pattern
@@ -54,6 +53,7 @@ from .bounds import ReadBounds, begin_at, begin_in_order, find_bounds
 from .columns import make_empty_rows
 from .growth import Growth
 from .indexes import Indexes, KeptIndex, ReadPlan, derive_conditions
+from .last_rows import count_newer, merge_last
 from .merging import Merge
 from .newest import Newest, merge_newest
 from .offset_ranges import OffsetRange, cut_out
@@ -103,6 +103,9 @@ class Progress:
     include them. If records are only counted, also the records that the index has counted, which
     are in `matched` and not in `done`.
     """
+    newer: int = 0
+    """With `last` in a stream with a ledger: records that are newer than some of the answer, and that its order, by sequence,
+    leaves out (`count_newer`)."""
 
 
 async def read_alone(lines: Connections, indexes: Indexes, request: CheckedQuestion, progress: Progress) -> Batches:
@@ -313,7 +316,9 @@ class Scan:
                 kept[source].extendleft(reversed(earlier))
             left = [replace(each, stop=span.start, enough=0) for each, span in zip(left, spans, strict=True)]
             window *= 2
-        return await finish_in_thread(merge_last, self.row_filter.schema, list(kept.values()), count)
+        partitions = list(kept.values())
+        self.progress.newer = await finish_in_thread(count_newer, partitions, count)
+        return await finish_in_thread(merge_last, self.row_filter.schema, partitions, count)
 
     async def _find_lasts(self, offset_ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch]:
         """Return batches of the last record of each subject, among those that pass, oldest first, in the order of
@@ -501,27 +506,3 @@ def _drop_first(parts: deque[FilteredRows], count: int) -> None:
     rows = _count(parts)
     while parts and rows - parts[0].rows >= count:
         rows -= parts.popleft().rows
-
-
-def merge_last(schema: pa.Schema, partitions: Iterable[Iterable[FilteredRows]], count: int) -> list[pa.RecordBatch]:
-    """Return, as batches of `schema`, the last `count` rows of several partitions, keeping the order of
-    each; [] if there are none. `partitions`: the parts of each, by offset.
-
-    Among the partitions' last rows the one with the latest timestamp comes last (of equal ones,
-    that of the later partition), and so on backwards. This is a sort by the smallest timestamp from
-    a row to the end of its partition. With a ledger, sequences are used instead of timestamps.
-    """
-    batches: list[pa.RecordBatch] = []
-    keys: list[Ints] = []
-    for parts in partitions:
-        batches += [batch for part in parts for batch in part.batches]
-        times = [times for part in parts for times in part.places or part.times]
-        if times:
-            keys.append(np.minimum.accumulate(np.concatenate(times)[::-1])[::-1])
-    if not keys or not count:
-        return []
-    order = np.argsort(np.concatenate(keys), kind="stable")[-count:]
-    if not schema.names:
-        return [make_empty_rows(order.size)]
-    found: list[pa.RecordBatch] = pa.Table.from_batches(batches, schema).take(wrap(order)).to_batches()
-    return found

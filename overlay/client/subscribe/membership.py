@@ -255,6 +255,12 @@ class Member:
         """
         if error.fatal() or error.code() in _REFUSALS:
             raise _judge(self._target, error)
+        if error.code() == RdKafkaError.UNKNOWN_TOPIC_OR_PART:
+            log.info(
+                "waiting for the service to create the output topic",
+                consumer=self._target.head.consumer, topic=self._target.topic,
+            )  # fmt: skip
+            return
         log.info("waiting for Kafka", topic=self._target.topic, group=self._target.group, reason=error.str())
 
     def _take_over(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:

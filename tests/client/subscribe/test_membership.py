@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaRecord
+from structlog.testing import capture_logs
 
 from overlay.client.subscribe import membership
 from overlay.client.subscribe.acking import Head
@@ -91,6 +92,10 @@ def assign(*partitions: int) -> Step:
 
 def bring(partition: int, offset: int) -> Step:
     return lambda client: KafkaRecord(topic="out", partition=partition, offset=offset, value=b"x")
+
+
+def fail(code: int) -> Step:
+    return lambda client: KafkaRecord(topic="out", error=KafkaError(code))
 
 
 def run(
@@ -267,3 +272,11 @@ def test_credentials_that_cannot_be_read_at_the_start_end_the_member(tmp_path: P
         member = Member(plain | settings, target, MessageBuffer(10))
         with pytest.raises(CredentialsRefused, match=reason):
             member.run(threading.Event(), lambda _: None)
+
+
+def test_an_output_that_is_not_there_yet_is_no_trouble_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    with capture_logs() as logged:
+        run(monkeypatch, MessageBuffer(10), fail(KafkaError.UNKNOWN_TOPIC_OR_PART), fail(KafkaError._TRANSPORT))
+    first, second = logged
+    assert (first["event"], first["consumer"]) == ("waiting for the service to create the output topic", "c")
+    assert second["event"] == "waiting for Kafka"
