@@ -16,6 +16,7 @@ from overlay.errors import OverlayError
 if TYPE_CHECKING:
     from overlay.client import Client
     from overlay.config.stream import StreamConfig
+    from overlay.errors import FilterSyntaxError
     from overlay.filter import Filter
     from overlay.inspect.sample import SampledRecord
     from overlay.subject import Pattern
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 SAMPLE = 200
 """Records of each topic that are looked at."""
 MOST_TOPICS = 3
+IN_FILE = "add to the stream's file, under properties: "
+"""What the hint of a filter begins with that needs a declaration (overlay/filter/bind.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +71,54 @@ def tell_doubts(asked: AskedOf) -> None:
     tell(list_doubts(asked.stream, asked.patterns, asked.filter, is_named=asked.is_named))
 
 
-def tell_missing(client: Client, asked: AskedOf) -> None:
-    """Print which fields of the filter no record of a sample has; the sample is of the first MOST_TOPICS topics.
-    Prints nothing if there is no filter, or if Kafka gives no sample.
+def tell_missing(client: Client, asked: AskedOf, *, is_found: bool = False) -> None:
+    """Print which fields of the filter no record of a sample has, and of which most values do not spell the type; the sample
+    is of the first MOST_TOPICS topics. Prints nothing if there is no filter, or if Kafka gives no sample. `is_found`:
+    whether some records were found, so that fields that no sampled record has are not spoken of.
     """
-    from overlay.view.doubts import list_missing
+    from overlay.view.doubts import list_misread, list_missing
 
     if asked.filter is not None:
         records = list(read_samples(client.kafka, asked.stream.topic_names[:MOST_TOPICS]))
-        tell(list_missing(asked.stream, asked.filter, records, is_named=asked.is_named))
+        if not is_found:
+            tell(list_missing(asked.stream, asked.filter, records, is_named=asked.is_named))
+        tell(list_misread(asked.stream, asked.filter, records))
+
+
+def improve_hint(
+    client: Client, stream: str, topic: str, declare: Mapping[str, Any] | None, error: FilterSyntaxError
+) -> FilterSyntaxError:
+    """Return the error of a filter with a hint that fits a sample of the stream or topic, if the hint is to declare a
+    property and the sample has it; else with one that fits a topic without a stream, or as it is.
+    """
+    from overlay.client.read.topic import describe_topic
+    from overlay.view.doubts import hint_declaration
+
+    before, found, declaration = error.hint.partition(IN_FILE)
+    name, _, kind = declaration.partition(": ")
+    if not found:
+        return error
+    config = client.find_stream(stream) if stream else describe_topic(topic, declare or {})
+    records = list(read_samples(client.kafka, config.topic_names[:MOST_TOPICS]))
+    hint = hint_declaration(config, name.strip('"'), kind, records, is_named=bool(stream))
+    if not hint:
+        return error if stream else word_for_topic(error)
+    message = error.message if stream else error.message.replace("the stream does", "--property does")
+    places = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
+    return type(error)(message, hint=before + hint, **places)
+
+
+def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
+    """Return the error with a hint for a topic, whose fields --property declares and no file.
+    Return the same error if its hint names no field to declare.
+    """
+    name, found, kind = error.hint.partition(IN_FILE)[2].partition(": ")
+    if not found:
+        return error
+    name = name.strip('"')  # as YAML wants names like `n`
+    hint = f"say --property {name}:{kind}, or for a JSON field --property {name}:{kind}=value:{name}"
+    names = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
+    return type(error)(error.message.replace("the stream does", "--property does"), hint=hint, **names)
 
 
 def read_samples(kafka: Mapping[str, str], topics: Iterable[str]) -> Iterator[SampledRecord]:

@@ -162,7 +162,9 @@ def _suggest_type(partner: Node) -> str:
     Beyond _EXACT only long can tell neighbours apart.
     """
     type = _guess_type(partner)
-    is_exact = all(abs(each.value) <= _EXACT for each in walk(partner) if isinstance(each, Literal) and isinstance(each.value, int))
+    is_exact = all(
+        abs(each.value) <= _EXACT for each in walk(partner) if isinstance(each, Literal) and isinstance(each.value, int)
+    )
     return "double" if type == "long" and is_exact else type
 
 

@@ -263,7 +263,9 @@ def _draft_properties(proposal: Proposal) -> list[str]:
     ]
     for name, column in proposal.properties:
         source = quote(str(column.field), force=True)
-        lines.append(f"  {quote(name)}: {{type: {column.type.value}, from: {source}}}{_comment_property(column, proposal.sample)}")
+        lines.append(
+            f"  {quote(name)}: {{type: {column.type.value}, from: {source}}}{_comment_property(column, proposal.sample)}"
+        )
     if proposal.left_out:
         lines += comment(f"{proposal.left_out} more fields are in few records, or are too many to list.")
     return lines
@@ -282,7 +284,11 @@ def _comment_property(column: SampledField, sample: TopicSample) -> str:
             what = "is a text" if is_one else "are texts"
         place = sample.name_place(sample.records[misfits[0]])
         remarks.append(f"{len(misfits)} of {column.present} {what}, such as {place}")
-    if not misfits and column.type is PropertyType.LONG and all(1e12 <= abs(int(text)) < 5e12 for text in column.counts):
+    if (
+        not misfits
+        and column.type is PropertyType.LONG
+        and all(1e12 <= abs(int(text)) < 5e12 for text in column.counts)
+    ):
         remarks.append("perhaps milliseconds since 1970; `timestamp` then")
     return f"     # {', '.join(remarks)}" if remarks else ""
 
