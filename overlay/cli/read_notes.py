@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from overlay.config.stream import StreamConfig
     from overlay.errors import FilterSyntaxError
     from overlay.filter import Filter
-    from overlay.inspect.sample import SampledRecord
+    from overlay.inspect.sample import TopicSample
     from overlay.subject import Pattern
 
 SAMPLE = 200
@@ -72,14 +72,19 @@ def tell_doubts(asked: AskedOf) -> None:
 
 
 def tell_missing(client: Client, asked: AskedOf, *, is_found: bool = False) -> None:
-    """Print which fields of the filter no record of a sample has, and of which most values do not spell the type; the sample
-    is of the first MOST_TOPICS topics. Prints nothing if there is no filter, or if Kafka gives no sample. `is_found`:
-    whether some records were found, so that fields that no sampled record has are not spoken of.
+    """Print what a sample says against the question; the sample is of the first MOST_TOPICS topics. It may know a subject
+    that is like one asked for, have none of a field of the filter, or values of a field that do not spell its type. Prints
+    nothing if Kafka gives no sample. `is_found`: whether some records were found, so that subjects and fields are there.
     """
     from overlay.view.doubts import list_misread, list_missing
 
+    samples = list(read_samples(client.kafka, asked.stream.topic_names[:MOST_TOPICS]))
+    if asked.patterns and asked.is_named and not is_found:
+        from overlay.view.near_subjects import list_near
+
+        tell(list_near(asked.stream, asked.patterns, samples))
     if asked.filter is not None:
-        records = list(read_samples(client.kafka, asked.stream.topic_names[:MOST_TOPICS]))
+        records = [record for sample in samples for record in sample.records]
         if not is_found:
             tell(list_missing(asked.stream, asked.filter, records, is_named=asked.is_named))
         tell(list_misread(asked.stream, asked.filter, records))
@@ -99,7 +104,8 @@ def improve_hint(
     if not found:
         return error
     config = client.find_stream(stream) if stream else describe_topic(topic, declare or {})
-    records = list(read_samples(client.kafka, config.topic_names[:MOST_TOPICS]))
+    samples = read_samples(client.kafka, config.topic_names[:MOST_TOPICS])
+    records = [record for sample in samples for record in sample.records]
     hint = hint_declaration(config, name.strip('"'), kind, records, is_named=bool(stream))
     if not hint:
         return error if stream else word_for_topic(error)
@@ -121,8 +127,8 @@ def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
     return type(error)(error.message.replace("the stream does", "--property does"), hint=hint, **names)
 
 
-def read_samples(kafka: Mapping[str, str], topics: Iterable[str]) -> Iterator[SampledRecord]:
-    """Yield some records from both ends of each partition of the topics. A topic that does not exist is passed over;
+def read_samples(kafka: Mapping[str, str], topics: Iterable[str]) -> Iterator[TopicSample]:
+    """Yield for each of the topics some records from both ends of each partition. A topic that does not exist is passed over;
     after an error of Kafka nothing more comes, and the error is not raised.
     """
     from overlay.inspect.reading import look_around, read_sample
@@ -131,4 +137,4 @@ def read_samples(kafka: Mapping[str, str], topics: Iterable[str]) -> Iterator[Sa
         cluster = look_around(kafka)
         for topic in topics:
             if topic in cluster.topics:
-                yield from read_sample(kafka, topic, cluster.topics[topic], SAMPLE).records
+                yield read_sample(kafka, topic, cluster.topics[topic], SAMPLE)

@@ -230,7 +230,7 @@ def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], s
     lost = ""
     for row, record in enumerate(sample.records):
         texts = {column.field: column.texts[row] for column in choice.columns}
-        values = [_encode(texts[field], field.kind) for field in rule.fields]
+        values = [encode_text(texts[field], field.kind) for field in rule.fields]
         subject = rule.build(values, sample.topic, record.partition)
         if isinstance(subject, Unaddressed):
             lost = lost or sample.name_place(record)
@@ -239,7 +239,7 @@ def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], s
     return subjects, lost
 
 
-def _encode(text: str | None, kind: FieldKind) -> bytes | None:
+def encode_text(text: str | None, kind: FieldKind) -> bytes | None:
     """Return the raw bytes that stand for this text of a field: a JSON string for fields of the value, also for a
     number, else the text itself. None for None.
     """

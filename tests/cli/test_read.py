@@ -386,6 +386,21 @@ def test_a_question_that_finds_nothing_says_why(topic: str, bootstrap: str) -> N
     assert str(done.exception).endswith("hint: say --property n:long=value:n")
 
 
+def test_a_subject_that_no_record_has_is_answered_with_a_similar_one(config: Config) -> None:
+    def ask_for(subject: str) -> list[str]:
+        return [
+            line
+            for line in run("TRIPS", *config, "--subject", subject, "--count").stderr.splitlines()
+            if "note:" in line
+        ]
+
+    (note,) = ask_for("trips.Rome")
+    assert note.endswith("sampled records has a subject like trips.Rome. Did you mean trips.rome?")
+    (note,) = ask_for("trips")
+    assert note.endswith("Did you mean trips.>?")
+    assert ask_for("trips.oslo") == []
+
+
 def test_a_type_that_most_values_do_not_spell_is_told_beside_what_was_found(
     bootstrap: str, new_topic: NewTopicFixture
 ) -> None:

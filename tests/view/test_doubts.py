@@ -43,6 +43,12 @@ def test_subjects(orders: StreamConfig) -> None:
     assert doubt(orders, "invoices.>") == [
         "no record of stream ORDERS has a subject like invoices.>: its subjects are orders.>"
     ]
+    assert doubt(orders, "orders.a.b") == [
+        "no record of stream ORDERS has a subject like orders.a.b: its subject rule builds orders.*"
+    ]
+    assert doubt(orders, "orders") == [
+        "no record of stream ORDERS has a subject like orders: its subjects are orders.>. Did you mean orders.>?"
+    ]
     topic = describe_topic("orders", {})
     assert doubt(topic, "orders", ">", is_named=False) == []
     assert doubt(topic, "orders.>", is_named=False) == [
