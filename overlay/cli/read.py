@@ -64,7 +64,11 @@ INTERRUPTED = 130
     help="Filter values of the stream; may be repeated.",
 )
 @click.option("--match-unfiltered", is_flag=True, help="With --value: records without a filter value as well.")
-@click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="From this time on: RFC 3339, a date (UTC), or how long ago: 10m, 2h, 3d.",
+)
 @click.option("--until", metavar="TIME", help="Before this time.")
 @click.option("--from-seq", type=click.IntRange(1), metavar="N", help="From this sequence of the stream on.")
 @click.option("--last", type=click.IntRange(0), metavar="N", help="The last N records that pass.")

@@ -118,11 +118,11 @@ def _find_pairs(node: Node) -> Iterator[tuple[Column, Node]]:
 
 def _refuse_text(column: Column, value: bytes, text: str) -> FilterSyntaxError:
     # imported late, as in properties.py: filters made in Python rarely need it
-    from overlay.units import parse_time
+    from overlay.units import complete_date, parse_time
 
     message = f"the stream declares {quote(column.name)} as timestamp, which no text is like"
     try:
-        hint = f"write milliseconds since 1970: {parse_time(value.decode()) // 1_000_000}"
+        hint = f"write milliseconds since 1970: {parse_time(complete_date(value.decode())) // 1_000_000}"
     except ValueError:
         hint = "write milliseconds since 1970, such as 1357016400000, or UTC() for now"
     return _refuse(column, message, hint, text)

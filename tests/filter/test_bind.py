@@ -206,6 +206,7 @@ def test_the_line_to_add(text: str, line: str) -> None:
     [
         ("departed > '2013-01-01T05:00:00Z'", "1357016400000"),
         ("'2013-01-01T05:00:00Z' <> departed", "1357016400000"),
+        ("departed > '2026-11-25'", "1795564800000"),
         ("departed IN (5, 'noon')", "UTC() for now"),
         ("departed NOT IN ('')", "UTC() for now"),
         ("departed = 0xFF", "UTC() for now"),
