@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from overlay.client.texts import make_printable
-from overlay.config.stream import PropertyType, StreamConfig
+from overlay.config.stream import PropertyType, StreamConfig, place_property
 from overlay.config.suggestion import suggest
 from overlay.config.values import ValueFormat
 from overlay.config.yaml_text import quote
@@ -84,10 +84,29 @@ def list_missing(
     for the option --property.
     """
     columns = [column for column in filter.columns if isinstance(column, Column)]
-    sources = find_sources(columns, stream.properties)
+    named = dict.fromkeys(columns, "which the filter names")
+    yield from _list_absent(stream, named, records, is_named=is_named)
+
+
+def list_absent_properties(stream: StreamConfig, records: Sequence[SampledRecord]) -> Iterator[str]:
+    """Yield a line, as `list_missing` does, for each property of a stream that none of the records has."""
+    named = {
+        Column(*place_property(name), entry.type): f"from which the property {name} is read"
+        for name, entry in stream.properties.items()
+    }
+    yield from _list_absent(stream, named, records, is_named=True)
+
+
+def _list_absent(
+    stream: StreamConfig, named: Mapping[Column, str], records: Sequence[SampledRecord], *, is_named: bool
+) -> Iterator[str]:
+    """Yield the lines of `list_missing` for these columns. `named`: for each how its line goes on, such as `which the
+    filter names`.
+    """
+    sources = find_sources(named, stream.properties)
     sampled = find_columns(records)
     present = {column.field for column in sampled if column.present}
-    for column in columns:
+    for column, words in named.items():
         source = sources[column]
         if not records or source.given is not None or any(field in present for field in source.fields):
             continue
@@ -96,9 +115,7 @@ def list_missing(
         wanted = source.fields[0]
         if wanted.kind is FieldKind.VALUE and stream.values.format is not ValueFormat.JSON:
             continue  # the sample is of JSON; what other values have, their schemas say
-        line = (
-            f"none of {len(records)} sampled records has {_NAMED[wanted.kind]} {wanted.name!r}, which the filter names."
-        )
+        line = f"none of {len(records)} sampled records has {_NAMED[wanted.kind]} {wanted.name!r}, {words}."
         yield line + _suggest(stream, column, wanted, sampled, is_named=is_named)
 
 

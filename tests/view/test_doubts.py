@@ -9,7 +9,7 @@ from overlay.config.stream import StreamConfig
 from overlay.filter import compile_sql
 from overlay.inspect.sample import SampledRecord
 from overlay.subject import Pattern
-from overlay.view.doubts import hint_declaration, list_doubts, list_misread, list_missing
+from overlay.view.doubts import hint_declaration, list_absent_properties, list_doubts, list_misread, list_missing
 from tests.config.folders import load_files
 
 ORDERS = """name: ORDERS
@@ -88,6 +88,15 @@ def test_names_that_no_record_has(orders: StreamConfig) -> None:
     ]
     assert miss(topic, "to = 'x'", is_named=False)[0].endswith("Did you mean To?")
     assert miss(topic, "zebra = 'x'", is_named=False)[0].endswith("They have To")
+
+
+def test_properties_that_no_record_has(orders: StreamConfig) -> None:
+    assert list(list_absent_properties(orders, RECORDS)) == []
+    topic = describe_topic("orders", {"tot": {"type": "double", "from": "{value:totl}"}})
+    assert list(list_absent_properties(topic, RECORDS)) == [
+        "none of 3 sampled records has the JSON field 'totl', from which the property tot is read. Did you mean total?"
+    ]
+    assert list(list_absent_properties(topic, [])) == []
 
 
 def test_names_that_some_record_has_or_that_need_none(orders: StreamConfig) -> None:
