@@ -27,6 +27,7 @@ _STEP = r"(?:\d+(?:\.\d+)?(?:h|ms|m|s|us|µs|ns))"
 _DURATION = re.compile(rf"-?{_STEP}+", re.ASCII)
 _STEPS = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>h|ms|m|s|us|µs|ns)", re.ASCII)
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>GiB|MiB|KiB|B)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(
     r"(?P<seconds>\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{1,9}))?(?P<zone>[Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
@@ -106,6 +107,11 @@ def parse_time(text: str) -> int:
         raise ValueError(f"there is no such time: {error}") from None
     fraction = (found["fraction"] or "").ljust(9, "0")
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1_000 + int(fraction)
+
+
+def complete_date(text: str) -> str:
+    """Return a date, such as 2026-01-31, as the time of its midnight in UTC; any other text as it is."""
+    return f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text
 
 
 def format_time(nanoseconds: int) -> str:

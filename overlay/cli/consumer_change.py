@@ -232,7 +232,7 @@ def read_file(file: IO[bytes]) -> dict[str, Any]:
 
 def read_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return FIELD=VALUE settings as fields. Raises click.BadParameter for one without a field or `=`,
-    and ConfigError for a VALUE that is not YAML.
+    or with a field that no consumer has, and ConfigError for a VALUE that is not YAML.
 
     A dot in FIELD names a field of a nested mapping; what follows `output.config.` is one name, dots
     included. VALUE is parsed as in a YAML file.
@@ -246,11 +246,28 @@ def read_settings(settings: Sequence[str]) -> dict[str, Any]:
             raise click.BadParameter(f"{setting!r} is not FIELD=VALUE", param_hint="--set")
         # the names of Kafka's topic properties contain dots
         steps = path.split(".", 2 if path.startswith("output.config.") else -1)
+        _check_field(path, steps)
         value: Any = parse_document("--set", f"value: {text}").data["value"]
         for step in reversed(steps):
             value = {step: value}
         found = overlay_fields(found, value)
     return found
+
+
+def _check_field(path: str, steps: Sequence[str]) -> None:
+    """Raise click.BadParameter with the nearest name if a consumer has no field of this path. `steps`: its parts. Of nested
+    fields, those of `filter` and `output` are looked at.
+    """
+    from overlay.config.consumer import ConsumerConfig, FilterConfig, OutputConfig
+    from overlay.config.suggestion import suggest_name
+
+    name, known = steps[0], list(ConsumerConfig.model_fields)
+    if len(steps) > 1 and name in ("filter", "output"):
+        model = FilterConfig if name == "filter" else OutputConfig
+        name, known = steps[1], list(model.model_fields)
+    if name not in known:
+        near = suggest_name(name, known) or f" Known are {', '.join(known)}"
+        raise click.BadParameter(f"{path!r} is no field of a consumer.{near}", param_hint="--set")
 
 
 def _agree(fields: dict[str, Any], field: str, name: str) -> None:

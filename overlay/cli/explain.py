@@ -42,7 +42,11 @@ STRIP_WIDTH = 64
 @click.option("--properties", metavar="JSON", help="With --stream: a property filter, in place of --sql.")
 @click.option("--value", "--values", "values", multiple=True, help="With --stream: a filter value; may be repeated.")
 @click.option("--match-unfiltered", is_flag=True, help="With --value: records without a filter value as well.")
-@click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="From this time on: RFC 3339, a date (UTC), or how long ago: 10m, 2h, 3d.",
+)
 @click.option("--until", metavar="TIME", help="Before this time.")
 @click.option("--analyze", is_flag=True, help="Read it, and compare what was found with what was predicted.")
 @look_options

@@ -46,7 +46,7 @@ def find_record(
     from overlay.filter import compile_sql
     from overlay.view.one_record import fetch_record, parse_place, read_line
 
-    from .read import word_for_topic
+    from .read_notes import word_for_topic
 
     line = what if is_line(what) else ""
     topic = str(json.loads(line)["topic"]) if line else parse_place(what).topic

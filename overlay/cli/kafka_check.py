@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from overlay.inspect.needs import Need
     from overlay.inspect.verdict import Finding
 
-_STYLES = {"ok": "green", "will be created": "cyan", "cannot be asked": "yellow", "missing": "bold red"}
+_STYLES = {"missing": "bold red", "cannot be asked": "yellow", "will be created": "cyan", "ok": "green"}
+"""Styles of the answers, in the order of the table."""
+MOST_STREAMS = 20
+"""Streams of which samples are read."""
 
 
 def ask_about_needs(loaded: Loaded, role: str = "") -> tuple[tuple[Need, ...], ClusterAnswers]:
@@ -63,6 +66,24 @@ def report_kafka(loaded: Loaded, as_json: bool, role: str = "") -> tuple[dict[st
     return describe_findings(findings) | commands, count_missing(findings) > 0
 
 
+def compare_samples(loaded: Loaded) -> list[str]:
+    """Return what `overlay read` would say of the streams' properties: a line for each of which no sampled record has the
+    header or JSON field. Looked at are the first MOST_STREAMS streams that declare some. Blocks. A topic that cannot be
+    read gives no line.
+    """
+    from overlay.view.doubts import list_absent_properties
+
+    from .read_notes import MOST_TOPICS, read_samples
+
+    found: list[str] = []
+    declaring = [stream for _, stream in sorted(loaded.streams.items()) if stream.properties]
+    for stream in declaring[:MOST_STREAMS]:
+        samples = read_samples(loaded.service.kafka, stream.topic_names[:MOST_TOPICS])
+        records = [record for sample in samples for record in sample.records]
+        found += [f"stream {stream.name}: {line}" for line in list_absent_properties(stream, records)]
+    return found
+
+
 def list_commands(findings: Sequence[Finding], loaded: Loaded) -> dict[str, list[str]]:
     """Return shell commands that grant rights: under `grant_missing` those that Kafka says are missing,
     under `grant_unknown` those about which it could not be asked.
@@ -90,7 +111,7 @@ def print_commands(commands: Mapping[str, Sequence[str]]) -> None:
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """Print a table of the findings, their remarks, and a line with the counts."""
+    """Print a table of the findings, what is missing first, their remarks, and a line with the counts."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -98,13 +119,14 @@ def print_findings(findings: Sequence[Finding]) -> None:
     from overlay.inspect.verdict import count_missing
 
     table = Table("what", "name", "needs", "answer", show_lines=False)
-    for finding in findings:
+    ordered = sorted(findings, key=lambda finding: [*_STYLES].index(finding.state.value))
+    for finding in ordered:
         need = finding.need
         answer = Text(finding.state.value, style=_STYLES[finding.state.value])
         table.add_row(need.kind.value, Text(need.name, overflow="fold"), " ".join(need.operations), answer)
     console = Console()
     console.print(table)
-    for finding in findings:
+    for finding in ordered:
         for remark in finding.remarks:
             who = ", ".join(finding.need.users)
             line = f"{finding.need.kind.value} {finding.need.name} ({who}): {remark}"

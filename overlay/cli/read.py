@@ -16,14 +16,12 @@ from overlay.errors import OverlayError
 
 from .collection import collect_as_usual
 from .folder import SETTINGS_HELP, config_option, open_folder, parse_object
-from .read_notes import AskedOf, tell_doubts, tell_missing, view_question
+from .read_notes import AskedOf, improve_hint, tell_doubts, tell_missing, view_question
 
 if TYPE_CHECKING:
     from overlay.client import Client, Progress, Question, Reading
     from overlay.config import Loaded
-    from overlay.errors import FilterSyntaxError
 
-_IN_FILE = "add to the stream's file, under properties: "
 INTERRUPTED = 130
 """The exit code for a program that SIGINT ended, as shells define it."""
 
@@ -66,7 +64,11 @@ INTERRUPTED = 130
     help="Filter values of the stream; may be repeated.",
 )
 @click.option("--match-unfiltered", is_flag=True, help="With --value: records without a filter value as well.")
-@click.option("--since", metavar="TIME", help="From this time on: RFC 3339, or how long ago: 10m, 2h, 3d.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="From this time on: RFC 3339, a date (UTC), or how long ago: 10m, 2h, 3d.",
+)
 @click.option("--until", metavar="TIME", help="Before this time.")
 @click.option("--from-seq", type=click.IntRange(1), metavar="N", help="From this sequence of the stream on.")
 @click.option(
@@ -133,8 +135,10 @@ def read(
                 printer.close()
                 raise
             printer.close()
-        if asked is not None and not question["follow"] and not reading.progress.matched:
-            tell_missing(client, asked)
+        progress = reading.progress
+        is_misread = progress.nulls.total() > progress.matched
+        if asked is not None and not question["follow"] and (is_misread or not progress.matched):
+            tell_missing(client, asked, is_found=progress.matched > 0)
 
 
 def _check_usage(stream: str, topic: str, consumer: str, declared: tuple[str, ...], form: str, counting: bool) -> None:
@@ -269,20 +273,7 @@ def _ask(
     except BadQuestion as error:
         raise click.UsageError(str(error)) from None
     except FilterSyntaxError as error:
-        raise (word_for_topic(error) if topic else error) from None
-
-
-def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
-    """Return the error with a hint for a topic, whose fields --property declares and no file.
-    Return the same error if its hint names no field to declare.
-    """
-    name, found, kind = error.hint.partition(_IN_FILE)[2].partition(": ")
-    if not found:
-        return error
-    name = name.strip('"')  # as YAML wants names like `n`
-    hint = f"say --property {name}:{kind}, or for a JSON field --property {name}:{kind}=value:{name}"
-    names = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
-    return type(error)(error.message.replace("the stream does", "--property does"), hint=hint, **names)
+        raise improve_hint(client, stream, topic, declare, error) from None
 
 
 def parse_property(text: str) -> tuple[str, dict[str, str]]:

@@ -16,13 +16,16 @@ from overlay.errors import OverlayError
 if TYPE_CHECKING:
     from overlay.client import Client
     from overlay.config.stream import StreamConfig
+    from overlay.errors import FilterSyntaxError
     from overlay.filter import Filter
-    from overlay.inspect.sample import SampledRecord
+    from overlay.inspect.sample import TopicSample
     from overlay.subject import Pattern
 
 SAMPLE = 200
 """Records of each topic that are looked at."""
 MOST_TOPICS = 3
+IN_FILE = "add to the stream's file, under properties: "
+"""What the hint of a filter begins with that needs a declaration (overlay/filter/bind.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +71,64 @@ def tell_doubts(asked: AskedOf) -> None:
     tell(list_doubts(asked.stream, asked.patterns, asked.filter, is_named=asked.is_named))
 
 
-def tell_missing(client: Client, asked: AskedOf) -> None:
-    """Print which fields of the filter no record of a sample has; the sample is of the first MOST_TOPICS topics.
-    Prints nothing if there is no filter, or if Kafka gives no sample.
+def tell_missing(client: Client, asked: AskedOf, *, is_found: bool = False) -> None:
+    """Print what a sample says against the question; the sample is of the first MOST_TOPICS topics. It may know a subject
+    that is like one asked for, have none of a field of the filter, or values of a field that do not spell its type. Prints
+    nothing if Kafka gives no sample. `is_found`: whether some records were found, so that subjects and fields are there.
     """
-    from overlay.view.doubts import list_missing
+    from overlay.view.doubts import list_misread, list_missing
 
+    samples = list(read_samples(client.kafka, asked.stream.topic_names[:MOST_TOPICS]))
+    if asked.patterns and asked.is_named and not is_found:
+        from overlay.view.near_subjects import list_near
+
+        tell(list_near(asked.stream, asked.patterns, samples))
     if asked.filter is not None:
-        records = list(read_samples(client.kafka, asked.stream.topic_names[:MOST_TOPICS]))
-        tell(list_missing(asked.stream, asked.filter, records, is_named=asked.is_named))
+        records = [record for sample in samples for record in sample.records]
+        if not is_found:
+            tell(list_missing(asked.stream, asked.filter, records, is_named=asked.is_named))
+        tell(list_misread(asked.stream, asked.filter, records))
 
 
-def read_samples(kafka: Mapping[str, str], topics: Iterable[str]) -> Iterator[SampledRecord]:
-    """Yield some records from both ends of each partition of the topics. A topic that does not exist is passed over;
+def improve_hint(
+    client: Client, stream: str, topic: str, declare: Mapping[str, Any] | None, error: FilterSyntaxError
+) -> FilterSyntaxError:
+    """Return the error of a filter with a hint that fits a sample of the stream or topic, if the hint is to declare a
+    property and the sample has it; else with one that fits a topic without a stream, or as it is.
+    """
+    from overlay.client.read.topic import describe_topic
+    from overlay.view.doubts import hint_declaration
+
+    before, found, declaration = error.hint.partition(IN_FILE)
+    name, _, kind = declaration.partition(": ")
+    if not found:
+        return error
+    config = client.find_stream(stream) if stream else describe_topic(topic, declare or {})
+    samples = read_samples(client.kafka, config.topic_names[:MOST_TOPICS])
+    records = [record for sample in samples for record in sample.records]
+    hint = hint_declaration(config, name.strip('"'), kind, records, is_named=bool(stream))
+    if not hint:
+        return error if stream else word_for_topic(error)
+    message = error.message if stream else error.message.replace("the stream does", "--property does")
+    places = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
+    return type(error)(message, hint=before + hint, **places)
+
+
+def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:
+    """Return the error with a hint for a topic, whose fields --property declares and no file.
+    Return the same error if its hint names no field to declare.
+    """
+    name, found, kind = error.hint.partition(IN_FILE)[2].partition(": ")
+    if not found:
+        return error
+    name = name.strip('"')  # as YAML wants names like `n`
+    hint = f"say --property {name}:{kind}, or for a JSON field --property {name}:{kind}=value:{name}"
+    names = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
+    return type(error)(error.message.replace("the stream does", "--property does"), hint=hint, **names)
+
+
+def read_samples(kafka: Mapping[str, str], topics: Iterable[str]) -> Iterator[TopicSample]:
+    """Yield for each of the topics some records from both ends of each partition. A topic that does not exist is passed over;
     after an error of Kafka nothing more comes, and the error is not raised.
     """
     from overlay.inspect.reading import look_around, read_sample
@@ -89,4 +137,4 @@ def read_samples(kafka: Mapping[str, str], topics: Iterable[str]) -> Iterator[Sa
         cluster = look_around(kafka)
         for topic in topics:
             if topic in cluster.topics:
-                yield from read_sample(kafka, topic, cluster.topics[topic], SAMPLE).records
+                yield read_sample(kafka, topic, cluster.topics[topic], SAMPLE)

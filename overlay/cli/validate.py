@@ -57,13 +57,17 @@ def validate(folder: Path, as_json: bool, ask_kafka: bool, role: str | None) -> 
         click.echo(summarise(loaded, problems))
     missing = False
     if ask_kafka and loaded is not None:
-        from .kafka_check import report_kafka
+        from .kafka_check import compare_samples, report_kafka
 
-        answer["kafka"], missing = report_kafka(loaded, as_json, role or "")
-        answer["registries"] = found = ask_registries(loaded)
-        missing = missing or any(each["error"] for each in found)
+        found, missing = report_kafka(loaded, as_json, role or "")
+        answer["kafka"] = found
+        answer["notes"] = notes = compare_samples(loaded) if not role and "error" not in found else []
         if not as_json:
-            for each in found:
+            click.echo("".join(f"note: {note}\n" for note in notes), nl=False)
+        answer["registries"] = registries = ask_registries(loaded)
+        missing = missing or any(each["error"] for each in registries)
+        if not as_json:
+            for each in registries:
                 click.echo(f"schema registry {each['url']} ({each['stream']}): {each['error'] or 'answers'}")
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
@@ -113,19 +117,22 @@ def read_folder(folder: Path) -> tuple[Loaded | None, tuple[ConfigError, ...]]:
 
 
 def list_warnings(loaded: Loaded) -> tuple[ConfigError, ...]:
-    """Return what was hardly meant in the files, by file and line: what `load` has found, and conditions in a
-    `filter.sql` that are true of no record.
+    """Return what was hardly meant in the files, by file and line: what `load` has found, and in a `filter.sql` conditions
+    that are true of no record, and names that are close to a declared one.
     """
     found = list(loaded.warnings)
     filtered = [config for config in loaded.consumers.values() if config.filter.sql is not None]
     if filtered:
         from overlay.config.filters import compile_filter
         from overlay.view.never import find_never
+        from overlay.view.undeclared import find_undeclared
 
         for config in filtered:
-            compiled = compile_filter(config.filter, loaded.streams[config.stream])
-            nevers = find_never(compiled.bound) if compiled is not None else []
-            found += [ConfigError(loaded.files[config.id], str(never), field="filter.sql") for never in nevers]
+            stream = loaded.streams[config.stream]
+            compiled = compile_filter(config.filter, stream)
+            if compiled is not None:
+                lines = [*map(str, find_never(compiled.bound)), *find_undeclared(compiled, stream.properties)]
+                found += [ConfigError(loaded.files[config.id], line, field="filter.sql") for line in lines]
     return tuple(sorted(found, key=lambda warning: warning.place))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -45,7 +45,20 @@ def validate(model: type[M], document: Document) -> tuple[M | None, tuple[Config
     try:
         return model.model_validate(document.data), ()
     except ValidationError as error:
-        return None, tuple(_translate(model, document, found) for found in error.errors(include_url=False))
+        errors = error.errors(include_url=False)
+        unknown = [found["loc"] for found in errors if found["type"] == "extra_forbidden"]
+        told = [
+            found for found in errors if not (found["type"] == "missing" and _is_meant(model, found["loc"], unknown))
+        ]
+        return None, tuple(_translate(model, document, found) for found in told)
+
+
+def _is_meant(model: type[BaseModel], missing: Path, unknown: Iterable[Path]) -> bool:
+    """Return whether the error of one of these unknown fields suggests the missing one, which then needs no error of its
+    own.
+    """
+    beside = (path for path in unknown if path[:-1] == missing[:-1])
+    return any(_word_unknown(model, path).endswith(f" Did you mean {missing[-1]}?") for path in beside)
 
 
 def _translate(model: type[BaseModel], document: Document, found: ErrorDetails) -> ConfigError:

@@ -82,10 +82,12 @@ def _list_words() -> dict[str, list[str]]:
     return found
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean x?` with the most similar known word, or "" if none is similar."""
+def suggest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return ` Did you mean x?` with the most similar known word, or "" if none is similar. `cutoff`: the least similarity
+    that counts, 0 to 1.
+    """
     by_lower = {name.lower(): name for name in known}
-    near = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    near = get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return f" Did you mean {by_lower[near[0]]}?" if near else ""
 
 

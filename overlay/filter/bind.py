@@ -118,11 +118,11 @@ def _find_pairs(node: Node) -> Iterator[tuple[Column, Node]]:
 
 def _refuse_text(column: Column, value: bytes, text: str) -> FilterSyntaxError:
     # imported late, as in properties.py: filters made in Python rarely need it
-    from overlay.units import parse_time
+    from overlay.units import complete_date, parse_time
 
     message = f"the stream declares {quote(column.name)} as timestamp, which no text is like"
     try:
-        hint = f"write milliseconds since 1970: {parse_time(value.decode()) // 1_000_000}"
+        hint = f"write milliseconds since 1970: {parse_time(complete_date(value.decode())) // 1_000_000}"
     except ValueError:
         hint = "write milliseconds since 1970, such as 1357016400000, or UTC() for now"
     return _refuse(column, message, hint, text)
@@ -133,7 +133,7 @@ def _refuse_undeclared(column: Column, partner: Node, types: Mapping[str, str], 
     shown = _SHOWN[family] if family is not None else "value"
     message = f"the stream does not declare {quote(column.name)}: it is a string, which no {shown} is like"
     near = suggest(column.name, types)
-    hint = _write_line(column.name, partner)
+    hint = _write_line(column.name, _suggest_type(partner))
     if near:
         hint = f"did you mean {quote(near)}? If not, {hint}"
     return _refuse(column, message, hint, text)
@@ -141,11 +141,11 @@ def _refuse_undeclared(column: Column, partner: Node, types: Mapping[str, str], 
 
 def _refuse_id(column: Column, partner: Node, text: str) -> FilterSyntaxError:
     message = f"the stream does not give {column.section}.{column.name} a type: it is a string, which no number is like"
-    return _refuse(column, message, _write_line(f"p.{column.name}", partner), text)
+    return _refuse(column, message, _write_line(f"p.{column.name}", _guess_type(partner)), text)
 
 
-def _write_line(name: str, partner: Node) -> str:
-    return f"add to the stream's file, under properties: {_write_key(name)}: {_guess_type(partner)}"
+def _write_line(name: str, type: str) -> str:
+    return f"add to the stream's file, under properties: {_write_key(name)}: {type}"
 
 
 def _refuse(column: Column, message: str, hint: str, text: str) -> FilterSyntaxError:
@@ -156,7 +156,24 @@ def _refuse(column: Column, message: str, hint: str, text: str) -> FilterSyntaxE
     return refuse(text, column.at, message, hint)
 
 
+def _suggest_type(partner: Node) -> str:
+    """Return the type for a property that is used like `partner`. Beside a whole number it is double, which reads 200
+    and 12.5: to type the property as long would make NULL of each value with a fraction, and nothing would show why.
+    Beyond _EXACT only long can tell neighbours apart.
+    """
+    type = _guess_type(partner)
+    is_exact = all(
+        abs(each.value) <= _EXACT for each in walk(partner) if isinstance(each, Literal) and isinstance(each.value, int)
+    )
+    return "double" if type == "long" and is_exact else type
+
+
+_EXACT = 1 << 53
+"""Up to here a double represents every whole number."""
+
+
 def _guess_type(partner: Node) -> str:
+    """Return the type that a node has, or that its parts make likely: the narrowest of numbers."""
     match partner:
         case Column(type=type):
             return type

@@ -19,6 +19,10 @@ MAX_DEPTH = 6
 MAX_COLUMNS = 1000
 """A limit against documents with ids as field names, where every id would become a column."""
 
+FIT = 0.99
+"""The share of values that decides on the type of numbers, booleans and times; the others are read as NULL."""
+
+_CODE = re.compile(r"-?0[0-9]+", re.ASCII)
 _LONG = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 _DOUBLE = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[-+]\d\d:\d\d)", re.ASCII)
@@ -30,20 +34,24 @@ Cell = tuple[str, PropertyType] | None
 
 @dataclass(frozen=True, slots=True)
 class SampledField:
-    """One field over all sampled records. `texts[i]` is its value in record i, None if absent, null or empty. `type`:
-    the narrowest that all values fit. `rows`: number of records that could have the field: for a field of JSON those
-    with a JSON object, else all. `present`: number of records with a value. `counts`: number of records by value.
+    """One field over all sampled records. `texts[i]` is its value in record i, None if absent, null or empty, and
+    `types[i]` the type that this has by itself. `rows`: number of records that could have the field: for a field of
+    JSON those with a JSON object, else all. `type`: the one that `choose_type` returns. `present`: number of records
+    with a value. `counts`: number of records by value.
     """
 
     field: Field
     texts: tuple[str | None, ...]
-    type: PropertyType
+    types: tuple[PropertyType | None, ...]
     rows: int
+    type: PropertyType = dataclasses.field(init=False)
     present: int = dataclasses.field(init=False)
     counts: Counter[str] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         counts = Counter(text for text in self.texts if text is not None)
+        cells = [cell for cell in zip(self.texts, self.types, strict=True) if cell[1] is not None]
+        object.__setattr__(self, "type", choose_type(cells))
         object.__setattr__(self, "counts", counts)
         object.__setattr__(self, "present", counts.total())
 
@@ -55,6 +63,12 @@ class SampledField:
     def share(self) -> float:
         """The share of `rows` that have a value, 0 to 1."""
         return self.present / self.rows if self.rows else 0.0
+
+    @property
+    def misfits(self) -> tuple[int, ...]:
+        """The numbers of the records whose value is not of `type`, rising."""
+        pairs = enumerate(self.types)
+        return tuple(row for row, own in pairs if own and join_types((own, self.type)) is not self.type)
 
     @property
     def fits_template(self) -> bool:
@@ -137,6 +151,24 @@ def join_types(types: Iterable[PropertyType]) -> PropertyType:
     return PropertyType.DOUBLE if distinct == {PropertyType.LONG, PropertyType.DOUBLE} else PropertyType.STRING
 
 
+def choose_type(cells: Sequence[tuple[str | None, PropertyType | None]]) -> PropertyType:
+    """Return the narrowest type that can represent all values, or else the one of numbers, booleans or times that at
+    least FIT of them have. `cells`: the values, each with the type that it has by itself.
+
+    If one of the others is a number with a leading zero, such as `007`, the values are taken for codes: no number.
+    """
+    counts = Counter(own for _, own in cells if own is not None)
+    whole = join_types(counts)
+    if whole not in (PropertyType.STRING, PropertyType.BINARY):
+        return whole
+    numbers = (PropertyType.LONG, PropertyType.DOUBLE)
+    for group in ((PropertyType.BOOLEAN,), (PropertyType.TIMESTAMP,), numbers):
+        if counts and sum(counts[each] for each in group) >= FIT * counts.total():
+            codes = group is numbers and any(_CODE.fullmatch(text or "") for text, _ in cells)
+            return whole if codes else join_types(each for each in group if counts[each])
+    return whole
+
+
 def _make_column(name: Field, cells: list[Cell], rows: int, objects: int) -> SampledField:
     """Return a column of these cells. If there are fewer than `rows`, the last rows have none, and
     `cells` is extended in place. `objects`: how many of the rows have a JSON object.
@@ -144,7 +176,7 @@ def _make_column(name: Field, cells: list[Cell], rows: int, objects: int) -> Sam
     cells.extend([None] * (rows - len(cells)))
     texts = tuple(cell[0] if cell else None for cell in cells)
     judged = objects if name.kind is FieldKind.VALUE else rows
-    return SampledField(name, texts, join_types(cell[1] for cell in cells if cell), judged)
+    return SampledField(name, texts, tuple(cell[1] if cell else None for cell in cells), judged)
 
 
 def _read_record(record: SampledRecord, document: object) -> Iterator[tuple[Field, Cell]]:

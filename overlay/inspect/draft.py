@@ -22,6 +22,7 @@ from .column import SampledField
 from .example_filter import make_example
 from .formats import ValueFormat
 from .proposal import Proposal
+from .sample import TopicSample
 
 _FILE_LENGTH = 200
 _WIDTH = 118
@@ -257,23 +258,37 @@ def _draft_properties(proposal: Proposal) -> list[str]:
     lines = [
         "",
         "# Typed fields: a consumer's `filter` may name them, and `index: {terms: [...], zones: [...]}` below has whole chunks",
-        "# skipped by their values. The types are those that every sampled value fits. A value that does not parse is null.",
+        "# skipped by their values. The types are those that the sampled values fit. A value that does not parse is null.",
         "properties:",
     ]
     for name, column in proposal.properties:
         source = quote(str(column.field), force=True)
-        lines.append(f"  {quote(name)}: {{type: {column.type.value}, from: {source}}}{_comment_property(column)}")
+        lines.append(
+            f"  {quote(name)}: {{type: {column.type.value}, from: {source}}}{_comment_property(column, proposal.sample)}"
+        )
     if proposal.left_out:
         lines += comment(f"{proposal.left_out} more fields are in few records, or are too many to list.")
     return lines
 
 
-def _comment_property(column: SampledField) -> str:
+def _comment_property(column: SampledField, sample: TopicSample) -> str:
     remarks = []
     if column.share < 1:
         rows = "JSON objects" if column.field.kind is FieldKind.VALUE else "records"
         remarks.append(f"in {column.share:.0%} of the {rows}")
-    if column.type is PropertyType.LONG and all(1e12 <= abs(int(text)) < 5e12 for text in column.counts):
+    misfits = column.misfits
+    if misfits:
+        is_one = len(misfits) == 1
+        what = f"is no {column.type.value}" if is_one else f"are no {column.type.value}s"
+        if all(column.types[row] is PropertyType.STRING for row in misfits):
+            what = "is a text" if is_one else "are texts"
+        place = sample.name_place(sample.records[misfits[0]])
+        remarks.append(f"{len(misfits)} of {column.present} {what}, such as {place}")
+    if (
+        not misfits
+        and column.type is PropertyType.LONG
+        and all(1e12 <= abs(int(text)) < 5e12 for text in column.counts)
+    ):
         remarks.append("perhaps milliseconds since 1970; `timestamp` then")
     return f"     # {', '.join(remarks)}" if remarks else ""
 

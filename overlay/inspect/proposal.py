@@ -18,6 +18,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from overlay.config.stream import PropertyType
 from overlay.field import FieldKind
@@ -31,6 +32,8 @@ MAX_TOKENS = 3
 MAX_VALUES = 500
 MAX_NUMBERS = 32
 """Numbers with more values than this are measurements, not kinds of messages."""
+MAX_PAIRED = 50
+"""Most values of a field of the value that is offered in a pair with another."""
 MAX_TEXT = 48
 MAX_PROPERTIES = 60
 MIN_SHARE = 0.98
@@ -188,6 +191,10 @@ def _list_alternatives(
     found = [_make_choice(sample.topic, [column], f"{column.distinct} values") for column in ranked[: 2 * MAX_TOKENS]]
     if len(ranked) > 1:
         found.insert(0, _make_choice(sample.topic, ranked[: MAX_TOKENS + 1], "headers and fields of the value"))
+    values = [column for column in ranked if column.field.kind is FieldKind.VALUE and column.distinct <= MAX_PAIRED]
+    for pair in combinations(values[:MAX_TOKENS], 2):
+        fewer, more = sorted(column.distinct for column in pair)
+        found.append(_make_choice(sample.topic, pair, f"two fields of the value, {fewer} and {more} values"))
     if (key := _find_key(columns)) is not None:
         found.append(_make_choice(sample.topic, [*chosen.columns, key], f"with the key, {key.distinct} values"))
     found.append(RuleProposal(topic_literal(sample.topic), "one subject for all"))
@@ -230,7 +237,7 @@ def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], s
     lost = ""
     for row, record in enumerate(sample.records):
         texts = {column.field: column.texts[row] for column in choice.columns}
-        values = [_encode(texts[field], field.kind) for field in rule.fields]
+        values = [encode_text(texts[field], field.kind) for field in rule.fields]
         subject = rule.build(values, sample.topic, record.partition)
         if isinstance(subject, Unaddressed):
             lost = lost or sample.name_place(record)
@@ -239,7 +246,7 @@ def _try_out(choice: RuleProposal, sample: TopicSample) -> tuple[Counter[str], s
     return subjects, lost
 
 
-def _encode(text: str | None, kind: FieldKind) -> bytes | None:
+def encode_text(text: str | None, kind: FieldKind) -> bytes | None:
     """Return the raw bytes that stand for this text of a field: a JSON string for fields of the value, also for a
     number, else the text itself. None for None.
     """

@@ -40,6 +40,8 @@ ONE = "*"
 REST = ">"
 
 _BLANKS = {" ": "a space", "\t": "a tab", "\r": "a carriage return", "\n": "a line feed", "\f": "a form feed"}
+_LONGEST = 40
+"""Characters of a token that an error repeats."""
 # a lone surrogate has no UTF-8
 _BAD = re.compile(r"[ \t\r\n\f\ud800-\udfff]")
 # possessive, so that a long text without a match costs one pass
@@ -163,6 +165,16 @@ def check_subject(text: str, *, what: str = "subject", shown: str = "") -> None:
             raise _error(what, shown or text, _column(tokens, at), reason)
 
 
+def _advise(text: str, bad: str) -> str:
+    """Return what to write in place of a blank (overlay/subject/escape.py has the rule), or of half of a surrogate pair."""
+    if bad not in _BLANKS:
+        return "take it out"
+    token = next(each for each in text.split(".") if bad in each)
+    written = f"%{ord(bad):02X}"
+    example = f" ({token.replace(bad, written)})" if len(token) <= _LONGEST and token.isprintable() else ""
+    return f"subject templates write it {written}{example}"
+
+
 def _split(text: str, what: str, shown: str = "") -> tuple[str, ...]:
     shown = shown or text
     if not text:
@@ -170,7 +182,7 @@ def _split(text: str, what: str, shown: str = "") -> tuple[str, ...]:
     bad = _BAD.search(text)
     if bad is not None:
         found = _BLANKS.get(bad[0], "half of a surrogate pair")
-        raise _error(what, shown, bad.start() + 1, f"{found}, which no subject may hold; take it out")
+        raise _error(what, shown, bad.start() + 1, f"{found}, which no subject may hold; {_advise(text, bad[0])}")
     tokens = tuple(text.split("."))
     if "" in tokens:
         reason = "empty token; a dot stands only between two tokens"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from overlay.config.stream import StreamConfig
+import numpy as np
+
+from overlay.client.texts import make_printable
+from overlay.config.stream import PropertyType, StreamConfig, place_property
 from overlay.config.suggestion import suggest
 from overlay.config.values import ValueFormat
+from overlay.config.yaml_text import quote
 from overlay.field import Field, FieldKind
 from overlay.filter import Filter
 from overlay.filter.nodes import Column, Literal, Section
@@ -14,8 +20,9 @@ from overlay.filter.rows import to_truth
 from overlay.inspect.column import SampledField, find_columns
 from overlay.inspect.sample import SampledRecord
 from overlay.match.properties import find_sources
+from overlay.scan.states import GOOD
 from overlay.subject import Pattern
-from overlay.subject.pattern import find_plain_wildcard, intersects
+from overlay.subject.pattern import REST, find_plain_wildcard, intersects
 
 from .never import find_never
 
@@ -27,16 +34,19 @@ def list_doubts(
     `*` or `>` that is no wildcard. `is_named`: whether a file describes the stream; otherwise it has one topic, whose
     name is its only subject.
     """
-    subjects = stream.patterns
+    subjects, built = stream.patterns, stream.subject.rule.patterns()
     if not is_named and isinstance(subject := stream.subject.rule.build((), stream.topic_names[0], 0), str):
-        subjects = (Pattern(subject),)
+        subjects = built = (Pattern(subject),)
     for pattern in patterns:
         if token := find_plain_wildcard(pattern):
             yield describe_plain_wildcard(pattern, token)
-        if not any(intersects(pattern, own) for own in subjects):
-            known = ", ".join(own.text for own in subjects)
-            where = f"stream {stream.name}" if is_named else f"topic {stream.topic_names[0]}"
-            yield f"no record of {where} has a subject like {pattern}: its subjects are {known}"
+        where = f"stream {stream.name}" if is_named else f"topic {stream.topic_names[0]}"
+        for words, own in (("subjects are", subjects), ("subject rule builds", built)):
+            if not any(intersects(pattern, each) for each in own):
+                known = ", ".join(each.text for each in own)
+                line = f"no record of {where} has a subject like {pattern}: its {words} {known}"
+                yield line + _complete(pattern, built)
+                break
     if filter is None:
         return
     if isinstance(filter.bound, Literal):
@@ -44,6 +54,14 @@ def list_doubts(
         if answer is not True:
             yield f"the filter is {'unknown' if answer is None else 'false'} for every record"
     yield from map(str, find_never(filter.bound))
+
+
+def _complete(pattern: Pattern, built: Iterable[Pattern]) -> str:
+    """Return the hint for a pattern that lacks tokens at its end, with a blank before it; "" for other patterns."""
+    if pattern.tokens[-1] == REST:
+        return ""
+    whole = Pattern(f"{pattern}.{REST}")
+    return f". Did you mean {whole}?" if any(intersects(whole, own) for own in built) else ""
 
 
 def describe_plain_wildcard(pattern: Pattern, token: str) -> str:
@@ -66,10 +84,29 @@ def list_missing(
     for the option --property.
     """
     columns = [column for column in filter.columns if isinstance(column, Column)]
-    sources = find_sources(columns, stream.properties)
+    named = dict.fromkeys(columns, "which the filter names")
+    yield from _list_absent(stream, named, records, is_named=is_named)
+
+
+def list_absent_properties(stream: StreamConfig, records: Sequence[SampledRecord]) -> Iterator[str]:
+    """Yield a line, as `list_missing` does, for each property of a stream that none of the records has."""
+    named = {
+        Column(*place_property(name), entry.type): f"from which the property {name} is read"
+        for name, entry in stream.properties.items()
+    }
+    yield from _list_absent(stream, named, records, is_named=True)
+
+
+def _list_absent(
+    stream: StreamConfig, named: Mapping[Column, str], records: Sequence[SampledRecord], *, is_named: bool
+) -> Iterator[str]:
+    """Yield the lines of `list_missing` for these columns. `named`: for each how its line goes on, such as `which the
+    filter names`.
+    """
+    sources = find_sources(named, stream.properties)
     sampled = find_columns(records)
     present = {column.field for column in sampled if column.present}
-    for column in columns:
+    for column, words in named.items():
         source = sources[column]
         if not records or source.given is not None or any(field in present for field in source.fields):
             continue
@@ -78,9 +115,7 @@ def list_missing(
         wanted = source.fields[0]
         if wanted.kind is FieldKind.VALUE and stream.values.format is not ValueFormat.JSON:
             continue  # the sample is of JSON; what other values have, their schemas say
-        line = (
-            f"none of {len(records)} sampled records has {_NAMED[wanted.kind]} {wanted.name!r}, which the filter names."
-        )
+        line = f"none of {len(records)} sampled records has {_NAMED[wanted.kind]} {wanted.name!r}, {words}."
         yield line + _suggest(stream, column, wanted, sampled, is_named=is_named)
 
 
@@ -98,10 +133,10 @@ def _suggest(
     name = column.name.casefold()
     same = [each for each in fields if each.field.name.split(".")[-1].casefold() == name]
     if same and wanted.kind is FieldKind.HEADER:
-        best = min(same, key=lambda each: (-each.present, len(each.field.name)))
+        best = min(same, key=_rank)
         if not is_named:
-            return f" For the JSON field say --property {column.name}:{best.type}=value:{best.field.name}"
-        declared = f'{column.name}: {{type: {best.type}, from: "{best.field}"}}'
+            return f" For the JSON field say --property {_declare(column.name, best, best.type, is_named=False)}"
+        declared = _declare(column.name, best, best.type, is_named=True)
         return f" For the JSON field add to the file of stream {stream.name}, under properties: {declared}"
     known = sorted(each.field.name for each in sampled if each.present and each.field.kind is wanted.kind)
     if near := suggest(wanted.name, known):
@@ -109,4 +144,82 @@ def _suggest(
     return f" They have {', '.join(known[:_SHOWN])}" if known else ""
 
 
+def _rank(sampled: SampledField) -> tuple[int, int]:
+    return -sampled.present, len(sampled.field.name)
+
+
+def _declare(name: str, sampled: SampledField, type: str, *, is_named: bool) -> str:
+    """Return the declaration of a property that is read from a sampled header or JSON field: for a stream's file, or for the
+    option --property.
+    """
+    is_header = sampled.field.kind is FieldKind.HEADER and sampled.field.name == name
+    if not is_named:
+        return f"{name}:{type}" if is_header else f"{name}:{type}={sampled.field.kind.value}:{sampled.field.name}"
+    key = quote(name)
+    return f"{key}: {type}" if is_header else f"{key}: {{type: {type}, from: {quote(str(sampled.field), force=True)}}}"
+
+
+def hint_declaration(
+    stream: StreamConfig, name: str, type: str, records: Sequence[SampledRecord], *, is_named: bool
+) -> str:
+    """Return the hint for a filter that uses an undeclared property like a number or a boolean: how to declare the header of
+    this name, or else the JSON field, with the type that its sampled values fit. "" if no record has either. `type`: what
+    the filter makes likely, from its error. `is_named`: as for `list_missing`.
+    """
+    columns = [column for column in find_columns(records) if column.present]
+    headers = [each for each in columns if each.field == Field(FieldKind.HEADER, name)]
+    is_json = stream.values.format is ValueFormat.JSON
+    values = [each for each in columns if is_json and each.field.kind is FieldKind.VALUE]
+    fields = [each for each in values if each.field.name.split(".")[-1].casefold() == name.casefold()]
+    if not (headers or fields):
+        return ""
+    best = headers[0] if headers else min(fields, key=_rank)
+    is_time = type == PropertyType.TIMESTAMP and best.type is PropertyType.LONG
+    declared = _declare(name, best, type if is_time else best.type, is_named=is_named)
+    hint = f"add to the stream's file, under properties: {declared}" if is_named else f"say --property {declared}"
+    if best.type in (PropertyType.STRING, PropertyType.BINARY):
+        hint += "; its values are texts, so compare it with a text in quotes"
+    return hint
+
+
+def list_misread(stream: StreamConfig, filter: Filter, records: Sequence[SampledRecord]) -> Iterator[str]:
+    """Yield a line for each field of a filter of whose sampled values more than half do not spell its type: they are NULL,
+    and the filter finds too little. Yield nothing for value fields of a stream whose values are not JSON.
+    """
+    columns = [column for column in filter.columns if isinstance(column, Column)]
+    sources = find_sources(columns, stream.properties)
+    sampled = {found.field: found for found in find_columns(records)}
+    for column in columns:
+        for field in sources[column].fields:
+            is_read = field.kind is not FieldKind.VALUE or stream.values.format is ValueFormat.JSON
+            if not is_read or (found := sampled.get(field)) is None:
+                continue
+            wrong = _find_misread(found, column.type)
+            if 2 * len(wrong) > found.present:
+                share = math.floor(100 * len(wrong) / found.present)
+                shown = make_printable(wrong[0][:_LONGEST])
+                advice = f": try {found.type}" if found.type != column.type else ""
+                yield f"{share} % of the sampled values of {column.name} are no {column.type}, such as {shown}{advice}"
+
+
+def _find_misread(sampled: SampledField, type: str) -> list[str]:
+    """Return the values of a sampled field that do not spell a type, one of TYPES in overlay/scan/columns.py."""
+    # it brings kernels, which most commands do not need
+    from overlay.scan.columns import Origin, gather
+
+    texts = [text for text in sampled.texts if text is not None]
+    written = texts
+    if is_json := sampled.field.kind is FieldKind.VALUE:
+        is_text = [own in (PropertyType.STRING, PropertyType.TIMESTAMP) for own in sampled.types if own is not None]
+        written = [json.dumps(text) if quoted else text for text, quoted in zip(texts, is_text, strict=True)]
+    raw = [text.encode("utf-8", "surrogatepass") for text in written]
+    size = np.array([len(each) for each in raw], np.int64)
+    at = np.cumsum(size) - size
+    buf = np.frombuffer(b"".join(raw) or b" ", np.uint8)
+    column = gather(buf, at, size, type, Origin.JSON if is_json else Origin.TEXT)
+    return [text for text, state in zip(texts, column.states.tolist(), strict=True) if state != GOOD]
+
+
+_LONGEST = 40
+"""Characters of a value that a line shows."""
 _SHOWN = 8

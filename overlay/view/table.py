@@ -104,7 +104,8 @@ def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) 
         ("state", found.state),
         ("reason", found.reason),
         ("output", found.deliver_subject),
-        ("filters", ", ".join(found.filters) or ("" if found.state == "removed" else "none")),
+        ("subjects", ", ".join(found.filters) or ("" if found.state == "removed" else "all")),
+        ("SQL", (found.config.filter.sql or "") if found.config is not None else ""),
         ("sequence", show_count(found.consumer_sequence)),
         ("records/s", show_rate(found.rate)),
         (

@@ -156,6 +156,8 @@ def test_a_folder_that_changes_is_followed(trips: Trips, running_service: StartS
         (("replay-dead-letter", "S", "c", "d"), "name one consumer: [STREAM] NAME"),
         (("pause", "S", "c", "--for", "soon"), "durations look like"),
         (("add", "S", "c", "--set", "ack_wait"), "'ack_wait' is not FIELD=VALUE"),
+        (("add", "S", "c", "--set", "ack_wiat=10s"), "'ack_wiat' is no field of a consumer. Did you mean ack_wait?"),
+        (("add", "S", "c", "--set", "filter.sqll=a"), "'filter.sqll' is no field of a consumer. Did you mean sql?"),
         (("nak", "x", "--delay", "soon"), "durations look like"),
     ],
 )

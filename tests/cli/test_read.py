@@ -383,4 +383,35 @@ def test_a_question_that_finds_nothing_says_why(topic: str, bootstrap: str) -> N
     assert "one excludes the other" in ask(topic, bootstrap, "--sql", "to = 'a' AND to = 'b'", "--count")[1][0]
     assert "has a subject like x.>" in ask(topic, bootstrap, "--subject", "x.>", "--count")[1][0]
     done = CliRunner().invoke(overlay, ["read", "--topic", topic, "--bootstrap", bootstrap, "--sql", "n > 5"])
-    assert "hint: say --property n:long, or for a JSON field --property n:long=value:n" in str(done.exception)
+    assert str(done.exception).endswith("hint: say --property n:long=value:n")
+
+
+def test_a_subject_that_no_record_has_is_answered_with_a_similar_one(config: Config) -> None:
+    def ask_for(subject: str) -> list[str]:
+        return [
+            line
+            for line in run("TRIPS", *config, "--subject", subject, "--count").stderr.splitlines()
+            if "note:" in line
+        ]
+
+    (note,) = ask_for("trips.Rome")
+    assert note.endswith("sampled records has a subject like trips.Rome. Did you mean trips.rome?")
+    (note,) = ask_for("trips")
+    assert note.endswith("Did you mean trips.>?")
+    assert ask_for("trips.oslo") == []
+
+
+def test_a_type_that_most_values_do_not_spell_is_told_beside_what_was_found(
+    bootstrap: str, new_topic: NewTopicFixture
+) -> None:
+    topic = new_topic()
+    producer = SureProducer(bootstrap)
+    for at in range(200):
+        producer.produce(topic, b'{"amount": %s}' % (b"%d" % at if at < 4 else b"%d.5" % at))
+    assert producer.flush(30) == 0
+    ask_for = ("--sql", "amount > 2", "--count", "--property")
+    found, notes = ask(topic, bootstrap, *ask_for, "amount:long=value:amount")
+    assert (found, notes) == ("1\n", ["98 % of the sampled values of amount are no long, such as 4.5: try double"])
+    assert ask(topic, bootstrap, *ask_for, "amount:double=value:amount") == ("197\n", [])
+    done = CliRunner().invoke(overlay, ["read", "--topic", topic, "--bootstrap", bootstrap, "--sql", "amount > 2"])
+    assert str(done.exception).endswith("hint: say --property amount:double=value:amount")

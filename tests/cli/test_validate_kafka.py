@@ -108,6 +108,22 @@ def test_people_get_a_table(bootstrap: str, new_topic: NewTopicFixture, tmp_path
     assert result.output.endswith("12 needs, 0 missing; nothing was created\n")
 
 
+def test_a_property_that_no_sampled_record_has_is_a_note(
+    bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    produce_values(bootstrap, topic, [b'{"amount": 1.5}'] * 3)
+    folder = write_config(tmp_path, {"bootstrap.servers": bootstrap}, topic, new_topic())
+    with (folder / "streams/flights.yaml").open("a") as file:
+        file.write('properties: {amount: {type: double, from: "{value:ammount}"}}\n')
+    note = (
+        "stream ORDERS: none of 3 sampled records has the JSON field 'ammount', from which the property amount is read."
+        " Did you mean amount?"
+    )
+    result = run(folder, "--json")
+    assert (result.exit_code, json.loads(result.output)["notes"]) == (0, [note])
+
+
 def test_what_is_missing_is_an_error(bootstrap: str, new_topic: NewTopicFixture, tmp_path: Path) -> None:
     topic = new_topic()
     folder = write_config(tmp_path, {"bootstrap.servers": bootstrap}, topic + "x", f"{topic}-out")

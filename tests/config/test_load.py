@@ -231,3 +231,11 @@ def test_outputs_that_lead_back_through_other_streams_are_refused(tmp_path: Path
     assert (first.code, second.code) == (10081, 10081)
     assert "late -> MORE/back -> flights" in str(first)
     assert "flights -> FLIGHTS/late -> late" in str(second)
+
+
+def test_a_misspelt_field_is_not_called_missing_as_well(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, {"overlay.yaml": "kafka: {bootstrap.server: 'a:1'}\n"})
+    with pytest.raises(ConfigError) as caught:
+        load(folder)
+    assert str(caught.value).endswith("Did you mean bootstrap.servers?")
+    assert "is missing" not in str(caught.value)

@@ -51,3 +51,16 @@ def test_validate_tells_warnings(tmp_path: Path) -> None:
         ],
     )
     assert '"warnings": [{"file": ' in CliRunner().invoke(validate, [str(folder), "--json"]).output
+
+
+def test_a_name_that_is_close_to_a_declared_one(tmp_path: Path) -> None:
+    stream = STREAM.rstrip() + "\nproperties: {customer_address_country: string, dep_delay: long}\n"
+    consumer = CONSUMER + "filter: {sql: \"customer_country = 'NO' AND to = 'x' AND dep_delay > 5\"}\n"
+    folder = write_folder(tmp_path, {"streams/flights.yaml": stream, "consumers/late.yaml": consumer})
+    done = CliRunner().invoke(validate, [str(folder)])
+    assert done.exit_code == 0
+    (line,) = [line for line in done.output.splitlines() if line.startswith("warning: ")]
+    assert line.endswith(
+        "filter.sql: customer_country is not declared by the stream, so it is the header of this name. Did you mean"
+        " customer_address_country?"
+    )

@@ -43,6 +43,25 @@ def test_types_join_to_the_one_that_reads_all() -> None:
     assert join_types([text, PropertyType.BINARY]) is PropertyType.BINARY
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([1.5] * 987 + ["2.5"] * 2, PropertyType.DOUBLE),
+        ([1] * 98 + [2.5, "x"], PropertyType.DOUBLE),
+        ([1] * 99 + ["x"], PropertyType.LONG),
+        ([1] * 98 + ["x", "y"], PropertyType.STRING),
+        ([True] * 99 + ["x"], PropertyType.BOOLEAN),
+        ([1] * 99 + ["0150"], PropertyType.STRING),
+        (["a"] * 99 + [1], PropertyType.STRING),
+    ],
+)
+def test_a_type_that_nearly_all_values_fit(values: list[object], wanted: PropertyType) -> None:
+    (column,) = find_columns([make_record(at, value={"a": value}) for at, value in enumerate(values)])
+    assert column.type is wanted
+    others = [at for at, value in enumerate(values) if isinstance(value, str)]
+    assert column.misfits == (() if wanted is PropertyType.STRING else tuple(others))
+
+
 def test_headers_fields_and_key_become_columns() -> None:
     records = [
         make_record(0, key="k", headers={"h": "1"}, value={"a": {"b": 1.5}, "list": [1], "none": None}),

@@ -97,6 +97,14 @@ def test_records_without_a_subject_are_counted_with_the_place_of_one() -> None:
     assert "# at most 1 of 100 records lack a field and would be left out, counted, such as orders-0@99" in text
 
 
+def test_values_that_do_not_fit_the_type_are_counted_with_the_place_of_one() -> None:
+    values = [{"amount": f"{at}.5" if at in (7, 9) else at + 0.5} for at in range(200)]
+    text = draft(make_sample(make_record(at, value=value) for at, value in enumerate(values)))["streams/orders.yaml"]
+    assert 'amount: {type: double, from: "{value:amount}"}     # 2 of 200 are texts, such as orders-0@7\n' in text
+    text = draft(make_sample(make_record(at, value={"n": at or True}) for at in range(200)))["streams/orders.yaml"]
+    assert "# 1 of 200 is no long, such as orders-0@0\n" in text
+
+
 def test_every_alternative_would_load() -> None:
     files = draft(make_flights())
     text = files["streams/flights.yaml"]

@@ -24,6 +24,19 @@ def test_the_alternatives_name_other_fields_and_the_key() -> None:
     assert len(templates) == len(set(templates))
 
 
+def test_two_fields_of_the_value_with_few_values_are_an_alternative_to_a_header() -> None:
+    records = [
+        make_record(
+            at, headers={"source": "ab"[at % 2]}, value={"id": f"o{at}", "status": "xyz"[at % 3], "to": f"t{at % 7}"}
+        )
+        for at in range(100)
+    ]
+    found = propose(make_sample(records))
+    assert found.subject.template == "orders.{header:source}"
+    pairs = {choice.template: choice.why for choice in found.alternatives}
+    assert pairs["orders.{value:status}.{value:to}"] == "two fields of the value, 3 and 7 values"
+
+
 def test_properties_have_types_and_no_copies() -> None:
     found = {name: (str(column.field), str(column.type)) for name, column in propose(make_flights()).properties}
     assert found == {

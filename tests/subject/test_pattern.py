@@ -57,7 +57,10 @@ def test_matches_as_the_regex_does(pattern: str, subject: str) -> None:
         (".a", "column 1 of pattern '.a': empty token"),
         ("a..b", "column 3 of pattern 'a..b': empty token"),
         ("a.", "column 3 of pattern 'a.': empty token"),
-        ("ab.c d", "column 5 of pattern 'ab.c d': a space"),
+        (
+            "ab.c d",
+            "column 5 of pattern 'ab.c d': a space, which no subject may hold; subject templates write it %20 (c%20d)",
+        ),
         ("a\tb", "column 2 of pattern 'a\\tb': a tab"),
         ("a\r", "a carriage return"),
         ("a\n", "a line feed"),

@@ -9,7 +9,7 @@ from overlay.config.stream import StreamConfig
 from overlay.filter import compile_sql
 from overlay.inspect.sample import SampledRecord
 from overlay.subject import Pattern
-from overlay.view.doubts import list_doubts, list_missing
+from overlay.view.doubts import hint_declaration, list_absent_properties, list_doubts, list_misread, list_missing
 from tests.config.folders import load_files
 
 ORDERS = """name: ORDERS
@@ -42,6 +42,12 @@ def test_subjects(orders: StreamConfig) -> None:
     assert "in 'paid*' is an ordinary character" in plain
     assert doubt(orders, "invoices.>") == [
         "no record of stream ORDERS has a subject like invoices.>: its subjects are orders.>"
+    ]
+    assert doubt(orders, "orders.a.b") == [
+        "no record of stream ORDERS has a subject like orders.a.b: its subject rule builds orders.*"
+    ]
+    assert doubt(orders, "orders") == [
+        "no record of stream ORDERS has a subject like orders: its subjects are orders.>. Did you mean orders.>?"
     ]
     topic = describe_topic("orders", {})
     assert doubt(topic, "orders", ">", is_named=False) == []
@@ -84,7 +90,61 @@ def test_names_that_no_record_has(orders: StreamConfig) -> None:
     assert miss(topic, "zebra = 'x'", is_named=False)[0].endswith("They have To")
 
 
+def test_properties_that_no_record_has(orders: StreamConfig) -> None:
+    assert list(list_absent_properties(orders, RECORDS)) == []
+    topic = describe_topic("orders", {"tot": {"type": "double", "from": "{value:totl}"}})
+    assert list(list_absent_properties(topic, RECORDS)) == [
+        "none of 3 sampled records has the JSON field 'totl', from which the property tot is read. Did you mean total?"
+    ]
+    assert list(list_absent_properties(topic, [])) == []
+
+
 def test_names_that_some_record_has_or_that_need_none(orders: StreamConfig) -> None:
     assert miss(orders, "total > 5 AND To = 'x'") == []
     assert miss(orders, "p.subject = 'x' AND p.creation_time > 5 AND h.priority > 3") == []
     assert miss(orders, "country = 'NO'", records=[]) == []
+
+
+AMOUNTS = [
+    SampledRecord(
+        0, at, None, b'{"amount": %s, "id": "%d", "at": 1700000000000}' % (amount, at), (("size", b"%d" % at),)
+    )
+    for at, amount in enumerate([b"12.5"] * 98 + [b"3", b"4"])
+]
+
+
+def test_the_hint_has_the_type_and_the_place_of_the_sampled_values(orders: StreamConfig) -> None:
+    topic = describe_topic("orders", {})
+
+    def hint(name: str, type: str = "double", *, is_named: bool = False) -> str:
+        return hint_declaration(orders if is_named else topic, name, type, AMOUNTS, is_named=is_named)
+
+    assert hint("amount") == "say --property amount:double=value:amount"
+    assert hint("amount", is_named=True) == (
+        'add to the stream\'s file, under properties: amount: {type: double, from: "{value:amount}"}'
+    )
+    assert (hint("size"), hint("size", is_named=True).rpartition("properties: ")[2]) == (
+        "say --property size:long",
+        "size: long",
+    )
+    assert hint("at", "timestamp") == "say --property at:timestamp=value:at"
+    assert hint("id") == (
+        "say --property id:string=value:id; its values are texts, so compare it with a text in quotes"
+    )
+    assert hint("zebra") == ""
+
+
+def test_values_that_do_not_spell_the_type(orders: StreamConfig) -> None:
+    def misread(sql: str, **declared: str) -> list[str]:
+        topic = describe_topic(
+            "orders", {name: {"type": type, "from": f"{{value:{name}}}"} for name, type in declared.items()}
+        )
+        return list(list_misread(topic, compile_sql(sql, topic.properties), AMOUNTS))
+
+    assert misread("amount > 5", amount="long") == [
+        "98 % of the sampled values of amount are no long, such as 12.5: try double"
+    ]
+    assert misread("id > 5", id="long") == ["100 % of the sampled values of id are no long, such as 0: try string"]
+    assert misread("amount = '12.5'", amount="string")[0].endswith("no string, such as 12.5: try double")
+    assert misread("amount > 5 AND id = '5' AND at < UTC()", amount="double", id="string", at="timestamp") == []
+    assert misread("nothing > 5", nothing="long") == []

@@ -1,15 +1,15 @@
-"""Points in time as users write them: a time with its zone, or how long ago."""
+"""Points in time as users write them: a time with its zone, a date, or how long ago."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
 
-from overlay.units import parse_duration, parse_time
+from overlay.units import complete_date, parse_duration, parse_time
 
 Moment = str | datetime | timedelta
-"""`2026-01-31T12:00:00Z`; `10m`, `2h30m` or `3d`, with or without ` ago`; a datetime with a zone; a
-span before now.
+"""`2026-01-31T12:00:00Z`; `2026-01-31`, its midnight in UTC; `10m`, `2h30m` or `3d`, with or without ` ago`; a datetime with a
+zone; a span before now.
 """
 
 _LOOKS_LIKE_A_TIME = re.compile(r"\d{4}-")
@@ -32,7 +32,7 @@ def parse_moment(moment: Moment, now: int) -> int:
     if isinstance(moment, timedelta):
         return now + (-moment) // timedelta(milliseconds=1) + bool((-moment) % timedelta(milliseconds=1))
     if _LOOKS_LIKE_A_TIME.match(moment):
-        return -(-parse_time(moment) // _MS)
+        return -(-parse_time(complete_date(moment)) // _MS)
     return -(-(now * _MS - _parse_age(moment)) // _MS)
 
 

@@ -49,7 +49,7 @@ def test_spans_before_now(text: str, seconds: float) -> None:
     assert parse_moment(text, NOW) == NOW - int(seconds * 1000)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "10", "-5m", "2013-01-01", "2013-01-01T00:00:00"])
+@pytest.mark.parametrize("text", ["", "yesterday", "10", "-5m", "2013-01", "2013-01-01T00:00:00"])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(ValueError, match="RFC 3339"):
         parse_moment(text, NOW)
@@ -58,3 +58,9 @@ def test_what_is_no_time(text: str) -> None:
 def test_a_datetime_without_a_zone() -> None:
     with pytest.raises(ValueError, match="no time zone"):
         parse_moment(datetime(2013, 1, 1), NOW)  # noqa: DTZ001
+
+
+def test_a_date_is_its_midnight_in_utc() -> None:
+    assert parse_moment("2026-11-25", NOW) == parse_moment("2026-11-25T00:00:00Z", NOW)
+    with pytest.raises(ValueError, match="there is no such time"):
+        parse_moment("2026-02-30", NOW)
