@@ -106,7 +106,7 @@ def test_a_record_of_a_topic_alone(orders: tuple[Path, str]) -> None:
     folder, topic = orders
     (folder / "streams" / "orders.yaml").unlink()
     words = ("total > 12", "--record", f"{topic}-0@0", "--config", str(folder))
-    assert "hint: say --property total:long" in run("filter", "test", *words, code=1)
+    assert "hint: say --property total:double" in run("filter", "test", *words, code=1)
     assert try_record("carrier = 'AA'", *words[1:])["answer"] == "true"
     assert try_record(*words, "--property", "total:double=value:total")["answer"] == "true"
     # a line needs no folder

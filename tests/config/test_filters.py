@@ -44,7 +44,7 @@ def test_a_sound_filter_loads(tmp_path: Path, text: str) -> None:
         ("{sql: dep_delay >}", "5:15: filter.sql", ["line 1, column 12 of the expression", "dep_delay >\n  "]),
         ("{sql: dep_delay > 1 and dep_delay < 2}", "5:15: filter.sql", ["line 1, column 15", "AND"]),
         ("{sql: dep_dela > 60}", "5:15: filter.sql", ["does not declare", "dep_delay"]),
-        ("{sql: distance > 60}", "5:15: filter.sql", ["distance: long", "\n  distance > 60\n  ^^^^^^^^"]),
+        ("{sql: distance > 60}", "5:15: filter.sql", ["distance: double", "\n  distance > 60\n  ^^^^^^^^"]),
         ('{sql: ""}', "5:15: filter.sql", []),
         (
             "\n  sql: |\n    dep_delay > 60\n    AND distance > 7\n",
