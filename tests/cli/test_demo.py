@@ -150,7 +150,7 @@ def test_spark_that_fails_is_quoted(tmp_path: Path) -> None:
     with open_home(tmp_path / "demo") as home:
         write_config(home, "127.0.0.1:1")
         (home.config / "consumers" / "late-long-haul.yaml").unlink()
-        with pytest.raises(DemoError, match=r"(?s)exit code 1\. `overlay demo --no-spark` .*no consumer"):
+        with pytest.raises(DemoError, match=r"(?s)exit code 1\. `overlay demo --no-spark` .*Kafka did not answer"):
             show_spark(Screen(Console(quiet=True)), home)
 
 

@@ -29,7 +29,7 @@ CLIENT = Client({"bootstrap.servers": "127.0.0.1:1"}, {"FLIGHTS": STREAM}, "fold
         ({"subjects": ["a..b"]}, SubjectError, "empty token"),
         ({"subjects": "a. b"}, SubjectError, "a space"),
         ({"since": "soon"}, BadQuestion, "since: .* no point in time"),
-        ({"until": "2013-01-01"}, BadQuestion, "until: .*RFC 3339"),
+        ({"until": "2013-01-01T10:00:00"}, BadQuestion, "until: .*RFC 3339"),
         ({"follow": True, "until": "10m"}, BadQuestion, "follow and until exclude each other"),
         ({"from_seq": 1, "since": "10m"}, BadQuestion, "both say where to begin"),
         ({"from_seq": 0}, BadQuestion, "from_seq is 0"),
