@@ -57,6 +57,8 @@ PAUSES_S = (0.5, 30.0)
 """Shortest and longest pause before the application starts again after an error."""
 STOP_S = 10.0
 """Seconds in which an application commits and stops. One that hangs is left alone, and Kafka misses it SESSION_S later."""
+FAILED_STOP_S = 1.0
+"""The same for one that has failed, whose client has mostly ended with it: then it waits for a commit that never comes."""
 CLOCKS_MS = 60_000
 """By how many ms this clock and Kafka's may differ when rows of definitions are compared with the control topic."""
 MOST_LETTER_TOPICS = 500
@@ -191,7 +193,8 @@ async def _end(app: faust.App) -> None:
     not end, and Faust leaves the other parts as they are then: its client would stay in the group, with the topics, and
     timers would go on. So they are stopped here.
     """
-    if await _end_within(STOP_S, [app.stop()]):
+    has_failed = app.crash_reason is not None
+    if await _end_within(FAILED_STOP_S if has_failed else STOP_S, [app.stop()]):
         return
     parts = [app, *_list_parts(app)]
     for part in parts:

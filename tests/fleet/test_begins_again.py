@@ -54,6 +54,8 @@ async def test_an_error_in_any_part_ends_no_picture(bootstrap: str, monkeypatch:
 class Hanging:
     """A part of an application that does not stop before `released` is set, and does not let itself be cancelled."""
 
+    crash_reason = None
+
     def __init__(self, released: asyncio.Event, *children: Hanging) -> None:
         self._children, self._futures, self.asked = [*children, None], set[Any](), 0
         self._released = released
