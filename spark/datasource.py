@@ -113,13 +113,15 @@ class PushingReader(OverlayReader):
 def warn_of_outside(ask: Ask) -> None:
     """Log a warning for each subject that is asked for and that no record of the stream can have."""
     stream, where = ask.request.stream, f"stream {ask.request.stream.name}"
-    subjects = stream.patterns
+    subjects, built = stream.patterns, stream.subject.rule.patterns()
     if not ask.request.is_named:
         where = f"topic {stream.topic_names[0]}"
         if isinstance(subject := stream.subject.rule.build((), stream.topic_names[0], 0), str):
-            subjects = (Pattern(subject),)  # the topic's name is its only subject
-    known = ", ".join(own.text for own in subjects)
+            subjects = built = (Pattern(subject),)  # the topic's name is its only subject
     for pattern in ask.request.patterns:
-        if not any(intersects(pattern, own) for own in subjects):
-            reason = f"no record of {where} has a subject like {pattern}: its subjects are {known}"
-            log.warning("a reading finds nothing for one of its subjects", reason=reason)
+        for words, own in (("subjects are", subjects), ("subject rule builds", built)):
+            if not any(intersects(pattern, each) for each in own):
+                known = ", ".join(each.text for each in own)
+                reason = f"no record of {where} has a subject like {pattern}: its {words} {known}"
+                log.warning("a reading finds nothing for one of its subjects", reason=reason)
+                break

@@ -63,11 +63,16 @@ class ScreenedConsumer(Consumer):
 
 
 class _Daemon(WorkerThread):
-    """A thread that keeps no process alive: its client may wait for a Kafka that is away."""
+    """A thread that keeps no process alive: its client may wait for a Kafka that is away. Nothing waits for its end either:
+    Faust would do so in the event loop, which the thread may need for its end.
+    """
 
     def __init__(self, service: Any, **more: Any) -> None:
         super().__init__(service, **more)
         self.daemon = True
+
+    def stop(self) -> None:
+        """Do nothing: the service has been told to end."""
 
 
 class _ScreenedThread(AIOKafkaConsumerThread):

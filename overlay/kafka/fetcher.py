@@ -209,6 +209,10 @@ def cut_front(fetched: Fetched, offset: int) -> Fetched | None:
     return replace(fetched, data=data, batches=batches, log_position=log_position, unreadable=-1)
 
 
+CANCEL_S = 1.0
+"""Seconds after which a fetch that goes on is cancelled once more."""
+
+
 class PartitionFetch:
     """One reading position in a partition, and the next data for it. `take` empties `ready` and returns it: Fetched,
     Lost, Changed or Denied, or None if nothing is there; it never waits. While `ready` is empty and `position` is
@@ -415,9 +419,12 @@ class Fetcher:
         if self._sharing is not None:
             for partition_fetch in self._partition_fetches:
                 self._sharing.leave(partition_fetch)
-        tasks = [self._dispatcher, *self._holding, *(task for tasks in self._nodes.values() for task in tasks)]
-        for task in tasks:
-            task.cancel()
+        left = tasks = {self._dispatcher, *self._holding, *(task for tasks in self._nodes.values() for task in tasks)}
+        while left:
+            for task in left:
+                task.cancel()
+            # aiokafka may take a cancellation for its own, and go on until its request times out
+            _, left = await asyncio.wait(left, timeout=CANCEL_S)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def wake(self) -> None:
