@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from overlay.inspect.outside import explain_outside
 from overlay.logs import get_logger
-from overlay.subject import Pattern, intersects
 
 from .form import check_schema, make_schema
 from .options import Ask, read_options
@@ -112,16 +112,6 @@ class PushingReader(OverlayReader):
 
 def warn_of_outside(ask: Ask) -> None:
     """Log a warning for each subject that is asked for and that no record of the stream can have."""
-    stream, where = ask.request.stream, f"stream {ask.request.stream.name}"
-    subjects, built = stream.patterns, stream.subject.rule.patterns()
-    if not ask.request.is_named:
-        where = f"topic {stream.topic_names[0]}"
-        if isinstance(subject := stream.subject.rule.build((), stream.topic_names[0], 0), str):
-            subjects = built = (Pattern(subject),)  # the topic's name is its only subject
     for pattern in ask.request.patterns:
-        for words, own in (("subjects are", subjects), ("subject rule builds", built)):
-            if not any(intersects(pattern, each) for each in own):
-                known = ", ".join(each.text for each in own)
-                reason = f"no record of {where} has a subject like {pattern}: its {words} {known}"
-                log.warning("a reading finds nothing for one of its subjects", reason=reason)
-                break
+        if reason := explain_outside(ask.request.stream, pattern, is_named=ask.request.is_named):
+            log.warning("a reading finds nothing for one of its subjects", reason=reason)

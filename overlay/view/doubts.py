@@ -18,11 +18,12 @@ from overlay.filter import Filter
 from overlay.filter.nodes import Column, Literal, Section
 from overlay.filter.rows import to_truth
 from overlay.inspect.column import SampledField, find_columns
+from overlay.inspect.outside import explain_outside
 from overlay.inspect.sample import SampledRecord
 from overlay.match.properties import find_sources
 from overlay.scan.states import GOOD
 from overlay.subject import Pattern
-from overlay.subject.pattern import REST, find_plain_wildcard, intersects
+from overlay.subject.pattern import find_plain_wildcard
 
 from .never import find_never
 
@@ -34,19 +35,11 @@ def list_doubts(
     `*` or `>` that is no wildcard. `is_named`: whether a file describes the stream; otherwise it has one topic, whose
     name is its only subject.
     """
-    subjects, built = stream.patterns, stream.subject.rule.patterns()
-    if not is_named and isinstance(subject := stream.subject.rule.build((), stream.topic_names[0], 0), str):
-        subjects = built = (Pattern(subject),)
     for pattern in patterns:
         if token := find_plain_wildcard(pattern):
             yield describe_plain_wildcard(pattern, token)
-        where = f"stream {stream.name}" if is_named else f"topic {stream.topic_names[0]}"
-        for words, own in (("subjects are", subjects), ("subject rule builds", built)):
-            if not any(intersects(pattern, each) for each in own):
-                known = ", ".join(each.text for each in own)
-                line = f"no record of {where} has a subject like {pattern}: its {words} {known}"
-                yield line + _complete(pattern, built)
-                break
+        if line := explain_outside(stream, pattern, is_named=is_named):
+            yield line
     if filter is None:
         return
     if isinstance(filter.bound, Literal):
@@ -54,14 +47,6 @@ def list_doubts(
         if answer is not True:
             yield f"the filter is {'unknown' if answer is None else 'false'} for every record"
     yield from map(str, find_never(filter.bound))
-
-
-def _complete(pattern: Pattern, built: Iterable[Pattern]) -> str:
-    """Return the hint for a pattern that lacks tokens at its end, with a blank before it; "" for other patterns."""
-    if pattern.tokens[-1] == REST:
-        return ""
-    whole = Pattern(f"{pattern}.{REST}")
-    return f". Did you mean {whole}?" if any(intersects(whole, own) for own in built) else ""
 
 
 def describe_plain_wildcard(pattern: Pattern, token: str) -> str:
