@@ -26,6 +26,7 @@ The promises, for each consumer:
   lower sequence does either (with `at_least_once` a former owner may still deliver it that has not noticed that it is fenced);
 - what was acked before its ack_wait was over does not come again (where clocks do not jump, no acks are lost, and ack_wait
   begins when the reader group has committed past the delivery);
+- what nobody refused does not come again, and is not given up, before its ack_wait is over (likewise);
 - no more messages than max_ack_pending wait for an ack when a new one is delivered (where the times can be compared; an ack
   counts from when it is in Kafka, and where the limit changes the highest one counts);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason (with
@@ -335,6 +336,9 @@ class Judge:
             is_timely = not self._run.plan.has_jumps and not self._run.plan.loses_acks
             early = set(self._find_prompt(consumer, deliveries, said, letters)) if is_timely else set()
             self._blame(consumer, "came again though acked in time", early)
+        if consumer.is_exact and is_timed and consumer.config.get("interest") == "group":
+            hasty = set(self._find_hasty(consumer, deliveries, said, letters))
+            self._blame(consumer, "came again before its ack_wait was over", hasty)
 
     def _leave_out_fenced(self, consumer: Consumer, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return the deliveries without those of owners that had lost the shard: with `at_least_once` Kafka does not refuse
@@ -445,34 +449,58 @@ class Judge:
     def _find_prompt(
         self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
     ) -> Iterator[int]:
-        """Yield the sequences that came again, or have a dead letter, after an ack that was in Kafka before the deadline.
+        """Yield the sequences that came again, or have a dead letter, after an ack that was in Kafka before the deadline."""
+        for sequence, before, _ in self._list_again(consumer, deliveries, letters):
+            entry = said[sequence]
+            if entry.acked and not (entry.nakked or entry.termed):
+                if min(entry.acked) < self._find_deadline(consumer, before.record) - 1:
+                    yield sequence
 
-        The deadline of a delivery is no earlier than ack_wait after the first commit of the reader group past it.
+    def _find_hasty(
+        self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
+    ) -> Iterator[int]:
+        """Yield the sequences that no reader refused, and that came again, or have a dead letter, before the deadline."""
+        buried = {
+            sequence
+            for sequence, found in letters.items()
+            if any(letter.header(DEAD_REASON) == UNDELIVERABLE for letter in found)
+        }
+        for sequence, before, at in self._list_again(consumer, deliveries, letters):
+            entry = said[sequence]
+            if not (entry.nakked or entry.termed or sequence in buried):
+                if at < self._find_deadline(consumer, before.record) - 1:
+                    yield sequence
+
+    def _list_again(
+        self, consumer: Consumer, deliveries: Sequence[Delivery], letters: dict[int, list[Found]]
+    ) -> list[tuple[int, Delivery, int]]:
+        """Return what came again, or has a dead letter: (sequence, the delivery before, when it came again in ms since 1970).
+
+        Not what an output has lost: it may not have been read, and its deadline begins all the same.
         """
-        waits = [str(version.config["ack_wait"]) for version in self._run.files.versions[consumer.name]]
-        wait_ms = min(map(parse_duration, waits)) / 1e6
-        began_ms = self._run.world.settings.wall_ms0
-        commits = self._run.read[consumer.name]
-        last: dict[int, Delivery] = {}
-        again: list[tuple[int, Delivery]] = []
-        for each in sorted(deliveries, key=lambda each: each.token.consumer_sequence):
-            if each.token.sequence in last:
-                again.append((each.token.sequence, last[each.token.sequence]))
-            last[each.token.sequence] = each
-        again += [(sequence, last[sequence]) for sequence in letters if sequence in last]
-        # what an output has lost may not have been read, and its deadline begins all the same
         out, archive = consumer.output, self._archive
         lost = _find_deliveries([*archive.lost[out], *archive.undecided[out]], consumer)
         unsure = {each.token.sequence for each in lost}
-        for sequence, before in again:
-            if sequence in unsure:
-                continue
-            entry, record = said[sequence], before.record
-            if entry.nakked or entry.termed or not entry.acked:
-                continue
-            read = [at for at, partition, offset in commits if partition == record.partition and offset > record.offset]
-            if not read or min(entry.acked) < began_ms + min(read) * 1000 + wait_ms - 1:
-                yield sequence
+        last: dict[int, Delivery] = {}
+        again: list[tuple[int, Delivery, int]] = []
+        for each in sorted(deliveries, key=lambda each: each.token.consumer_sequence):
+            if each.token.sequence in last:
+                again.append((each.token.sequence, last[each.token.sequence], each.record.timestamp))
+            last[each.token.sequence] = each
+        again += [(sequence, last[sequence], found[0].timestamp) for sequence, found in letters.items() if sequence in last]
+        return [each for each in again if each[0] not in unsure]
+
+    def _find_deadline(self, consumer: Consumer, record: Found) -> float:
+        """Return the earliest time at which the ack_wait of a delivery can be over, ms since 1970; infinity if its readers
+        never passed it.
+
+        That is the shortest ack_wait after the first commit of the reader group past it.
+        """
+        waits = [str(version.config["ack_wait"]) for version in self._run.files.versions[consumer.name]]
+        commits = self._run.read[consumer.name]
+        read = [at for at, partition, offset in commits if partition == record.partition and offset > record.offset]
+        began_ms = self._run.world.settings.wall_ms0
+        return began_ms + min(read, default=math.inf) * 1000 + min(map(parse_duration, waits)) / 1e6
 
     def _find_overfull(
         self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
