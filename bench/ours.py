@@ -13,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from bench.sides import STREAM_SUBJECTS, TEMPLATE, Tally, Work
 from overlay.errors import CorruptBatch, OverlayError, SourceChanged
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
+from overlay.kafka.fetched import Fetched
+from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.match import Addressing, Audience
 from overlay.scan import Decoder, Malformed, make_plan
 from overlay.subject import Pattern, SubjectRule

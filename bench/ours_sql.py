@@ -13,7 +13,7 @@ from overlay.clock import now_ms
 from overlay.config.stream import Property
 from overlay.config.values import ValuesConfig
 from overlay.filter import compile_sql
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.match import Addressing, Audience, Masks
 from overlay.match.formats import make_format
 from overlay.scan import Malformed

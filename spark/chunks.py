@@ -27,7 +27,7 @@ from overlay.index.skip.contents import Contents
 from overlay.index.skip.encode import encode
 from overlay.index.skip.seal import Sealer
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressing, make_addressing

@@ -18,7 +18,7 @@ from pyspark.daemon import manager
 
 from overlay.client.read.offset_ranges import OffsetRange
 from overlay.client.read.row_filter import RowFilter
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition
 from overlay.output.assemble import Body
 from overlay.output.encoded_batch import EncodedBatch

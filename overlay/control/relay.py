@@ -22,8 +22,10 @@ from overlay.dispatch.reply_address import ReplyRule
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetched import Changed, Denied, Fetched, Lost
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.own_topics import requests_topic
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.kafka.passed_over import OnPassedOver, PassedOver, gather
 from overlay.kafka.properties import Properties
 from overlay.kafka.records import RowReader, StoredRecord

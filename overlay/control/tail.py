@@ -29,9 +29,11 @@ from overlay.config import Loaded
 from overlay.errors import CredentialsRefused, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetched import Changed, Denied, Fetched, Lost
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC, SENT
 from overlay.kafka.own_topics import HOUR_MS, control_topic
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
 from overlay.kafka.properties import Properties
 from overlay.kafka.records import PlainReader, RowReader, StoredRecord

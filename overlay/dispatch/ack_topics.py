@@ -8,7 +8,7 @@ until it ends, redelivery of that stream's messages is suspended.
 
 An ack topic may lose its end in an unclean election. The records that replace the lost ones are
 acks that have not been read, even if the topic has grown past the position since. The leader epoch
-of the last batch that was read shows the loss (kafka/fetcher.py), and the state keeps that epoch.
+of the last batch that was read shows the loss (kafka/log_cut.py), and the state keeps that epoch.
 Reading goes on at the offset where the log was cut off.
 
 A consumer that was not served has not processed the acks that arrived meanwhile. A partition is
@@ -29,8 +29,10 @@ import numpy as np
 from overlay.clock import monotonic, now_ns
 from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin, OffsetSpec
-from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch, cut_front
+from overlay.kafka.fetched import Changed, Denied, Fetched, Lost, cut_front
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId, StreamPartition

@@ -24,7 +24,8 @@ from overlay.config.values import ValueFormat
 from overlay.index.ledger.ledger import Ledger
 from overlay.jobs import Jobs
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import Fetched, Fetcher
+from overlay.kafka.fetched import Fetched
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.match import Addressed, Addressing, make_addressing

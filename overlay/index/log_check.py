@@ -18,8 +18,8 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from overlay.errors import CredentialsRefused, SourceChanged
-from overlay.kafka.fetch_response import fetch
-from overlay.kafka.fetcher import READ_COMMITTED, log_position_after
+from overlay.kafka.fetch_response import READ_COMMITTED, fetch
+from overlay.kafka.fetched import log_position_after
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.logs import get_logger

@@ -20,7 +20,7 @@ from aiokafka.client import AIOKafkaClient
 
 from overlay.arrays import Ints
 from overlay.config.stream import StreamConfig
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.passed_over import PassedOver
 from overlay.kafka.range_reader import read_span

@@ -30,6 +30,8 @@ from aiokafka.protocol.fetch import FetchRequest
 
 from overlay.clock import monotonic
 
+READ_COMMITTED = 1
+"""Isolation level of a fetch that ends at the last stable offset."""
 GROUP = 100
 """First connection group for fetches. aiokafka's own groups count from 0."""
 VIEW_BYTES = 4 << 10

@@ -12,13 +12,6 @@ waits for records would delay the one behind it: a broker answers the requests o
 after the other. A reader of many small ranges that are all in the log would mostly wait for
 answers, so its fetcher has several `requests` in flight.
 
-A log may lose its end in an unclean election and, before the next fetch, grow past the position of
-a partition fetch. All records written afterwards have a higher leader epoch. So a partition fetch
-knows the epoch of the batch before its position. If the first batch of a response has another
-epoch, the fetcher reads the batch before the position once more and compares. An epoch has one
-leader, which writes each offset once, so the same epoch there means the same log below. Elections
-are rare, and so is this extra fetch.
-
 Fetches are raw: aiokafka's client handles metadata, TLS and SASL, and returns record batches as
 bytes. The isolation level is read committed: a response ends at the last stable offset and lists
 the aborted transactions within it.
@@ -29,8 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,18 +36,21 @@ from overlay.arrays import Bytes
 from overlay.clock import monotonic
 from overlay.errors import SourceUnavailable
 from overlay.logs import get_logger
-from overlay.scan.commit import NO_ABORTS, Aborted
+from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP
-from overlay.scan.header import HEADER_SIZE, Batches, Split, read_end, split
+from overlay.scan.header import Split, read_end, split
 from overlay.scan.rows import find_batches
 from overlay.waits import Backoff
 
-from .fetch_response import fetch
+from .fetch_response import READ_COMMITTED, fetch
+from .fetched import Changed, Denied, Fetched, Lost, log_position_after
+from .gate import Gate, pass_through
+from .log_cut import NO_EPOCH, LogReader, find_epoch
 from .log_position import LogPosition
+from .partition_fetch import PartitionFetch
 
 log = get_logger(__name__)
 
-READ_COMMITTED = 1
 PARTITION_BYTES = 2 << 20
 """Bytes to ask for per partition. Larger responses are slower: they no longer fit the CPU cache,
 and the decoding thread waits for them.
@@ -71,10 +66,8 @@ SHORT_WAIT_MS = 20
 they can join the next one soon.
 """
 BACKOFF_S = (0.05, 2.0)
-LOOK_S = 0.2
-"""How often a wait for a gate looks whether its partition fetch was moved."""
-NO_EPOCH = -1
-_EPOCH_AT, _MAGIC_AT, _MAGIC = 12, 16, 2
+CANCEL_S = 1.0
+"""Seconds after which a fetch that goes on is cancelled once more."""
 
 _STALE_LEADER = (
     kafka_errors.NotLeaderForPartitionError,
@@ -82,97 +75,6 @@ _STALE_LEADER = (
     kafka_errors.ReplicaNotAvailableError,
     kafka_errors.KafkaStorageError,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """A partition's part of a fetch response. `data`: record batches, beginning with the one that holds `position`, or
-    the next one if none does, or with an earlier one if another fetch has brought them; empty if compaction has left
-    none. The last one may be cut off, and is then not in `batches`. `aborted`: pairs of producer id and first offset.
-    `log_start`: the first offset of the log.
-    """
-
-    position: int
-    data: Bytes
-    batches: Batches
-    """Where the batches are in `data`, and the fields of their headers."""
-    aborted: Aborted
-    stable_end: int
-    """The last stable offset: records from there on are not committed yet."""
-    log_start: int
-    log_position: LogPosition
-    """Position of the next fetch, with epoch and checksum of the last batch. It is `position`
-    itself if there was no whole batch.
-    """
-    unreadable: int = -1
-    """Base offset of a batch whose header cannot be read, where `batches` end; -1 if there is none.
-    """
-
-    @property
-    def next_offset(self) -> int:
-        return self.log_position.position
-
-    @property
-    def reach(self) -> int:
-        """Return the offset from which the log still has to be read after this fetch:
-        `next_offset`, or one past the base offset of a batch that cannot be read. If that batch begins
-        before `next_offset`, it is one past `next_offset`: how far the batch reaches is unknown.
-        """
-        return self.next_offset if self.unreadable < 0 else max(self.next_offset, self.unreadable) + 1
-
-    @property
-    def records(self) -> int:
-        """Return the number of records of all batches, as the batch headers count them. Counted are
-        also records below `position`, records of aborted transactions, and transaction markers.
-        """
-        return int(self.batches["count"].clip(0).sum())
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A position outside the log: below its start, such as after retention, or above its end, such as after the log
-    has become shorter.
-    """
-
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A position below which the log has changed: it lost its end and grew again.
-
-    `cut`: the offset where it was cut off, or the start of the log if it is a different log.
-    """
-
-    position: int
-    cut: int
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """Kafka does not allow this user to read the partition."""
-
-    reason: str
-
-
-class Gate(Protocol):
-    """Decides when fetched records of a stream may be passed on. Until then the partition fetch waits; others do not."""
-
-    @property
-    def stream(self) -> str:
-        """Return the name of the stream."""
-
-    @property
-    def trouble(self) -> str:
-        """Return why records wait for longer than usual; empty if that is unknown."""
-
-    async def find_open(self, fetched: Fetched) -> Sequence[tuple[int, int]]:
-        """Return what the records of a fetch have to wait for, each with the offset of the first record that waits,
-        ascending by offset.
-        """
-
-    async def settle(self, source: tuple[str, int], id: int, offset: int) -> None:
-        """Wait until a record of this partition, at `offset`, need not wait for `id` any more."""
 
 
 class Sharing(Protocol):
@@ -194,183 +96,6 @@ class Sharing(Protocol):
 
     def note(self, fetch: PartitionFetch, fetched: Fetched | None) -> None:
         """Take up the answer to a fetcher's own fetch, which has moved it; None if the answer had no data."""
-
-
-def cut_front(fetched: Fetched, offset: int) -> Fetched | None:
-    """Return the batches of a fetch that end before an offset, as a fetch of their own; None if there are none from
-    its position on.
-    """
-    count = int(np.searchsorted(fetched.batches["last_offset"], offset))
-    batches = fetched.batches[:count]
-    log_position = log_position_after(batches, fetched.position)
-    if log_position.position == fetched.position:
-        return None
-    data = fetched.data[: int(batches[-1]["end"])]
-    return replace(fetched, data=data, batches=batches, log_position=log_position, unreadable=-1)
-
-
-CANCEL_S = 1.0
-"""Seconds after which a fetch that goes on is cancelled once more."""
-
-
-class PartitionFetch:
-    """One reading position in a partition, and the next data for it. `take` empties `ready` and returns it: Fetched,
-    Lost, Changed or Denied, or None if nothing is there; it never waits. While `ready` is empty and `position` is
-    below the offset `stop`, the fetcher fetches the next data without being asked, but not while READY_BYTES wait to
-    be taken, unless it is `urgent`. The data may reach beyond `stop`.
-    """
-
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        topic: str,
-        partition: int,
-        position: int,
-        stop: int,
-        size: int | None = None,
-        epoch: int = NO_EPOCH,
-        gate: Gate | None = None,
-    ) -> None:
-        self.gate = gate
-        self.held: Fetched | None = None
-        """Data that waits for the gate; it becomes ready, or the part of it that need not wait. Data that is held
-        counts as there: nothing more is fetched, and `position` is behind it.
-        """
-        self.topic, self.partition, self.position, self.stop = topic, partition, position, stop
-        self.tp = TopicPartition(topic, partition)
-        self.epoch = epoch
-        """Leader epoch of the batch before `position`. With NO_EPOCH (not known) the fetcher does
-        not compare epochs.
-        """
-        self.size = size
-        """Bytes from `position` to `stop`; None if unknown."""
-        self.stable_end = -1
-        """Last stable offset of the latest response; -1 before the first one."""
-        self.end = -1
-        """High watermark of the latest response; -1 before the first one."""
-        self.ready: Fetched | Lost | Changed | Denied | None = None
-        self.in_flight = False
-        self.is_compacted = False
-        """Whether the last offsets of the topic may have no batch: compaction removes batches, and an
-        election may then take the end of the log down to where some were. If nothing is left up to
-        `stop`, the next data is empty. Not for topics whose segments may be in remote storage, which
-        compacted topics cannot be: a broker also answers without data while it loads these.
-        """
-        self.since = monotonic()
-        """When it was started, or moved by `seek`, monotonic seconds."""
-        self.asked = self.answered = -1.0
-        """When its latest fetch was sent, and when that of its latest answer was, monotonic seconds; -1 before."""
-        self._is_paused = False
-        self._urgent = False
-        self._fetcher = fetcher
-
-    @property
-    def is_idle(self) -> bool:
-        """Return whether it wants data now: nothing is ready or held, no fetch is in flight, and `stop`
-        is not reached.
-        """
-        return self.is_empty and not self.in_flight and self.position < self.stop and not self._is_paused
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether no data is ready or held."""
-        return self.ready is None and self.held is None
-
-    def holds(self, position: int) -> bool:
-        """Return whether a read at `position` needs no `seek`: the offset is in the data that is
-        ready or held, or, without such data, the next fetch begins there.
-        """
-        there = self.held or self.ready
-        if isinstance(there, Fetched):
-            return there.position <= position < self.position
-        return position == self.position
-
-    @property
-    def urgent(self) -> bool:
-        """Whether other partition fetches wait for this one. It is then fetched even if READY_BYTES
-        are waiting.
-        """
-        return self._urgent
-
-    @urgent.setter
-    def urgent(self, is_urgent: bool) -> None:
-        if is_urgent and not self._urgent:
-            self._fetcher.wake()
-        self._urgent = is_urgent
-
-    def take(self) -> Fetched | Lost | Changed | Denied | None:
-        """Return what is ready, None if nothing is, and empty `ready`, so that the fetcher fetches
-        the next data. Does not wait.
-
-        Lost, Changed or Denied becomes ready again by the next fetch, until the caller calls `seek`.
-        """
-        taken, self.ready = self.ready, None
-        if taken is not None:
-            self._fetcher.wake()
-        return taken
-
-    def rest(self) -> None:
-        """Send no more fetches for it, until `go_on` sets another `stop`, and drop the data that is ready. A fetch in
-        flight may still fill `ready`.
-        """
-        self.stop, self.ready, self.held = 0, None, None
-        self._fetcher.wake()
-
-    def go_on(self, stop: int) -> None:
-        """Replace `stop`. Once `position` has reached it nothing more is fetched; the last data may reach beyond it."""
-        self.stop = stop
-        self._fetcher.wake()
-
-    def pause(self) -> None:
-        """Send no more fetches for it until `resume`, which may come soon: other fetches must not wait for long."""
-        self._is_paused = True
-
-    def resume(self) -> None:
-        """Fetch again after `pause`."""
-        if self._is_paused:
-            self._is_paused = False
-            self._fetcher.wake()
-
-    def wake(self) -> None:
-        """Have its fetcher check again whether it needs a fetch."""
-        self._fetcher.wake()
-
-    def offer(self, fetched: Fetched) -> None:
-        """Take data that another fetch has brought, as `Fetcher.hand` does."""
-        self._fetcher.hand(self, fetched)
-
-    def learn_ends(self, stable_end: int, end: int) -> None:
-        """Take the last stable offset and the high watermark that another fetch has been told."""
-        has_learnt, self.stable_end, self.end = self.stable_end != stable_end, stable_end, end
-        if has_learnt:
-            self._fetcher.changed.set()
-
-    def seek(self, position: int, epoch: int = NO_EPOCH) -> None:
-        """Continue at another position. Drop the data that is ready, and ignore a fetch in flight that began at
-        another position. `epoch`: leader epoch of the batch before that position, if known.
-        """
-        self.position, self.epoch, self.ready, self.held = position, epoch, None, None
-        self.since = monotonic()
-        self._fetcher.wake()
-
-
-def _find_epoch(data: Any) -> int:
-    """Return the leader epoch in the header of the first batch of `data`; NO_EPOCH if there is no
-    whole header, or one of another format than v2.
-    """
-    if data is None or len(data) < HEADER_SIZE or data[_MAGIC_AT] != _MAGIC:
-        return NO_EPOCH
-    return int.from_bytes(bytes(data[_EPOCH_AT : _EPOCH_AT + 4]), "big", signed=True)
-
-
-def log_position_after(batches: Batches, position: int) -> LogPosition:
-    """Return the log position after the last of these batches; `position` with unknown epoch and
-    CRC if no batch reaches it.
-    """
-    if not batches.size or int(batches[-1]["last_offset"]) < position:
-        return LogPosition(position)
-    last = batches[-1]
-    return LogPosition(int(last["last_offset"]) + 1, int(last["leader_epoch"]), int(last["crc"]))
 
 
 class Fetcher:
@@ -405,6 +130,7 @@ class Fetcher:
         self._partition_fetches: list[PartitionFetch] = []
         self._requests = requests
         self._apart = apart
+        self._log = LogReader(client, apart)
         self._plain = plain
         self._sharing = sharing
         self._nodes: dict[int, set[asyncio.Task[None]]] = {}
@@ -643,15 +369,15 @@ class Fetcher:
         """
         _, code, _, _, log_start, *_, data = row
         epoch = partition_fetch.epoch
-        if code or partition_fetch.position != position or epoch < 0 or _find_epoch(data) in (NO_EPOCH, epoch):
+        if code or partition_fetch.position != position or epoch < 0 or find_epoch(data) in (NO_EPOCH, epoch):
             return self._accept(partition_fetch, position, row)
-        base_offset, before = await self._look_at(node, partition_fetch.tp, position - 1)
+        base_offset, before = await self._log.look_at(node, partition_fetch.tp, position - 1)
         if base_offset >= position or before in (NO_EPOCH, epoch):
             return self._accept(
                 partition_fetch, position, row
             )  # it is the same, or compaction or retention has taken it
         cut = (
-            await self._find_cut(node, partition_fetch.tp, epoch, log_start, position - 1)
+            await self._log.find_cut(node, partition_fetch.tp, epoch, log_start, position - 1)
             if before > epoch
             else log_start
         )
@@ -659,25 +385,6 @@ class Fetcher:
             partition_fetch.ready = Changed(position, cut)
             self.changed.set()
         return False
-
-    async def _look_at(self, node: int, tp: TopicPartition, offset: int) -> tuple[int, int]:
-        """Fetch the batch that holds `offset`, or the next batch if none does, and return its base
-        offset and leader epoch.
-
-        Both are -1 if the log does not have the offset; (0, -1) if there is no batch yet. Raises
-        KafkaError.
-        """
-        # Kafka sends the first batch whole, however few bytes are asked for.
-        wanted = [(tp.topic, [(tp.partition, offset, 1)])]
-        request = FetchRequest(0, 0, 1, READ_COMMITTED, wanted)
-        response = await fetch(self._client, node, request, apart=self._apart)
-        ((_, code, *_, data),) = response.topics[0][1]
-        error = kafka_errors.for_code(code)
-        if error is kafka_errors.OffsetOutOfRangeError:
-            return -1, NO_EPOCH
-        if error is not kafka_errors.NoError:
-            raise error(f"{tp.topic}-{tp.partition}@{offset}")
-        return int.from_bytes(bytes(data[:8] if data else b""), "big"), _find_epoch(data)
 
     async def find_cut(self, partition_fetch: PartitionFetch, first: int, end: int) -> int:
         """Return the offset at which a log lost its end, after it turned out not to hold the
@@ -695,27 +402,12 @@ class Fetcher:
             return (
                 end
                 if partition_fetch.epoch < 0
-                else await self._find_cut(node, partition_fetch.tp, partition_fetch.epoch, first, end)
+                else await self._log.find_cut(node, partition_fetch.tp, partition_fetch.epoch, first, end)
             )
         except (KafkaError, OSError) as error:
             raise SourceUnavailable(
                 f"{partition_fetch.topic}-{partition_fetch.partition}: {str(error) or type(error).__name__}"
             ) from error
-
-    async def _find_cut(self, node: int, tp: TopicPartition, epoch: int, first: int, position: int) -> int:
-        """Return the first offset from `first` on whose batch has a higher leader epoch than
-        `epoch`; `position` if none below it has. Reads one batch for each step of a binary search.
-
-        Raises KafkaError.
-        """
-        low, high = first, position
-        while low < high:
-            middle = (low + high) // 2
-            if (await self._look_at(node, tp, middle))[1] > epoch:
-                high = middle
-            else:
-                low = middle + 1
-        return low
 
     def _accept(self, partition_fetch: PartitionFetch, position: int, row: tuple[Any, ...]) -> bool:
         """Process one partition's part of a response (`row`), which was requested at `position`:
@@ -836,7 +528,8 @@ class Fetcher:
         """
         passed: Fetched | None = None
         try:
-            passed = await self._pass(partition_fetch, fetched, gate)
+            source = partition_fetch.topic, partition_fetch.partition
+            passed = await pass_through(gate, fetched, source, lambda: partition_fetch.held is fetched)
         except Exception:
             log.exception("records are held back", topic=partition_fetch.topic, partition=partition_fetch.partition)
             await asyncio.sleep(BACKOFF_S[1])
@@ -849,23 +542,3 @@ class Fetcher:
             partition_fetch.position, partition_fetch.epoch = passed.next_offset, passed.log_position.epoch
         partition_fetch.held, partition_fetch.ready = None, passed
         self.changed.set()
-
-    async def _pass(self, partition_fetch: PartitionFetch, fetched: Fetched, gate: Gate) -> Fetched | None:
-        """Wait until a gate lets held data through, and return it, or the part at its front that need not wait. Return
-        None if the partition fetch has moved.
-        """
-        for id, offset in await gate.find_open(fetched):
-            if (front := cut_front(fetched, offset)) is not None:
-                return front
-            source = partition_fetch.topic, partition_fetch.partition
-            waiting = asyncio.ensure_future(gate.settle(source, id, offset))
-            try:
-                while partition_fetch.held is fetched and not waiting.done():
-                    await asyncio.wait([waiting], timeout=LOOK_S)
-                if not waiting.done():
-                    return None
-                waiting.result()
-            finally:
-                waiting.cancel()
-                await asyncio.gather(waiting, return_exceptions=True)
-        return fetched

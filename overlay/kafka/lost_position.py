@@ -6,7 +6,7 @@ from __future__ import annotations
 from overlay.errors import CredentialsRefused, SourceChanged
 
 from .admin import Admin
-from .fetcher import Changed, Denied
+from .fetched import Changed, Denied
 from .log_position import TopicPartition
 
 

@@ -10,7 +10,9 @@ from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.scan import Decoder, Malformed, make_plan
 from overlay.waits import is_set_within
 
-from .fetcher import Changed, Denied, Fetched, Fetcher, Gate, Lost
+from .fetched import Changed, Denied, Fetched, Lost
+from .fetcher import Fetcher
+from .gate import Gate
 from .log_position import TopicPartition
 from .lost_position import refuse
 from .records import PlainReader, RowReader

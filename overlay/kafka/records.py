@@ -21,7 +21,7 @@ from overlay.scan.decode import NO_STOP
 from overlay.scan.kernel import open_bodies
 from overlay.scan.rows import read_rows
 
-from .fetcher import Fetched
+from .fetched import Fetched
 
 ROWS_AT_ONCE = 2_000
 """Rows of which Python numbers are made in one go: an event loop does not wait for all of a batch."""

@@ -69,7 +69,9 @@ from overlay.scan.decode import NO_STOP
 from overlay.waits import Backoff, is_set_within, set_after
 
 from .connection import open_client
-from .fetcher import Fetched, Fetcher, PartitionFetch
+from .fetched import Fetched
+from .fetcher import Fetcher
+from .partition_fetch import PartitionFetch
 from .properties import Properties
 
 log = get_logger(__name__)

@@ -24,7 +24,7 @@ from overlay.config.values import SUFFIXES, Schema, ValueFormat, ValuesConfig, r
 from overlay.credentials import resolve
 from overlay.errors import OverlayError, SchemaError, SourceUnavailable
 from overlay.jobs import run_apart
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.waits import finish_in_thread

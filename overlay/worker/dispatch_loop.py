@@ -43,7 +43,8 @@ from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.served_consumer import ConsumerSlot
 from overlay.dispatch.undelivered import Undelivered
 from overlay.jobs import Jobs
-from overlay.kafka.fetcher import Fetched, Fetcher
+from overlay.kafka.fetched import Fetched
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
 from overlay.logs import get_logger

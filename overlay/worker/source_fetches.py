@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from overlay.clock import now_ms
 from overlay.errors import SourceChanged
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import Changed, Denied, Fetched, Fetcher, Gate, Lost, PartitionFetch
+from overlay.kafka.fetched import Changed, Denied, Fetched, Lost
+from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.gate import Gate
 from overlay.kafka.lost_position import find_start, refuse
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.shard_state import StreamPartition

@@ -37,7 +37,7 @@ from overlay.index.ledger.ledger import Ledger
 from overlay.index.pending.last_per_subject import LastPerSubject
 from overlay.index.start_positions import patterns
 from overlay.index.topic import Index
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.header_names import TOKEN
 from overlay.kafka.log_position import LogPosition
 from overlay.logs import get_logger

@@ -17,7 +17,7 @@ from overlay.client.read.offset_ranges import OffsetRange
 from overlay.client.read.row_filter import FilteredRows
 from overlay.errors import OverlayError
 from overlay.index.ledger.ledger import Ledger
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import TopicPartition
 from overlay.match import Addressed, Addressing, Audience, Masks
 from overlay.match.record_slice import RecordSlice, join, keep

@@ -26,7 +26,7 @@ from overlay.control.serve import RequestServer
 from overlay.control.tail import HEADERS, Tail
 from overlay.errors import DeliveryFailed, SourceUnavailable
 from overlay.kafka.admin import TopicFacts
-from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.fetched import Fetched, log_position_after
 from overlay.kafka.own_topics import control_topic, requests_topic
 from overlay.kafka.passed_over import PassedOver
 from overlay.kafka.records import PlainReader

@@ -12,7 +12,7 @@ from overlay.control import tail
 from overlay.control.records import Misfit
 from overlay.control.registry import Registry
 from overlay.control.tail import MOST_RECORDS, Tail, has_hole
-from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.fetched import Fetched, log_position_after
 from overlay.kafka.passed_over import OnPassedOver, PassedOver
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split

@@ -11,7 +11,7 @@ import pytest
 from overlay.dispatch import ack_topics
 from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.dispatch.ack_topics import MOST_RECORDS, AckTopics
-from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.fetched import Fetched, log_position_after
 from overlay.kafka.log_position import LogPosition
 from overlay.metrics import Metrics
 from overlay.scan import Decoder, Fault, Malformed, make_plan

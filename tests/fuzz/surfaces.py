@@ -33,7 +33,7 @@ from overlay.fleet import status
 from overlay.index.ledger import entries
 from overlay.index.skip import encode as chunks
 from overlay.kafka import header_names
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition
 from overlay.kafka.records import RowReader, StoredRecord
 from overlay.protobuf import Field as MessageField

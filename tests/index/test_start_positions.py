@@ -25,7 +25,7 @@ from overlay.index.start_positions import choose_last, find_lasts, find_replay_e
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.range_reader import read_span
 from overlay.units import INT64_MAX

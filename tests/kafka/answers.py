@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from overlay.kafka.fetcher import Fetcher, PartitionFetch
+from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.partition_fetch import PartitionFetch
 
 Refuse = Callable[[str, int], int]
 """Told topic and partition; the error code of Kafka's protocol to answer with, 0 to leave the answer as it is."""

@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetch_response import GROUP, VIEW_BYTES, Frames, fetch, hang_up
-from overlay.kafka.fetcher import READ_COMMITTED
+from overlay.kafka.fetch_response import GROUP, READ_COMMITTED, VIEW_BYTES, Frames, fetch, hang_up
 from tests.support.kafka import NewTopicFixture, produce_values
 from tests.worker.scenes import DEADLINE_S
 

@@ -16,7 +16,9 @@ from overlay.errors import CredentialsRefused, SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
 from overlay.kafka.fetch_response import fetch
-from overlay.kafka.fetcher import LONG_WAIT_MS, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetched import Denied, Fetched, Lost
+from overlay.kafka.fetcher import LONG_WAIT_MS, Fetcher
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.kafka.range_reader import LOOK_BACK, StillOpen, find_records_end, read_records, read_span
 from overlay.scan import Decoder, Records, make_plan
 from tests.index.test_start_positions import delete_below

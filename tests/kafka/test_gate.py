@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overlay.kafka.fetcher import READY_BYTES, Fetched, Fetcher, PartitionFetch, cut_front
+from overlay.kafka.fetched import Fetched, cut_front
+from overlay.kafka.fetcher import READY_BYTES, Fetcher
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.scan import Decoder, Records, make_plan
 from overlay.scan.commit import NO_ABORTS
 from overlay.schemas.ids import find_ids

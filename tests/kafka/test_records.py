@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.fetched import Fetched, log_position_after
 from overlay.kafka.records import ROWS_AT_ONCE, PlainReader, RowReader, StoredRecord
 from overlay.scan import Fault, Malformed
 from overlay.scan.commit import NO_ABORTS

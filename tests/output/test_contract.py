@@ -24,7 +24,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import TopicPartition
 
-from overlay.kafka.fetcher import READ_COMMITTED
+from overlay.kafka.fetch_response import READ_COMMITTED
 from overlay.output.produce import ACKS_ALL, FENCED, TIMEOUT_MS, _Request
 
 

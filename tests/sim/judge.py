@@ -452,9 +452,10 @@ class Judge:
         """Yield the sequences that came again, or have a dead letter, after an ack that was in Kafka before the deadline."""
         for sequence, before, _ in self._list_again(consumer, deliveries, letters):
             entry = said[sequence]
-            if entry.acked and not (entry.nakked or entry.termed):
-                if min(entry.acked) < self._find_deadline(consumer, before.record) - 1:
-                    yield sequence
+            if entry.nakked or entry.termed or not entry.acked:
+                continue
+            if min(entry.acked) < self._find_deadline(consumer, before.record) - 1:
+                yield sequence
 
     def _find_hasty(
         self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
@@ -467,9 +468,10 @@ class Judge:
         }
         for sequence, before, at in self._list_again(consumer, deliveries, letters):
             entry = said[sequence]
-            if not (entry.nakked or entry.termed or sequence in buried):
-                if at < self._find_deadline(consumer, before.record) - 1:
-                    yield sequence
+            if entry.nakked or entry.termed or sequence in buried:
+                continue
+            if at < self._find_deadline(consumer, before.record) - 1:
+                yield sequence
 
     def _list_again(
         self, consumer: Consumer, deliveries: Sequence[Delivery], letters: dict[int, list[Found]]
@@ -487,7 +489,9 @@ class Judge:
             if each.token.sequence in last:
                 again.append((each.token.sequence, last[each.token.sequence], each.record.timestamp))
             last[each.token.sequence] = each
-        again += [(sequence, last[sequence], found[0].timestamp) for sequence, found in letters.items() if sequence in last]
+        again += [
+            (sequence, last[sequence], found[0].timestamp) for sequence, found in letters.items() if sequence in last
+        ]
         return [each for each in again if each[0] not in unsure]
 
     def _find_deadline(self, consumer: Consumer, record: Found) -> float:

@@ -14,8 +14,10 @@ import pytest
 from overlay.config import Loaded
 from overlay.kafka import shared_fetches as module
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Changed, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetched import Changed, Fetched, Lost
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.own_topics import shard_of
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.kafka.shared_fetches import SharedFetches
 from overlay.scan import Decoder, Records, make_plan
 

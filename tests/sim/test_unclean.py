@@ -19,7 +19,9 @@ from overlay.errors import OverlayError
 from overlay.index.log_check import glimpse, void
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
-from overlay.kafka.fetcher import Changed, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetched import Changed, Fetched, Lost
+from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.partition_fetch import PartitionFetch
 from tests.index.partitions import Record, load, seal, stream
 
 from .host import Worker, read_config, warm_up

@@ -11,7 +11,7 @@ import numpy as np
 
 from overlay.arrays import Bytes
 from overlay.config import StreamConfig
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition
 from overlay.local.flights import HEADERS, read_flights
 from overlay.scan.commit import NO_ABORTS

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from overlay.kafka.fetcher import Lost, PartitionFetch
+from overlay.kafka.fetched import Lost
 from overlay.kafka.log_position import LogPosition, TopicPartition
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.metrics import Metrics
 from overlay.scan.decode import NO_STOP
 from overlay.state.shard_state import ConsumerState

@@ -21,8 +21,10 @@ import pyarrow as pa
 
 from overlay.arrays import Ints
 from overlay.errors import SourceChanged
-from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
+from overlay.kafka.fetched import Fetched
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.scan.columns import wrap
 
 from .offset_ranges import OffsetRange

@@ -22,7 +22,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from overlay.kafka.fetcher import READY_BYTES, Changed, Denied, Fetched, Fetcher, Gate, Lost, PartitionFetch
+from overlay.kafka.fetched import Changed, Denied, Fetched, Lost
+from overlay.kafka.fetcher import READY_BYTES, Fetcher
+from overlay.kafka.gate import Gate
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.scan.header import split
 
 from .offset_ranges import FetchRange, OffsetRange

@@ -39,9 +39,12 @@ from overlay.index.skip.chunks import Chunks
 from overlay.index.skip.config_fingerprint import find_config_fingerprint
 from overlay.index.start_positions import WINDOW
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import NO_EPOCH, Changed, Denied, Fetched, Fetcher, Lost, PartitionFetch
+from overlay.kafka.fetched import Changed, Denied, Fetched, Lost
+from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.log_cut import NO_EPOCH
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.lost_position import find_start, refuse
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.kafka.range_reader import PATIENCE_S
 from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP

@@ -21,7 +21,7 @@ from overlay.arrays import Ints
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.skip.probes import NO_PART
 from overlay.index.skip.probes import Part as Test
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.match import Addressed, Addressing, Audience, Masks, make_addressing
 from overlay.match.values import ValueMasks
 from overlay.scan import Malformed

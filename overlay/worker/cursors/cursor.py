@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from overlay.arrays import Ints
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition
 from overlay.scan.decode import NO_STOP
 from overlay.state.shard_state import ConsumerId

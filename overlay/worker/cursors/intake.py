@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from overlay.errors import SourceUnavailable
 from overlay.index.ledger.ledger import Ledger
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import TopicPartition
 from overlay.recent import Recent
 from overlay.state.shard_state import ConsumerId, StreamPartition

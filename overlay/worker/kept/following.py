@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from overlay.clock import monotonic
 from overlay.errors import SourceUnavailable
-from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
+from overlay.kafka.fetched import Fetched
+from overlay.kafka.fetcher import Fetcher
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.worker.assignment import Assignment
 from overlay.worker.cursors.cursors import Cursors
 

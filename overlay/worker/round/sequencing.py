@@ -29,7 +29,7 @@ from overlay.arrays import Bytes
 from overlay.index.ledger.allocate import allocate, restart
 from overlay.index.ledger.entries import MOST_NAME, LedgerEntry, encode
 from overlay.index.ledger.ledger import Ledger
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.output.batch_builder import OutputBatch
 from overlay.output.encoded_batch import encode_records

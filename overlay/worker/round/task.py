@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from overlay.arrays import Ints
 from overlay.dispatch.dispatcher import Offer
 from overlay.filter import Filter
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.match import Tally, Values
 from overlay.output.batch_builder import OutputBatch, OutputTopic

@@ -11,8 +11,11 @@ import pytest
 from overlay.client.read.offset_ranges import OffsetRange, SizedRoute
 from overlay.client.read.range_reading import AHEAD_BYTES, AHEAD_FETCHES, RangeReading, go_on
 from overlay.index.skip.plan import Route, Saving
-from overlay.kafka.fetcher import READY_BYTES, Fetched, Gate, Lost, PartitionFetch
+from overlay.kafka.fetched import Fetched, Lost
+from overlay.kafka.fetcher import READY_BYTES
+from overlay.kafka.gate import Gate
 from overlay.kafka.log_position import LogPosition
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.scan import Decoder, Records, make_plan
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split

@@ -28,8 +28,10 @@ from overlay.config.stream import OnCorrupt
 from overlay.errors import CorruptBatch, SourceUnavailable
 from overlay.filter import compile_properties, compile_sql
 from overlay.inspect.reading import TopicNotFound
-from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
+from overlay.kafka.fetched import Fetched
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import LogPosition
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
 from overlay.state.partitions import Sources

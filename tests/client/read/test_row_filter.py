@@ -9,7 +9,7 @@ from overlay.client.read.offset_ranges import OffsetRange
 from overlay.client.read.question import make_request
 from overlay.client.read.row_filter import PART_SLICES, RowFilter
 from overlay.client.read.topic import describe_topic
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split

@@ -11,7 +11,9 @@ LOGS = (
         not answer, reads nothing any more.""",
         (
             Change(
-                "overlay.kafka.fetcher", "        if taken is not None:\n", "        if isinstance(taken, Fetched):\n"
+                "overlay.kafka.partition_fetch",
+                "        if taken is not None:\n",
+                "        if isinstance(taken, Fetched):\n",
             ),
         ),
         history="test_unclean.py::test_a_loss_that_was_taken_and_not_acted_upon_is_told_again",
@@ -111,7 +113,7 @@ LOGS = (
             Change(
                 "overlay.kafka.fetcher",
                 "        if code or partition_fetch.position != position or epoch < 0"
-                " or _find_epoch(data) in (NO_EPOCH, epoch):\n",
+                " or find_epoch(data) in (NO_EPOCH, epoch):\n",
                 "        if True:\n",
             ),
         ),

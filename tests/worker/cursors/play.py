@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from overlay.kafka.fetcher import Fetched
+from overlay.kafka.fetched import Fetched
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.scan import Malformed
 from overlay.scan.commit import NO_ABORTS

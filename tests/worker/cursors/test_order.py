@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from overlay.index.ledger.allocate import allocate, restart
 from overlay.index.ledger.entries import LedgerEntry, LedgerRun
 from overlay.index.ledger.ledger import Ledger, Refusal
-from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.fetched import Fetched, log_position_after
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.scan import Decoder, make_plan
 from overlay.scan.commit import NO_ABORTS

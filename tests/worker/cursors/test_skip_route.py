@@ -14,8 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin
-from overlay.kafka.fetcher import Fetched, Fetcher, PartitionFetch
+from overlay.kafka.fetched import Fetched
+from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import LogPosition
+from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.metrics import Metrics
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP

@@ -15,7 +15,7 @@ from overlay.config.consumer import PartitionBy
 from overlay.config.stream import StreamConfig
 from overlay.errors import DeliveryFailed
 from overlay.filter import compile_sql
-from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.fetched import Fetched, log_position_after
 from overlay.output.assemble import make_envelope
 from overlay.output.batch_builder import OutputTopic, refuse_oversized
 from overlay.scan.codec import Codec

@@ -15,7 +15,7 @@ from overlay.config.consumer import PartitionBy
 from overlay.config.stream import OnCorrupt, StreamConfig
 from overlay.filter import compile_sql
 from overlay.index.ledger.ledger import Ledger
-from overlay.kafka.fetcher import Fetched, log_position_after
+from overlay.kafka.fetched import Fetched, log_position_after
 from overlay.kafka.log_position import LogPosition
 from overlay.match import Audience
 from overlay.output.assemble import make_envelope
