@@ -167,7 +167,7 @@ def _describe_stream(picture: Picture, name: str, rows: Sequence[StreamRow]) -> 
     }
 
 
-_WORST_FIRST = ("stopped", "running", "idle")
+_WORST_FIRST = ("stopped", "waiting", "running", "idle")
 """States of streams, as workers tell them. One that is not known is worse."""
 
 

@@ -101,7 +101,7 @@ _FIELDS = {
     Order.UNACKED: "unacked",
     Order.REDELIVERED: "redelivered",
 }
-_WORST = ("not served", "silent", "stalled", "stopped", "starting", "parked", "catching up")
+_WORST = ("not served", "silent", "stalled", "stopped", "waiting", "starting", "parked", "catching up")
 """States by how much they want to be looked at; all others come after them."""
 
 

@@ -102,7 +102,8 @@ def report_consumer(
         if consumer in session.assignment.stalled:
             found |= {"state": "stalled", "reason": session.assignment.stalled[consumer]}
         elif consumer[0] in session.assignment.stopped:
-            found |= {"state": "stopped", "reason": session.assignment.stopped[consumer[0]]}
+            state = "waiting" if consumer[0] in session.assignment.blocked else "stopped"
+            found |= {"state": state, "reason": session.assignment.stopped[consumer[0]]}
         elif consumer in session.assignment.readers:
             found |= _place(session, consumer)
             found["positions"] = {

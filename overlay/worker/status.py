@@ -99,7 +99,8 @@ class StatusSource:
                 shards.append(number)
             else:
                 assignment, halts = session.assignment, session.cursors.halts
-                shards.append((number, frozenset(assignment.stalled), frozenset(assignment.stopped), frozenset(halts)))
+                halted = frozenset(assignment.stopped), frozenset(assignment.blocked), frozenset(halts)
+                shards.append((number, frozenset(assignment.stalled), *halted))
         return manager.owned, manager.generation, bool(manager.trouble), manager.membership.drained, frozenset(shards)
 
     async def collect(self, scope: Scope, was_lost: bool) -> Sequence[bytes]:

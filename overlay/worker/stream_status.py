@@ -15,6 +15,7 @@ from .rates import Rates
 from .session import Session
 
 STOPPED = "stopped"
+WAITING = "waiting"
 RUNNING = "running"
 
 
@@ -27,6 +28,8 @@ class _Readings:
     """Position of the foremost cursor in each partition, and the end of the log, -1 if it is unknown."""
     stops: dict[str, str] = field(default_factory=dict)
     """Why a stream, or a partition of it, is not read."""
+    halted: set[str] = field(default_factory=set)
+    """Those of these streams that do not only wait for a transaction in their ledger."""
     reaches: dict[StreamPartition, tuple[int, int]] = field(default_factory=dict)
     """The same of the chunk index, in the partitions that are indexed here."""
     unindexed: set[str] = field(default_factory=set)
@@ -39,6 +42,8 @@ class _Readings:
             self.partitions[stream] = max(self.partitions[stream], len(sources.partitions))
         self.stops |= assignment.stopped
         self.stops |= {stream: str(why) for (stream, _), why in session.cursors.halts.items()}
+        self.halted |= assignment.stopped.keys() - assignment.blocked.keys()
+        self.halted |= {stream for stream, _ in session.cursors.halts}
         self.unindexed |= assignment.unindexed.keys()
         for place, cursors in session.cursors.partitions():
             position, end = self.places.get(place, (-1, -1))
@@ -49,6 +54,12 @@ class _Readings:
         for place, reach in session.reaches.items():
             ends = [cursor.stable_end for cursor in session.cursors.of(place) if cursor.indexed]
             self.reaches[place] = reach.position, max(ends, default=-1)
+
+    def find_state(self, stream: str, *, is_read: bool) -> str:
+        """Return the state of a stream. `is_read`: whether a shard has cursors in it."""
+        if stream in self.stops:
+            return STOPPED if stream in self.halted else WAITING
+        return RUNNING if is_read else "idle"
 
 
 def sum_lags(places: Mapping[StreamPartition, tuple[int, int]]) -> dict[str, int | None]:
@@ -72,20 +83,17 @@ def describe_streams(
     for session in sessions:
         readings.add(session)
     lags, index_lags = sum_lags(readings.places), sum_lags(readings.reaches)
-    found = []
-    for name in sorted(streams.keys() & set(names)):
-        stopped = name in readings.stops
-        found.append(
-            StreamStatus(
-                name=name,
-                topic=clean(", ".join(streams[name].topic_names)),
-                partitions=readings.partitions[name],
-                state=STOPPED if stopped else RUNNING if name in lags else "idle",
-                reason=clean(readings.stops.get(name, "")),
-                rate=round(rates.of_first_reads(name, now), 3),
-                lag=lags.get(name),
-                index=STOPPED if name in readings.unindexed else RUNNING if name in index_lags else "",
-                index_lag=index_lags.get(name),
-            )
+    return [
+        StreamStatus(
+            name=name,
+            topic=clean(", ".join(streams[name].topic_names)),
+            partitions=readings.partitions[name],
+            state=readings.find_state(name, is_read=name in lags),
+            reason=clean(readings.stops.get(name, "")),
+            rate=round(rates.of_first_reads(name, now), 3),
+            lag=lags.get(name),
+            index=STOPPED if name in readings.unindexed else RUNNING if name in index_lags else "",
+            index_lag=index_lags.get(name),
         )
-    return found
+        for name in sorted(streams.keys() & set(names))
+    ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from types import SimpleNamespace
+from collections.abc import Collection, Mapping
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 from overlay.clock import now_ms, now_ns
@@ -75,11 +75,15 @@ def test_counts_of_a_deleted_consumer_are_dropped() -> None:
 
 
 def report(
-    cursors: Cursors, pause_until: int | None = None, waits: Mapping[str, Mapping[TopicPartition, Wait]] | None = None
+    cursors: Cursors,
+    pause_until: int | None = None,
+    waits: Mapping[str, Mapping[TopicPartition, Wait]] | None = None,
+    stopped: Mapping[str, str] = MappingProxyType({}),
+    blocked: Collection[str] = (),
 ) -> dict[str, Any]:
-    """What /consumers says of CONSUMER, of a session with these cursors."""
+    """What /consumers says of CONSUMER, of a session with these cursors, and with these streams `stopped` and `blocked`."""
     config = make_config("c").model_copy(update={"pause_until": pause_until})
-    assignment = SimpleNamespace(stalled={}, stopped={}, readers={CONSUMER: None})
+    assignment = SimpleNamespace(stalled={}, stopped=stopped, blocked=blocked, readers={CONSUMER: None})
     estimate = SimpleNamespace(find=lambda consumer, source: None)
     session = SimpleNamespace(
         assignment=assignment,
@@ -144,6 +148,13 @@ def test_a_consumer_of_a_halted_partition_is_reported_as_stopped() -> None:
     cursors.halts["S", ("t", 0)] = CorruptBatch("t", 0, 5, "torn")
     found = report(cursors)
     assert found["state"] == "stopped" and found["reason"].startswith("t-0@5: torn")
+
+
+def test_a_consumer_of_a_stopped_stream_waits_if_only_a_transaction_stops_it() -> None:
+    why = {"S": "the ledger waits"}
+    for blocked, state in ((), "stopped"), (("S",), "waiting"):
+        found = report(Cursors(), stopped=why, blocked=blocked)
+        assert (found["state"], found["reason"]) == (state, "the ledger waits")
 
 
 def test_a_consumer_whose_records_wait_for_a_schema_says_since_when() -> None:

@@ -31,6 +31,7 @@ IDENTITY = Identity("1.0", "p", "h:1", "/folder", "d", "s")
 class FakeAssignment:
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
+    blocked: dict[str, str] = field(default_factory=dict)
     sources: dict[str, Sources] = field(default_factory=dict)
     unindexed: dict[str, str] = field(default_factory=dict)
 
@@ -225,6 +226,20 @@ async def test_a_stream_of_which_little_is_known() -> None:
     (status,) = await Worker(manager).tell()
     (stream,) = status.streams
     assert (stream.state, stream.reason, stream.lag, stream.index) == ("stopped", "corrupt", None, "stopped")
+
+
+async def test_a_stream_waits_unless_something_else_than_a_transaction_stops_it() -> None:
+    manager = make_manager()
+    read_stream(manager)
+    session = manager.shards[0].session
+    assert session is not None
+    session.assignment.stopped["S"] = session.assignment.blocked["S"] = "a transaction is open"
+    worker = Worker(manager)
+    (status,) = await worker.tell()
+    assert [(each.state, each.reason) for each in status.streams] == [("waiting", "a transaction is open")]
+    session.cursors.halts["S", ("t", 0)] = "corrupt"
+    (status,) = await Worker(manager).tell()
+    assert [each.state for each in status.streams] == ["stopped"]
 
 
 async def test_streams_that_are_not_the_workers_any_more_are_named() -> None:
