@@ -14,7 +14,8 @@ from overlay.errors import OverlayError
 from .folder import confirm, json_option, open_control, print_json
 
 if TYPE_CHECKING:
-    from overlay.client.control.control import ConsumerInfo, Control
+    from overlay.client.control.consumer_info import ConsumerInfo
+    from overlay.client.control.control import Control
     from overlay.config import Loaded
     from overlay.control.change_plan import Held, Step
     from overlay.control.records import ConsumerId

@@ -15,7 +15,7 @@ from .folder import config_option, json_option, look_options, open_control, pars
 from .lookup import find_served, join_names, names_argument
 
 if TYPE_CHECKING:
-    from overlay.client.control.control import ConsumerInfo
+    from overlay.client.control.consumer_info import ConsumerInfo
 
 
 def fields_options(command: Any) -> Any:

@@ -21,7 +21,8 @@ from .folder import (
 from .lookup import find_all, find_consumer, find_served, join_names, names_argument
 
 if TYPE_CHECKING:
-    from overlay.client.control.control import Control, Pulled
+    from overlay.client.control.answers import Pulled
+    from overlay.client.control.control import Control
 
 _tokens = click.argument("tokens", nargs=-1, required=True, metavar="TOKEN...")
 
@@ -173,7 +174,7 @@ def _tell(folder: Path, tokens: tuple[str, ...], done: str, tell: Callable[[Cont
     Raises BadAckToken before anything is sent if a text is no token. If no service runs, all of it
     is written to the ack topic. Raises NoService then, at the end.
     """
-    from overlay.client.control.control import find_token
+    from overlay.client.control.ack_tokens import find_token
     from overlay.client.control.inbox import NoService
 
     for token in tokens:

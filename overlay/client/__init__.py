@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .arguments import ArgumentConflict, BadQuestion, UnknownArgument
     from .client import Client, UnknownStream, open_client
-    from .control.control import ConsumerInfo, Control, FiltersDiffer
+    from .control.consumer_info import ConsumerInfo, FiltersDiffer
+    from .control.control import Control
     from .control.inbox import NoAnswer, NoService
     from .control.refusals import Refused
     from .read.columns import SCHEMA

@@ -17,7 +17,7 @@ from .facts import ConsumerFacts, IndexFacts, LedgerFacts, OverlayFacts, Partiti
 from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
 
 if TYPE_CHECKING:
-    from overlay.client.control.control import ConsumerInfo
+    from overlay.client.control.consumer_info import ConsumerInfo
 
 _STYLES = {
     "running": "green",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from overlay.cli.consumer_message import describe_pulled
-from overlay.client.control.control import Pulled
+from overlay.client.control.answers import Pulled
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic
 from tests.support.service import StartService
 from tests.support.waiting import wait_until

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.client.control.control import read_info
+from overlay.client.control.consumer_info import read_info
 from overlay.client.html import MOST_CHARACTERS, write_line, write_sheet, write_table
 from overlay.client.texts import make_printable, show_content
 from tests.client.control.test_control import make_answer

@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from overlay.client.control.control import Control, PullRefused
+from overlay.client.control.answers import PullRefused
+from overlay.client.control.control import Control
 from overlay.client.control.refusals import ConsumerNameInUse
 from tests.control.test_serve import IS_SERVED, read_events, read_output
 from tests.control.test_serve import control as control

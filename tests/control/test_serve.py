@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from overlay.client.control.control import ConsumerInfo, Control
+from overlay.client.control.consumer_info import ConsumerInfo
+from overlay.client.control.control import Control
 from overlay.client.control.inbox import NoAnswer
 from overlay.client.control.refusals import (
     ConsumerAlreadyExists,

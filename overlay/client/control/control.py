@@ -11,14 +11,12 @@ exception, one for each of JetStream's errors (refusals.py).
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from confluent_kafka import Message
 
@@ -33,124 +31,28 @@ from overlay.client.arguments import (
     spell_filters,
     write_delay,
 )
-from overlay.client.html import write_sheet
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig
-from overlay.consumer.acks import Token, Verb, cut_reason, parse_token
+from overlay.consumer.acks import Verb, cut_reason
 from overlay.control import requests
 from overlay.control.records import Subject as About
-from overlay.control.records import make_key, read_config, write_config, write_json
+from overlay.control.records import make_key, write_config, write_json
 from overlay.control.requests import Op
 from overlay.errors import OverlayError
-from overlay.kafka.header_names import CLIENT, CODE, DESCRIPTION, SUBJECT, TOKEN
-from overlay.kafka.message_headers import read_headers
+from overlay.kafka.header_names import CLIENT, TOKEN
 from overlay.kafka.own_topics import acks_topic, control_topic, requests_topic, shard_of
 from overlay.kafka.properties import Properties
 from overlay.units import format_time
 
+from .ack_tokens import find_token
+from .answers import Pulled, PullFields, collect, read_answer, read_message
+from .consumer_info import ConsumerInfo, check_filters, read_info
 from .inbox import Inbox, NoAnswer, NoService, RequestRefused
-from .refusals import read_error
 
 TIMEOUT_S = 10.0
 GATHER_S = 3.0
 """Seconds to wait for what other workers than the first say of their consumers."""
 _NANOSECONDS = 1_000_000_000
-
-
-class FiltersDiffer(OverlayError):
-    """A consumer was created or updated, but has other filters than the request asked for. The application acts."""
-
-
-class PullRefused(OverlayError):
-    """A consumer has refused a pull request, or ended it by an error. The text is JetStream's status:
-    its code and description.
-
-    The application acts.
-    """
-
-
-class BadAckToken(OverlayError, ValueError):
-    """A text that is not an ack token. The caller acts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A consumer sequence (the number of a delivery) and the stream sequence of the same message."""
-
-    consumer_seq: int = 0
-    stream_seq: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerInfo:
-    """A consumer as the service reports it.
-
-    `created`: RFC 3339. `state`: such as `running` or `stalled`, and `reason`: why; "" if the
-    service does not say. `raw`: the whole answer, with JetStream's fields and the overlay's.
-    """
-
-    stream: str
-    name: str
-    config: ConsumerConfig
-    created: str
-    delivered: Position
-    ack_floor: Position
-    num_ack_pending: int
-    num_redelivered: int
-    num_waiting: int
-    num_pending: int | None
-    """None where the service does not know, as while the consumer's shard starts."""
-    push_bound: bool
-    paused: bool
-    state: str
-    reason: str
-    origin: str
-    """`file` if a file of the workers defines it, `request` if it was made by request; "" if a service of an older
-    version does not say."""
-    raw: Mapping[str, Any] = field(repr=False)
-
-    def _repr_html_(self) -> str:
-        """Return the consumer's state and settings as HTML, for notebooks."""
-        from overlay.config.spelling import list_settings  # only notebooks need it
-
-        pairs = [
-            ("consumer", f"{self.stream}/{self.name}"),
-            ("state", "paused" if self.paused else self.state),
-            ("reason", self.reason),
-            ("delivered", f"{self.delivered.consumer_seq:,}, up to stream sequence {self.delivered.stream_seq:,}"),
-            ("ack floor", f"{self.ack_floor.consumer_seq:,}, stream sequence {self.ack_floor.stream_seq:,}"),
-            ("waiting for acks", f"{self.num_ack_pending:,}"),
-            ("redelivered", f"{self.num_redelivered:,}"),
-            ("to come", "not known" if self.num_pending is None else f"{self.num_pending:,}"),
-            ("made by", self.origin),
-        ]
-        return write_sheet([*pairs, *list_settings(self.config)])
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """A pulled message. `token`: the ack token, which Control.ack, nak, term and in_progress take.
-    `headers`: all headers of the record in order, also those that the overlay added.
-    """
-
-    subject: str
-    token: str
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-
-
-class PullFields(TypedDict, total=False):
-    """Further fields of a pull request, with JetStream's names. Durations are ns."""
-
-    no_wait: bool
-    max_bytes: int
-    idle_heartbeat: int
-    group: str
-    min_pending: int
-    min_ack_pending: int
-    id: str
-    priority: int
 
 
 class Control:
@@ -271,7 +173,7 @@ class Control:
         found: dict[int, list[dict[str, Any]]] = {shard: [] for shard in counts}
         with self._lock:
             for id, record in self._ask_all(questions, timeout):
-                found[pages.pop(id)] += _read_answer(record)["consumers"]
+                found[pages.pop(id)] += read_answer(record)["consumers"]
         missing = {*pages.values()}
         return {shard: infos for shard, infos in found.items() if shard not in missing}
 
@@ -334,7 +236,7 @@ class Control:
             # what has come waits for its acks
             if not found:
                 raise
-        return [_read_message(record) for record in found]
+        return [read_message(record) for record in found]
 
     @named()
     def pull_records(
@@ -363,7 +265,7 @@ class Control:
         if not more.get("no_wait"):
             body["expires"] = int(expires * _NANOSECONDS)
         with self._lock:
-            _collect(self._send(Op.NEXT, body, timeout, quiet_s, stop), batch, take)
+            collect(self._send(Op.NEXT, body, timeout, quiet_s, stop), batch, take)
 
     @named()
     def ack(self, token: str) -> None:
@@ -484,7 +386,7 @@ class Control:
 
     def _ask(self, op: Op, **body: Any) -> dict[str, Any]:
         with self._lock:
-            return _read_answer(next(self._send(op, body, check_wait("timeout", self.timeout))))
+            return read_answer(next(self._send(op, body, check_wait("timeout", self.timeout))))
 
     def _send(
         self,
@@ -520,120 +422,6 @@ class Control:
             return False
         self._topic = topic
         return True
-
-
-def read_info(answer: Mapping[str, Any]) -> ConsumerInfo:
-    """Return a ConsumerInfo from the JSON object that the service sends for a consumer. Raises KeyError if one of
-    JetStream's fields is missing that every answer has, and ConfigError if the consumer's config cannot be read.
-    """
-    own = answer.get("overlay", {})
-    return ConsumerInfo(
-        stream=answer["stream_name"],
-        name=answer["name"],
-        config=read_config(answer["stream_name"], answer["config"]),
-        created=answer["created"],
-        delivered=_read_position(answer["delivered"]),
-        ack_floor=_read_position(answer["ack_floor"]),
-        num_ack_pending=answer["num_ack_pending"],
-        num_redelivered=answer["num_redelivered"],
-        num_waiting=answer["num_waiting"],
-        num_pending=answer.get("num_pending"),
-        push_bound=bool(answer.get("push_bound")),
-        paused=bool(answer.get("paused")),
-        state=own.get("state", ""),
-        reason=own.get("reason", ""),
-        origin=own.get("origin", ""),
-        raw=answer,
-    )
-
-
-def check_filters(wanted: Mapping[str, Any], found: ConsumerConfig) -> None:
-    """Raise FiltersDiffer if the consumer `found` has other filters than `wanted` asks for. `wanted`:
-    fields of a consumer file; all but the filters are ignored.
-
-    They may differ because an older service does not know all kinds of filters.
-    """
-    asked = read_config(found.stream, {key: wanted[key] for key in _FILTERS if key in wanted} | {"name": "x"})
-    for what, mine, theirs in (
-        ("filter subjects", asked.filters, found.filters),
-        ("filter", asked.filter, found.filter),
-    ):
-        if mine != theirs:
-            raise FiltersDiffer(
-                f"{'/'.join(found.id)} came back with other {what} than asked for: {theirs} instead of {mine}. It delivers"
-                " by those; delete it, or update it"
-            )
-
-
-_FILTERS = ("filter_subject", "filter_subjects", "filter")
-
-
-def find_token(text: str) -> Token:
-    """Return the contents of the ack token `text`. Raises BadAckToken, with advice, for any other text."""
-    found = parse_token(text)
-    if found is None and parse_token(f"$JS{text}"):
-        raise BadAckToken(
-            f"{text!r} is a token without its $JS, which a shell takes for a variable. Put it in single quotes"
-        )
-    if found is None:
-        raise BadAckToken(
-            f"{text!r} is no ack token. Tokens look like $JS.ACK._.1x1.STREAM.CONSUMER.1.17.17.0.0; a delivery has its own in"
-            f" the header {TOKEN}"
-        )
-    return found
-
-
-def _read_position(pair: Mapping[str, Any]) -> Position:
-    return Position(pair["consumer_seq"], pair["stream_seq"])
-
-
-def _read_answer(record: Message) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(record.value())
-    if "error" in answer:
-        raise read_error(answer["error"])
-    return answer
-
-
-def _read_message(record: Message) -> Pulled:
-    headers = tuple(read_headers(record))
-    subject, token = (dict(headers).get(name) or b"" for name in (SUBJECT, TOKEN))
-    return Pulled(subject.decode(), token.decode(), record.key(), record.value(), headers)
-
-
-def _collect(answers: Iterable[Message], batch: int, take: Callable[[Message], object]) -> None:
-    """Call `take` with the messages of a pull, until there are `batch` of them or a status says that no
-    more come (_NO_MORE). `answers`: the records that answer the pull request. Heartbeats are passed
-    over. Raises PullRefused for any other status, and Refused if the service answers the request with
-    an error.
-    """
-    count = 0
-    for record in answers:
-        headers = dict(read_headers(record))
-        if CODE in headers and _is_end(headers):
-            return
-        if TOKEN in headers:
-            take(record)
-            count += 1
-        elif CODE not in headers:
-            _read_answer(record)
-        if count == batch:
-            return
-
-
-_NO_MORE = ("No Messages", "Request Timeout", "Requests Pending", "Batch Completed", "Message Size Exceeds MaxBytes")
-
-
-def _is_end(headers: Mapping[str, bytes | None]) -> bool:
-    """Return whether a status record ends a pull: False for a heartbeat, True for a status of _NO_MORE,
-    by which a pull ends without an error. Raises PullRefused for any other status. `headers`: those of
-    the record, with a code.
-    """
-    code, text = ((headers.get(name) or b"").decode() for name in (CODE, DESCRIPTION))
-    if code == "100":
-        return False
-    if text in _NO_MORE:
-        return True
-    raise PullRefused(f"{code} {text}")
 
 
 def write_time(until: datetime | timedelta | str) -> str:

@@ -28,7 +28,8 @@ from confluent_kafka import KafkaError as RdKafkaError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from overlay.client.control.control import ConsumerInfo, Control
+from overlay.client.control.consumer_info import ConsumerInfo
+from overlay.client.control.control import Control
 from overlay.client.control.inbox import NoAnswer
 from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.config.consumer import AckPolicy

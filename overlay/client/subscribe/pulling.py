@@ -24,7 +24,8 @@ from typing import TypeVar
 from confluent_kafka import Message as KafkaRecord
 
 from overlay.client.arguments import BadQuestion, check_count, check_wait, named
-from overlay.client.control.control import Control, PullFields
+from overlay.client.control.answers import PullFields
+from overlay.client.control.control import Control
 from overlay.client.control.inbox import NoAnswer
 from overlay.client.turns import AsyncIteration, IterationGuard
 from overlay.config.consumer import ConsumerConfig

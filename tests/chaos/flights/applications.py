@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from overlay.client.client import Client
-from overlay.client.control.control import Pulled
+from overlay.client.control.answers import Pulled
 from overlay.client.subscribe.ack_answers import AckTimeout
 from overlay.client.subscribe.message import Message
 from overlay.client.subscribe.subscription import Subscription

@@ -12,16 +12,9 @@ from typing import Any
 
 import pytest
 
-from overlay.client.control.control import (
-    BadAckToken,
-    Control,
-    FiltersDiffer,
-    Position,
-    check_filters,
-    find_token,
-    read_info,
-    write_time,
-)
+from overlay.client.control.ack_tokens import BadAckToken, find_token
+from overlay.client.control.consumer_info import FiltersDiffer, Position, check_filters, read_info
+from overlay.client.control.control import Control, write_time
 from overlay.control.decide import decide, describe
 from overlay.control.records import Definition, write_definition
 from overlay.control.registry import Registry

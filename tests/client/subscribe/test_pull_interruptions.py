@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from overlay.client.control.control import PullRefused
+from overlay.client.control.answers import PullRefused
 from overlay.client.control.inbox import NoAnswer
 from overlay.client.subscribe.ack_answers import AckAnswers
 from overlay.client.subscribe.pulling import PullConsumer
