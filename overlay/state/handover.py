@@ -59,7 +59,9 @@ from overlay.kafka.properties import Properties
 
 from .amend import ATTEMPTS, amend_shard, count_shards, read_states
 from .job_log import read_last
-from .job_plan import BatchPlan, JobPosition, decode_plan, find_snapshot
+from .job_plan import BatchPlan, JobPosition
+from .job_plan_codec import decode_plan
+from .job_reads import find_snapshot
 from .partitions import find_anew
 from .shard_state import ConsumerId, ConsumerState, Delta, ShardState, StateUnreadable
 from .takeover import read_state

@@ -13,27 +13,23 @@ from which the service, or another job, goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
-from overlay.units import read_int64
 
 from .job_pace import Pace, PaceState, allow, renew
-from .shard_state import StateUnreadable
+from .job_reads import NO_LIMIT, Ends, catch_up, cut_at, find_snapshot, lower, read_part, read_span
+from .job_spelling import spell, spell_ends
 
 T = TypeVar("T")
 
-VERSION = 2
-NO_LIMIT = 1 << 62
 WINDOW_MS = 10_000
 """A rate counts at most so much of the time in which a job waited for its next batch."""
 IDLE_MS = 60_000
 """A job whose last batch ended longer ago delivers nothing now."""
-Ends = dict[TopicPartition, tuple[int, int]]
-"""First and next offset of each partition."""
 
 
 class BatchUnfinished(OverlayError):
@@ -198,11 +194,11 @@ class BatchPlan:
         numbers them after those that it gave out before.
         """
         own = {
-            name: [each.fingerprint, _spell_ends(each.reads), *([_spell(each.snapshot)] if each.snapshot else ())]
+            name: [each.fingerprint, spell_ends(each.reads), *([spell(each.snapshot)] if each.snapshot else ())]
             for name, each in sorted(self.consumers.items())
         }
         order = ["merged"] if self.is_merged else []
-        return json.dumps([self.batch, self.stream, _spell_ends(self.ends), own, *order], sort_keys=True)
+        return json.dumps([self.batch, self.stream, spell_ends(self.ends), own, *order], sort_keys=True)
 
     def complete(self, now: int) -> BatchPlan:
         """Return a copy of this plan that is complete: all its deliveries are committed, and the batch has ended at `now`,
@@ -409,28 +405,11 @@ def _plan_reads(
     snapshot = find_snapshot(consumer.snapshot, offsets)
     if snapshot:
         # of all these offsets only those of the last messages are fetched, so they need no limit
-        ahead = _cut_at(snapshot, offsets, ends)
-        reads = _read(offsets, ahead, NO_LIMIT) if allowed is None else read_part(offsets, ahead, allowed)
+        ahead = cut_at(snapshot, offsets, ends)
+        reads = read_span(offsets, ahead, NO_LIMIT) if allowed is None else read_part(offsets, ahead, allowed)
     else:
         reads = catch_up(offsets, ends, most) if allowed is None else read_part(offsets, ends, allowed)
     return replace(consumer, reads=reads, pace=state, lost=lost, snapshot=snapshot, skipped=lost)
-
-
-def find_snapshot(
-    snapshot: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int]
-) -> Mapping[TopicPartition, int]:
-    """Return what is left of the `snapshot` of a consumer that is at these offsets: all of it, or an empty mapping once the
-    consumer has come to the snapshot's end in every partition. A partition that is not in `offsets` counts as read."""
-    return snapshot if any(offsets.get(source, end) < end for source, end in snapshot.items()) else {}
-
-
-def _cut_at(snapshot: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int], ends: Ends) -> Ends:
-    """Return `ends` with each stop lowered to the end of a consumer's snapshot. In a partition in which `offsets`, where
-    the consumer is, have come to that end, the stop is the consumer's offset: nothing is left to read."""
-    cut = {}
-    for source, (start, stop) in ends.items():
-        cut[source] = start, min(stop, max(snapshot.get(source, 0), offsets.get(source, start)))
-    return cut
 
 
 def _skip_lost(
@@ -450,11 +429,6 @@ def _skip_lost(
     return skipped, lost
 
 
-def lower(offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the offsets, none beyond that of its partition in `ends`, if it is there."""
-    return {source: min(at, ends.get(source, at)) for source, at in offsets.items()}
-
-
 def _reset(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> dict[TopicPartition, int]:
     """Return the offsets with 0 for the partitions of these topics."""
     return {source: 0 if source[0] in topics else at for source, at in offsets.items()}
@@ -463,168 +437,3 @@ def _reset(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> di
 def _leave_out(found: Mapping[TopicPartition, T], topics: Collection[str]) -> dict[TopicPartition, T]:
     """Return what is not of a partition of these topics."""
     return {source: each for source, each in found.items() if source[0] not in topics}
-
-
-def catch_up(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
-    """Return what a batch that reads `ends` for all reads for a consumer that is at these offsets: empty, for it reads
-    with the others, if it is below the batch's start in no partition.
-
-    `limit`: how many offsets below the batch's start, of all partitions together, but at least one of each in which it is
-    below. They are divided evenly; what one partition does not need goes to the others. Where the consumer comes to the
-    start, it reads the batch's own offsets as well, so it falls behind in no further partition.
-    """
-    behind = {source: start - at for source, (start, _) in ends.items() if (at := offsets.get(source, start)) < start}
-    if not behind:
-        return {}
-    share = max(1, _find_share(list(behind.values()), limit))
-    reads = {}
-    for source, (start, stop) in ends.items():
-        at = min(offsets.get(source, start), stop)
-        reads[source] = (at, stop if at + share >= start else at + share)
-    return reads
-
-
-def _find_share(lefts: Sequence[int], limit: int) -> int:
-    """Return the largest share with which the sum of min(left, share) over all `lefts` is `limit` at most."""
-    share = 0
-    for done, left in enumerate(sorted(lefts)):
-        if left * (len(lefts) - done) > limit:
-            return limit // (len(lefts) - done)
-        share, limit = left, limit - left
-    return share
-
-
-def read_part(offsets: Mapping[TopicPartition, int], ends: Ends, limit: int) -> Ends:
-    """Return what a batch that reads `ends` for all reads for a consumer that is at these offsets and has a limit: a span of
-    each partition of `ends`, which may have no offsets.
-
-    `limit`: how many offsets of all partitions together, divided evenly among those in which any are left and rounded up;
-    0 for none.
-    """
-    waiting = sum(offsets.get(source, start) < stop for source, (start, stop) in ends.items())
-    return _read(offsets, ends, -(-limit // max(1, waiting)))
-
-
-def _read(offsets: Mapping[TopicPartition, int], ends: Ends, share: int) -> Ends:
-    """Return the next offsets of a consumer in each partition of `ends`, at most `share` of each, up to the batch's end.
-    `offsets`: where it is; in a partition that is missing there, at the start of the batch."""
-    reads = {}
-    for source, (start, stop) in ends.items():
-        at = min(offsets.get(source, start), stop)
-        reads[source] = (at, min(stop, at + share))
-    return reads
-
-
-def encode_plan(plan: BatchPlan) -> bytes:
-    """Return the record of a plan."""
-    return _encode(
-        "plan",
-        {
-            "batch": plan.batch,
-            "now": plan.now,
-            "name": plan.name,
-            "stream": plan.stream,
-            "ends": _spell_ends(plan.ends),
-            "consumers": {
-                name: {
-                    **asdict(each),
-                    "floors": _spell(each.floors),
-                    "reads": _spell_ends(each.reads),
-                    "snapshot": _spell(each.snapshot),
-                }
-                for name, each in plan.consumers.items()
-            },
-            "writers": _spell(plan.writers),
-            "is_complete": plan.is_complete,
-            "owner": plan.owner,
-            "ended": plan.ended,
-            "log_ends": _spell(plan.log_ends),
-            "ids": dict(sorted(plan.ids.items())),
-            "outputs": dict(sorted(plan.outputs.items())),
-            "is_merged": plan.is_merged,
-            "left": {
-                name: {**asdict(each), "offsets": _spell(each.offsets), "snapshot": _spell(each.snapshot)}
-                for name, each in plan.left.items()
-            },
-        },
-    )
-
-
-def decode_plan(data: bytes) -> BatchPlan:
-    """Return the plan of a record. Raises StateUnreadable."""
-    found = _decode("plan", data)
-    try:
-        consumers = {
-            name: ConsumerPlan(
-                each["fingerprint"], each["before"], each["last"], each["since"],
-                _parse(each["floors"]), each["claim"], _parse_ends(each["reads"]), each.get("letters", 0),
-                PaceState(**each.get("pace", {})), each.get("lost", 0), _parse(each.get("snapshot", {})),
-                each.get("ahead", -1), each.get("skipped", 0), each.get("rate", -1),
-            )
-            for name, each in found["consumers"].items()
-        }  # fmt: skip
-        left = {
-            name: JobPosition(
-                _parse(each["offsets"]), each["sequence"], each["claim"], _parse(each.get("snapshot", {}))
-            )
-            for name, each in found["left"].items()
-        }
-        return BatchPlan(
-            found["batch"], found["now"], found["name"], found["stream"], _parse_ends(found["ends"]),
-            consumers, _parse(found["writers"]), found["is_complete"], left, _parse(found.get("log_ends", {})),
-            found.get("owner", ""), found.get("ended", 0), dict(found.get("ids", {})),
-            dict(found.get("outputs", {})), found.get("is_merged", False) is True,
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise StateUnreadable(f"a plan that cannot be read: {error!r}") from error
-
-
-def encode_commit(commit: WriterCommit) -> bytes:
-    """Return the record of a writer's commit."""
-    return _encode("commit", asdict(commit))
-
-
-def decode_commit(data: bytes) -> WriterCommit:
-    """Return the commit of a record. Raises StateUnreadable."""
-    found = _decode("commit", data)
-    try:
-        return WriterCommit(found["batch"], found["plan"], found["records"])
-    except (KeyError, TypeError) as error:
-        raise StateUnreadable(f"a commit that cannot be read: {error!r}") from error
-
-
-def _encode(kind: str, fields: Mapping[str, object]) -> bytes:
-    return json.dumps({"version": VERSION, "kind": kind, **fields}).encode()
-
-
-def _decode(kind: str, data: bytes) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(data, parse_int=read_int64)
-        if found["kind"] != kind or found["version"] != VERSION:
-            raise StateUnreadable(
-                f"the state has a {found['kind']} of version {found['version']}; this version of the overlay reads a {kind}"
-                f" of version {VERSION}. Use the version that wrote it"
-            )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise StateUnreadable(f"a record of the state is no {kind}: {error!r}") from error
-    return found
-
-
-def _spell_ends(ends: Mapping[TopicPartition, tuple[int, int]]) -> dict[str, list[int]]:
-    return {f"{topic}/{partition}": list(span) for (topic, partition), span in sorted(ends.items())}
-
-
-def _spell(values: Mapping[TopicPartition, int]) -> dict[str, int]:
-    return {f"{topic}/{partition}": value for (topic, partition), value in sorted(values.items())}
-
-
-def _parse(values: Mapping[str, Any]) -> dict[TopicPartition, Any]:
-    found: dict[TopicPartition, Any] = {}
-    for name, value in values.items():
-        topic, _, partition = name.rpartition("/")
-        found[topic, int(partition)] = value
-    return found
-
-
-def _parse_ends(values: Mapping[str, Any]) -> Ends:
-    return {source: (start, stop) for source, (start, stop) in _parse(values).items()}

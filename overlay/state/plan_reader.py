@@ -15,7 +15,8 @@ from overlay.logs import get_logger
 from overlay.waits import finish_in_thread
 
 from .job_log import read_last
-from .job_plan import BatchPlan, decode_plan
+from .job_plan import BatchPlan
+from .job_plan_codec import decode_plan
 
 log = get_logger(__name__)
 

@@ -28,7 +28,7 @@ import numpy as np
 from overlay.arrays import Flags, Ints
 from overlay.client.read.offset_ranges import OffsetRange
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import Ends
+from overlay.state.job_reads import Ends
 
 UNKNOWN = -1
 NO_TASK = -1

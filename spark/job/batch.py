@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
+from overlay.state.job_plan import BatchPlan, ConsumerPlan
+from overlay.state.job_reads import Ends
 from overlay.state.partitions import find_anew
 
 from .order import Merge

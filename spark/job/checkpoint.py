@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from overlay.errors import OverlayError
-from overlay.state.job_plan import BatchPlan, Ends
+from overlay.state.job_plan import BatchPlan
+from overlay.state.job_reads import Ends
 from overlay.state.partitions import find_anew
 
 

@@ -13,7 +13,8 @@ from overlay.config import ConsumerConfig, StreamConfig
 from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_pace import Pace
-from overlay.state.job_plan import ConsumerPlan, Ends
+from overlay.state.job_plan import ConsumerPlan
+from overlay.state.job_reads import Ends
 from spark.options import Ranges
 from spark.partitions import TaskPartition
 

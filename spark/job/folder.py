@@ -36,7 +36,8 @@ from overlay.match.values import narrow as narrow_subjects
 from overlay.output.side_topics import ensure_side_topics
 from overlay.output.topics import ensure_topics, make_dead_letter_topic, make_output_topic
 from overlay.state.handover import Claimed, claim_consumers
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition, lower
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
+from overlay.state.job_reads import Ends, lower
 from overlay.subject import Pattern
 from spark.lease import ClaimWatch, Lease, run_apart
 from spark.options import Ask, Ranges

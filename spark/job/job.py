@@ -38,7 +38,8 @@ from overlay.errors import OverlayError
 from overlay.kafka.log_position import TopicPartition
 from overlay.logs import get_logger
 from overlay.state.job_pace import Pace, charge
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, Limit, draft_first
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Limit, draft_first
+from overlay.state.job_reads import Ends
 from overlay.state.partitions import find_anew
 from spark.plan import CREATED_AGAIN, DataLoss
 

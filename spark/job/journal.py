@@ -27,7 +27,8 @@ from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.job_log import ensure_state_log, forget_old, grow_state_log, read_last
-from overlay.state.job_plan import BatchPlan, decode_plan, encode_plan
+from overlay.state.job_plan import BatchPlan
+from overlay.state.job_plan_codec import decode_plan, encode_plan
 
 log = get_logger(__name__)
 

@@ -63,7 +63,7 @@ from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.amend import count_shards
-from overlay.state.job_plan import Ends
+from overlay.state.job_reads import Ends
 from overlay.state.partitions import find_anew, list_sources
 from overlay.state.shard_state import Delta, ShardState
 from overlay.state.shard_state import encode as encode_delta

@@ -9,7 +9,7 @@ from overlay.kafka.own_topics import job_topic
 from overlay.kafka.properties import Properties
 from overlay.state.handover import find_consumers_of
 from overlay.state.job_log import read_last
-from overlay.state.job_plan import decode_plan
+from overlay.state.job_plan_codec import decode_plan
 from overlay.state.shard_state import ConsumerId
 
 from .checkpoint import ForeignCheckpoint, check_stream

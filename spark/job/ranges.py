@@ -32,7 +32,9 @@ from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_topic
 from overlay.logs import get_logger
 from overlay.state.job_log import read_last
-from overlay.state.job_plan import BatchPlan, Ends, decode_plan
+from overlay.state.job_plan import BatchPlan
+from overlay.state.job_plan_codec import decode_plan
+from overlay.state.job_reads import Ends
 from spark.kept import keep
 from spark.options import EARLIEST, IDS, Ask
 from spark.stream import JOB, OverlayStreamReader, Position, Spots, read_position

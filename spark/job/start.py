@@ -15,7 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from overlay.client import BadQuestion
 from overlay.clock import now_ms
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends
+from overlay.state.job_plan import BatchPlan, ConsumerPlan
+from overlay.state.job_reads import Ends
 from spark.lease import run_apart
 from spark.options import Ask, read_options
 from spark.plan import Planner

@@ -10,7 +10,8 @@ import numpy as np
 
 from overlay.arrays import Flags, Ints
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import ConsumerPlan, Ends
+from overlay.state.job_plan import ConsumerPlan
+from overlay.state.job_reads import Ends
 from spark.options import Ranges
 from spark.partitions import TaskPartition
 

@@ -43,7 +43,8 @@ from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state.job_log import await_settled, read_last
-from overlay.state.job_plan import WriterCommit, decode_commit, encode_commit
+from overlay.state.job_plan import WriterCommit
+from overlay.state.job_plan_codec import decode_commit, encode_commit
 from spark.kept import keep_connections
 
 from .ahead import count_pending

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_pace import BATCH_MS, Pace, PaceState, allow, charge, renew
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Limit, decode_plan, draft_first, encode_plan, read_part
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, Limit, draft_first
+from overlay.state.job_plan_codec import decode_plan, encode_plan
+from overlay.state.job_reads import read_part
 
 SOURCE = ("t", 0)
 

@@ -17,17 +17,13 @@ from overlay.state.job_plan import (
     WINDOW_MS,
     BatchPlan,
     ConsumerPlan,
-    Ends,
     JobPosition,
     Limit,
     WriterCommit,
-    catch_up,
-    decode_commit,
-    decode_plan,
     draft_first,
-    encode_commit,
-    encode_plan,
 )
+from overlay.state.job_plan_codec import decode_commit, decode_plan, encode_commit, encode_plan
+from overlay.state.job_reads import Ends, catch_up
 from overlay.state.shard_state import StateUnreadable
 from tests.support.large_numbers import enlarge
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from overlay.client.read.offset_ranges import OffsetRange
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import ConsumerPlan, Ends
+from overlay.state.job_plan import ConsumerPlan
+from overlay.state.job_reads import Ends
 from spark.job.ahead import NO_TASK, UNKNOWN, Gap, Passed, count_pending, find_behind, find_gaps, group_gaps, sum_passed
 from spark.job.tasks import TaskPlanner
 

@@ -19,7 +19,9 @@ from overlay.client.read.offset_ranges import OffsetRange
 from overlay.config import ConsumerConfig
 from overlay.config.stream import StreamConfig
 from overlay.kafka.log_position import TopicPartition
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, Ends, JobPosition, decode_plan, encode_plan
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
+from overlay.state.job_plan_codec import decode_plan, encode_plan
+from overlay.state.job_reads import Ends
 from overlay.state.partitions import Sources
 from spark.job.batch import JobBatch, find_last
 from spark.job.blocks import RUNS

@@ -12,18 +12,8 @@ from hypothesis import strategies as st
 from overlay.match.record_slice import RecordSlice
 from overlay.scan.decode import Records
 from overlay.scan.plan import make_plan
-from overlay.state.job_plan import (
-    BatchPlan,
-    BatchUnfinished,
-    ConsumerPlan,
-    JobPosition,
-    Limit,
-    WriterCommit,
-    decode_commit,
-    decode_plan,
-    encode_commit,
-    encode_plan,
-)
+from overlay.state.job_plan import BatchPlan, BatchUnfinished, ConsumerPlan, JobPosition, Limit, WriterCommit
+from overlay.state.job_plan_codec import decode_commit, decode_plan, encode_commit, encode_plan
 from overlay.state.shard_state import StateUnreadable
 from overlay.subject.dictionary import Texts
 from spark.job.blocks import NO_CONSUMER, TALLY, pack, unpack

@@ -25,7 +25,8 @@ from overlay.errors import SourceUnavailable
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import job_topic
 from overlay.state.handover import Claimed
-from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition, decode_plan
+from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
+from overlay.state.job_plan_codec import decode_plan
 from overlay.state.partitions import Sources
 from spark.job.folder import RETRY_S, JobFolder, choose_consumers
 from spark.job.journal import Journal

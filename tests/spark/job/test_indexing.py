@@ -27,7 +27,7 @@ from overlay.index.skip.encode import decode, encode
 from overlay.kafka.admin import connect
 from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import index_topic
-from overlay.state.job_plan import Ends
+from overlay.state.job_reads import Ends
 from overlay.state.partitions import Sources
 from spark import index as plain
 from spark.job import keeping

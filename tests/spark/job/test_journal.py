@@ -17,7 +17,8 @@ from overlay.output.record import Record
 from overlay.output.transaction import Transactions
 from overlay.state import job_log
 from overlay.state.job_log import forget_old, read_last
-from overlay.state.job_plan import WriterCommit, encode_commit, encode_plan
+from overlay.state.job_plan import WriterCommit
+from overlay.state.job_plan_codec import encode_commit, encode_plan
 from spark.job import journal as journals
 from spark.job.journal import FORGET_EVERY, Journal
 from spark.lease import run_apart

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from overlay.config import load
 from overlay.kafka.own_topics import job_topic
-from overlay.state.job_plan import BatchPlan, decode_plan
+from overlay.state.job_plan import BatchPlan
+from overlay.state.job_plan_codec import decode_plan
 from spark.errors import explain
 from spark.job.job import Job
 from spark.job.journal import Journal
