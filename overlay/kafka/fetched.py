@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,6 +96,21 @@ def cut_front(fetched: Fetched, offset: int) -> Fetched | None:
         return None
     data = fetched.data[: int(batches[-1]["end"])]
     return replace(fetched, data=data, batches=batches, log_position=log_position, unreadable=-1)
+
+
+def join(parts: Sequence[Fetched]) -> Fetched:
+    """Return fetches as one. Each has to begin with the batch behind the last one of the fetch before it, and their data may
+    not have more than these batches. The joined data is a copy, for reading only.
+    """
+    data = np.concatenate([part.data for part in parts])
+    data.flags.writeable = False
+    batches = np.concatenate([part.batches for part in parts])
+    shifts = np.repeat(np.cumsum([0, *(part.data.size for part in parts[:-1])]), [part.batches.size for part in parts])
+    for field in ("at", "end"):
+        batches[field] += shifts
+    # a transaction that reaches over several parts is in the list of each
+    aborted = np.unique(np.concatenate([part.aborted for part in parts]), axis=0)
+    return replace(parts[-1], position=parts[0].position, data=data, batches=batches, aborted=aborted)
 
 
 def log_position_after(batches: Batches, position: int) -> LogPosition:

@@ -30,9 +30,11 @@ answer, and wants more.
 What must not happen
 --------------------
 - *A slow shard must hold up no other one.* The front follows the fastest. A slow shard is served
-  from what is kept; if that is gone, it fetches for itself, by its own connection, until it comes to
-  what is kept again. So shards that lag and shards at the end never take turns, and a shard that
-  begins at the end does not wait for a front that is behind: its own answer moves the front there.
+  from what is kept, with all that is there in one piece: the fastest one takes answers of a record
+  or two, and a round for each of them would leave the others ever further behind. If what it needs
+  is gone, it fetches for itself, by its own connection, until it comes to what is kept again. So
+  shards that lag and shards at the end never take turns, and a shard that begins at the end does not
+  wait for a front that is behind: its own answer moves the front there.
 - *No answer from before a log was compared.* A session compares the log with its state before it
   reads. An answer that was asked for before its partition fetch began may be of the log before an
   election. Such an answer is not used, also if it is in flight: a partition fetch begins with a
@@ -69,7 +71,7 @@ from overlay.scan.decode import NO_STOP
 from overlay.waits import Backoff, is_set_within, set_after
 
 from .connection import open_client
-from .fetched import Fetched
+from .fetched import Fetched, join
 from .fetcher import Fetcher
 from .partition_fetch import PartitionFetch
 from .properties import Properties
@@ -78,6 +80,8 @@ log = get_logger(__name__)
 
 KEEP_BYTES = 16 << 20
 """Most bytes of answers that are kept, of all partitions together."""
+JOINED_BYTES = 2 << 20
+"""A partition fetch gets kept answers of up to so many bytes at once, and one of any size."""
 KEEP_S = 5.0
 """Longest time in seconds for which an answer is kept."""
 BACKOFF_S = (0.5, 30.0)
@@ -98,6 +102,11 @@ class _Answer:
         batches = self.fetched.batches
         row = max(0, int(np.searchsorted(batches["last_offset"], position)) - 1)
         return epoch < 0 or int(batches[row]["leader_epoch"]) == epoch
+
+    def follows(self, before: Fetched) -> bool:
+        """Return whether the first batch of this answer is the one behind the last batch of another answer."""
+        end, first = before.log_position, int(self.fetched.batches[0]["base_offset"])
+        return self.fetched.position == end.position <= first and self.fits(end.position, end.epoch)
 
 
 @dataclass(eq=False, slots=True)
@@ -121,12 +130,28 @@ class _Front:
     """Ascending: each reaches beyond the one before, and none begins beyond it."""
     waiting: dict[PartitionFetch, None] = field(default_factory=dict)
 
-    def find(self, position: int) -> _Answer | None:
-        """Return the kept answer that has the offset `position`, None if there is none."""
-        if not self.kept or position < self.kept[0].fetched.position:
+    def find(self, position: int, epoch: int, since: float) -> Fetched | None:
+        """Return what is kept from the offset `position` on, of several answers up to JOINED_BYTES; None if that offset is not
+        there. `epoch`: leader epoch of the batch before it, below 0 if unknown; None if the answer is of another log.
+        `since`: only what was asked for after that counts, monotonic seconds.
+        """
+        found: list[_Answer] = []
+        for answer in reversed(self.kept):
+            found.append(answer)
+            if answer.fetched.position <= position:
+                break
+        found.reverse()
+        if not found or not found[0].fetched.position <= position < found[0].fetched.next_offset:
             return None
-        found = next((each for each in reversed(self.kept) if each.fetched.position <= position), None)
-        return found if found is not None and position < found.fetched.next_offset else None
+        if found[0].asked <= since or not found[0].fits(position, epoch):
+            return None
+        parts, size = [found[0].fetched], found[0].fetched.data.size
+        for answer in found[1:]:
+            size += answer.fetched.data.size
+            if size > JOINED_BYTES or answer.asked <= since or not answer.follows(parts[-1]):
+                break
+            parts.append(answer.fetched)
+        return join(parts) if len(parts) > 1 else parts[0]
 
     def learn(self, fetch: PartitionFetch) -> bool:
         """Take up the ends of the log that the latest answer to `fetch` has told, unless a later one is known. Return
@@ -210,11 +235,11 @@ class SharedFetches:
             return False
         self._drop_old()
         if fetch.position < front.reach:
-            answer = front.find(fetch.position)
-            if answer is None or answer.asked <= fetch.since or not answer.fits(fetch.position, fetch.epoch):
+            fetched = front.find(fetch.position, fetch.epoch, fetch.since)
+            if fetched is None:
                 return False
             fetch.end = front.end
-            fetch.offer(replace(answer.fetched, position=fetch.position, stable_end=front.stable_end))
+            fetch.offer(replace(fetched, position=fetch.position, stable_end=front.stable_end))
             return True
         if fetch.position > front.reach or (front.fetch.in_flight and front.fetch.asked <= fetch.since):
             # the front is behind, or the answer on its way is older than the partition fetch
