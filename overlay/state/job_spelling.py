@@ -10,7 +10,7 @@ from overlay.kafka.log_position import TopicPartition
 from .job_reads import Ends
 
 
-def spell_ends(ends: Ends) -> dict[str, list[int]]:
+def spell_ends(ends: Mapping[TopicPartition, tuple[int, int]]) -> dict[str, list[int]]:
     """Return spans of offsets by `topic/partition`, in their order."""
     return {f"{topic}/{partition}": list(span) for (topic, partition), span in sorted(ends.items())}
 
