@@ -26,7 +26,8 @@ The promises, for each consumer:
   lower sequence does either (with `at_least_once` a former owner may still deliver it that has not noticed that it is fenced);
 - what was acked before its ack_wait was over does not come again (where clocks do not jump, no acks are lost, and ack_wait
   begins when the reader group has committed past the delivery);
-- what nobody refused does not come again, and is not given up, before its ack_wait is over (likewise);
+- a message comes again, or is given up, before its ack_wait is over no more often than readers refuse it (where ack_wait
+  begins when the reader group has committed past the delivery);
 - no more messages than max_ack_pending wait for an ack when a new one is delivered (where the times can be compared; an ack
   counts from when it is in Kafka, and where the limit changes the highest one counts);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason (with
@@ -460,17 +461,19 @@ class Judge:
     def _find_hasty(
         self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
     ) -> Iterator[int]:
-        """Yield the sequences that no reader refused, and that came again, or have a dead letter, before the deadline."""
+        """Yield the sequences that came again, or have a dead letter, before the deadline, and more often so than readers asked
+        for by naks."""
         buried = {
             sequence
             for sequence, found in letters.items()
             if any(letter.header(DEAD_REASON) == UNDELIVERABLE for letter in found)
         }
+        early: Counter[int] = Counter()
         for sequence, before, at in self._list_again(consumer, deliveries, letters):
-            entry = said[sequence]
-            if entry.nakked or entry.termed or sequence in buried:
-                continue
-            if at < self._find_deadline(consumer, before.record) - 1:
+            if sequence not in buried and not said[sequence].termed:
+                early[sequence] += at < self._find_deadline(consumer, before.record) - 1
+        for sequence, count in early.items():
+            if count > len(said[sequence].nakked):
                 yield sequence
 
     def _list_again(
