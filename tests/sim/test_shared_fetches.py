@@ -244,6 +244,20 @@ def test_a_slow_fetcher_holds_up_no_other_one_and_gets_what_is_kept(
     run(2, act)
 
 
+def test_answers_that_end_within_a_batch_are_joined_without_its_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker cuts an answer off where enough bytes are sent, and the next answer has that batch whole."""
+    monkeypatch.setattr("overlay.kafka.fetcher.PARTITION_BYTES", 200)
+
+    async def act(sharers: Sharers) -> None:
+        slow, fast = await sharers.meet()
+        for number in range(5, 17):
+            await write(sharers.world, "t", [str(number)])
+        for number, fetch in ((1, fast), (0, slow)):
+            assert await sharers.read(number, fetch, 17) == list(range(5, 17))
+
+    run(2, act)
+
+
 @pytest.mark.parametrize("limit", [("KEEP_BYTES", 0), ("KEEP_S", 0.5)])
 def test_a_fetcher_that_lags_fetches_for_itself(limit: tuple[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     """What it needs is not kept for so long."""

@@ -141,7 +141,7 @@ LOGS = (
         (
             Change(
                 "overlay.kafka.shared_fetches",
-                "found[0].asked <= since or not",
+                "first.asked <= since or not",
                 "not",
             ),
         ),
@@ -153,7 +153,7 @@ LOGS = (
         (
             Change(
                 "overlay.kafka.shared_fetches",
-                " or not found[0].fits(position, epoch):\n",
+                " or not first.fits(position, epoch):\n",
                 ":\n",
             ),
         ),
