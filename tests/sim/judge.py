@@ -544,7 +544,8 @@ class Judge:
             waiting = [until for until in waiting if until > each.record.timestamp]
             if len(waiting) >= most:
                 yield sequence
-            waiting.append(settled[sequence])
+            # what retention takes waits no more, from an unknown time on
+            waiting.append(-math.inf if each.value in self._gone else settled[sequence])
 
 
 def _find_ends(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], float]:
