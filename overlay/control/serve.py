@@ -369,8 +369,8 @@ class RequestServer:
         self._forgotten.update(id for id in dropped if self.host.find_shard(id) is not None)
 
     async def _drop_states(self, ids: Collection[ConsumerId]) -> set[ConsumerId]:
-        """Have the host serve what the registry says, and drop the state of these consumers. Return those whose state is
-        dropped."""
+        """Have the host serve what the registry says, and drop the state of these consumers. Return the consumers whose
+        state is dropped."""
         return await self._undropped.drop(ids, self.host.take_up(self.registry.effective(), ids))
 
     def _group_requests(self) -> Iterator[tuple[int, list[Request]]]:

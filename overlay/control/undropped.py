@@ -40,8 +40,8 @@ class Undropped:
     _failures: dict[ConsumerId, _Failure] = field(default_factory=dict)
 
     def choose(self, ids: Iterable[ConsumerId]) -> list[ConsumerId]:
-        """Return those of these consumers whose state is to be dropped now, in their order: all but those whose last
-        attempt has failed and whose pause is not over."""
+        """Return the consumers among `ids` whose state is to be dropped now, in their order. A consumer whose last attempt
+        has failed is left out until its pause is over."""
         now = monotonic()
         return [id for id in ids if id not in self._failures or self._failures[id].due <= now]
 

@@ -202,7 +202,7 @@ class ShardManager:
 
     async def _change(self, number: int, gone: Collection[ConsumerId]) -> dict[ConsumerId, str]:
         """Have a shard of ours serve `loaded`, with a new session if the running one cannot take the change over, and drop
-        the state of its consumers `gone`. Return those whose state could not be dropped, each with the reason.
+        the state of its consumers `gone`. Return the consumers whose state could not be dropped, with the reasons.
         """
         old, new = self._choose_running(number), self._choose(self.loaded, number)
         if (not gone and old == new) or await self._change_in_place(number, old, new, gone):
